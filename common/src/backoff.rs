@@ -7,9 +7,6 @@ use rand::Rng;
 /// The first pause by default.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// Far beyond any attempt; half of the largest duration, so that jitter cannot overflow.
-const NO_LIMIT: Duration = Duration::from_secs(u64::MAX / 2);
-
 /// The pauses between attempts: constant, or doubled after each attempt up to a limit.
 ///
 /// It is an endless iterator of pauses. The default doubles from 100 ms to 5 s with jitter.
@@ -33,13 +30,6 @@ impl Backoff {
     pub const fn constant(pause: Duration) -> Self {
         Self::limited(pause, pause)
     }
-
-    /// Each pause is twice the one before.
-    #[must_use]
-    pub const fn exponential(first: Duration) -> Self {
-        Self::limited(first, NO_LIMIT)
-    }
-
     /// Each pause is twice the one before, up to `limit`.
     #[must_use]
     pub const fn limited(first: Duration, limit: Duration) -> Self {
@@ -93,9 +83,9 @@ mod tests {
     fn pauses_are_constant_or_double_up_to_the_limit() {
         let second = Duration::from_secs(1);
         assert_eq!(seconds(Backoff::constant(second), 3), [1, 1, 1]);
-        assert_eq!(seconds(Backoff::exponential(second), 5), [1, 2, 4, 8, 16]);
+        assert_eq!(seconds(Backoff::limited(second, Duration::MAX), 5), [1, 2, 4, 8, 16]);
         assert_eq!(seconds(Backoff::limited(second, 5 * second), 5), [1, 2, 4, 5, 5]);
-        assert_eq!(Backoff::exponential(second).nth(100), Some(NO_LIMIT));
+        assert_eq!(Backoff::limited(second, Duration::MAX).nth(100), Some(Duration::MAX));
     }
 
     #[test]
@@ -109,7 +99,7 @@ mod tests {
 
     #[test]
     fn after_a_reset_the_first_pause_comes_again() {
-        let mut backoff = Backoff::exponential(Duration::from_secs(1));
+        let mut backoff = Backoff::limited(Duration::from_secs(1), Duration::MAX);
         assert_eq!(backoff.nth(3), Some(Duration::from_secs(8)));
         backoff.reset();
         assert_eq!(seconds(backoff, 2), [1, 2]);

@@ -36,6 +36,7 @@
 //! assert_eq!(config.lanes.get("slow").unwrap().prefetch, 50);
 //! ```
 
+mod allowed_hosts;
 #[cfg(feature = "cli")]
 mod args;
 mod certificates;
@@ -55,12 +56,14 @@ mod otlp;
 mod print;
 mod retry;
 mod secret;
+mod server_tls;
 mod settings;
 mod size;
 mod standard;
 mod text_or_number;
 mod toml_text;
 
+pub use allowed_hosts::AllowedHosts;
 #[cfg(feature = "cli")]
 pub use args::{CommonArgs, flag};
 pub use certificates::Certificates;
@@ -68,7 +71,7 @@ pub use common::{Common, DEFAULT_ADMIN, LogFormat, scheme};
 pub use concurrency::Concurrency;
 pub use error::{ConfigError, Invalid};
 pub use events::Events;
-pub use host::host_name;
+pub use host::{full_host_name, host_name};
 pub use ignored::IgnoredSettings;
 #[cfg(feature = "cli")]
 pub use lane::LaneArgs;
@@ -76,8 +79,9 @@ pub use lane::{Lane, Lanes};
 pub use load::{Sources, load, load_with};
 pub use otlp::{Otlp, OtlpProtocol, OtlpSampler};
 pub use print::print_config;
-pub use retry::{Retry, Span};
+pub use retry::Retry;
 pub use secret::{SecretUrl, read_secret_file};
+pub use server_tls::validate_server_tls;
 pub use settings::Settings;
 pub use size::Size;
 pub use toml_text::parse_toml;

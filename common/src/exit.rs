@@ -5,7 +5,7 @@ use std::process::{ExitCode, Termination};
 
 use derive_more::Display;
 
-use crate::text::printable;
+use crate::text::{one_line, printable};
 
 /// The exit codes of all Garenne binaries, with the numbers of `sysexits.h` where it defines one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,11 +92,6 @@ pub fn report(program: &str, ended: Result<Exit, Failure>) -> Exit {
         let _ = writeln!(std::io::stderr().lock(), "{program}: {failure}");
         failure.exit
     })
-}
-
-/// Joins the lines of a message, which may be a library's, with spaces.
-fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -7,8 +7,11 @@
 pub mod backoff;
 pub mod config;
 pub mod exit;
+pub mod pattern;
+pub mod reloaded;
 pub mod resilience;
 pub mod shutdown;
+pub mod stdout;
 pub mod supervise;
 pub mod telemetry;
 pub mod text;

@@ -12,9 +12,9 @@ mod retry;
 mod semaphore;
 
 pub use self::{
-    batch::{BatchConfig, BatchError, Batcher, Filtered},
+    batch::{BatchConfig, BatchError, Batcher},
     breaker::{Breaker, BreakerConfig, BreakerError, BreakerState},
     deadline::{DeadlineExceeded, deadline},
     retry::Retry,
-    semaphore::{NoPermit, Permit, Semaphore},
+    semaphore::{NoPermit, Semaphore},
 };

@@ -211,6 +211,14 @@ pub async fn caught<F: Future>(task: F) -> Result<F::Output, String> {
     AssertUnwindSafe(task).catch_unwind().await.map_err(panic_message)
 }
 
+/// Runs a closure in place, as [`caught`] does a future.
+///
+/// # Errors
+/// The message of the panic.
+pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(panic_message)
+}
+
 async fn counted<F: Future>(name: &'static str, task: F) -> Result<F::Output, Failure> {
     caught(task).await.map_err(|message| {
         count_panic(name);
@@ -219,9 +227,9 @@ async fn counted<F: Future>(name: &'static str, task: F) -> Result<F::Output, Fa
 }
 
 fn caught_blocking<T>(name: &'static str, work: impl FnOnce() -> T) -> Result<T, Failure> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
+    catch(work).map_err(|message| {
         count_panic(name);
-        let failure = Failure::Panicked(panic_message(payload));
+        let failure = Failure::Panicked(message);
         tracing::error!(task = name, error = %failure, "background thread failed");
         failure
     })

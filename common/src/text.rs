@@ -36,6 +36,11 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
     })
 }
 
+/// The lines of a text, joined by spaces.
+pub fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 /// The error's text, followed by those of its causes.
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let all = std::iter::successors(Some(error), |&it| it.source());
@@ -50,13 +55,7 @@ pub struct PrintableWriter<'w>(
 
 impl Write for PrintableWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let mut rest = text;
-        while let Some((at, hidden)) = rest.char_indices().find(|(_, it)| is_hidden(*it)) {
-            self.0.write_str(&rest[..at])?;
-            write!(self.0, "{}", hidden.escape_default())?;
-            rest = &rest[at + hidden.len_utf8()..];
-        }
-        self.0.write_str(rest)
+        self.0.write_str(&printable(text))
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
 use garenne_protocol::{
-    heartbeat::{ConnectionBeat, Heartbeat, KindBeat, LaneBeat, Program, Stance, TaskBeat},
+    heartbeat::{ConnectionBeat, Heartbeat, KindBeat, LaneBeat, Program, SinkBeat, Stance, TaskBeat},
     task::epoch_ms,
 };
 use lapin::{
@@ -77,6 +77,7 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
         stance: Stance::Open,
         lanes: [("fast".to_owned(), lane(6)), ("slow".to_owned(), lane(4))].into(),
         paused: Vec::new(),
+        groups: Default::default(),
         running: 10,
         tasks: (0..10).map(task).collect(),
         kinds: kinds.iter().zip(1..).map(|(name, n)| ((*name).to_owned(), kind(n))).collect(),
@@ -84,6 +85,7 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
             .map(|role| (role.to_owned(), ConnectionBeat { up: true, epoch: 0 }))
             .into(),
         blocked: false,
+        sinks: [("postgres".to_owned(), SinkBeat { up: true, ..SinkBeat::default() })].into(),
         gateway: None,
     }
 }

@@ -7,7 +7,7 @@ use crate::table::grouped;
 /// One line per total. `what` names the tasks in the plural, and `done` says what should happen to each once.
 pub(crate) fn totals_table(totals: &Totals, what: &str, done: &str) -> String {
     let Totals { sent, once, lost, doubled, dead, rerun, repeated } = *totals;
-    let mark = |bad: u64| if bad == 0 { "" } else { "  <- broken promise" };
+    let mark = |bad: u64| if bad == 0 { "" } else { "  <- must be 0" };
     let mut rows = vec![
         (format!("{what} acknowledged to their sender"), sent, ""),
         (format!("{done} once"), once, ""),
@@ -17,7 +17,7 @@ pub(crate) fn totals_table(totals: &Totals, what: &str, done: &str) -> String {
         (
             "executed more than once".to_owned(),
             rerun,
-            if rerun == 0 { "" } else { "  (allowed after a kill; the effect stays one)" },
+            if rerun == 0 { "" } else { "  (allowed after a crash; the effect must happen once)" },
         ),
     ];
     if repeated > 0 {

@@ -1,11 +1,10 @@
 //! Prepares a run of the chaos engine, for `demo` and `drill`.
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{ffi::OsString, path::Path};
 
 use garenne_chaos::{Launcher, WorkerCommand};
 use garenne_common::exit::Failure;
 use garenne_protocol::topology::BrokerVersion;
-use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::operator::Operator;
 
@@ -53,11 +52,4 @@ pub(crate) fn stock_worker(
     }
     all.extend(arguments);
     WorkerCommand::Stock { arguments: all.into_iter().map(OsString::from).collect(), first_admin_port }
-}
-
-/// The ticks at which a run is polled.
-pub(crate) fn ticks(period: Duration) -> Interval {
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
 }

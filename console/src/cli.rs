@@ -10,13 +10,19 @@ use garenne_common::{
 };
 
 use crate::{
+    accounts::OperatorsVerb,
+    alarms::AlarmsArgs,
+    audit_log::AuditVerb,
     dashboard::DashboardArgs,
+    database::DatabaseArgs,
     dead::DeadVerb,
     demo::DemoArgs,
     directives::{GroupVerb, TaskVerb, WorkerArgs},
     drill::DrillArgs,
+    readings::ReadingsVerb,
     status::StatusArgs,
     topology::TopologyVerb,
+    unroutable::UnroutableVerb,
 };
 
 /// Inspects and controls a Garenne fleet.
@@ -47,9 +53,14 @@ pub enum Command {
     /// Create, compare or export exchanges, queues and bindings
     #[command(subcommand)]
     Topology(TopologyVerb),
+    /// Create, change, check or prune the tables of the sink postgres
+    Database(DatabaseArgs),
     /// List, show, replay or drop dead letters
     #[command(subcommand)]
     Dead(DeadVerb),
+    /// List, replay or drop messages that no lane's bindings matched
+    #[command(subcommand)]
+    Unroutable(UnroutableVerb),
     /// Stop tasks
     #[command(subcommand)]
     Task(TaskVerb),
@@ -63,7 +74,7 @@ pub enum Command {
         #[arg(long, value_name = "MODE")]
         mode: Option<Mode>,
     },
-    /// Make a worker take no more tasks until it is resumed
+    /// Stop a worker from taking tasks until it is resumed
     #[command(after_help = "Example:\n  garenne quiet worker-3")]
     Quiet(WorkerArgs),
     /// Resume a quiet worker
@@ -72,13 +83,24 @@ pub enum Command {
     /// Pause or resume groups of tasks
     #[command(subcommand)]
     Group(GroupVerb),
+    /// Work on stored readings
+    #[command(subcommand)]
+    Readings(ReadingsVerb),
+    /// List alarms, acknowledge and snooze them, and plan maintenance
+    Alarms(AlarmsArgs),
+    /// List operators' commands
+    #[command(subcommand)]
+    Audit(AuditVerb),
+    /// Make lines for the file of people who may log in to the dashboard
+    #[command(subcommand)]
+    Operators(OperatorsVerb),
     /// Show a live view of the fleet in the terminal
     #[command(after_help = "Example:\n  garenne top --management-url http://guest:guest@127.0.0.1:15672")]
     Top,
-    /// Serve the fleet as a web page, as Prometheus metrics (/metrics) and for autoscalers (/scale)
+    /// Serve a web page of the fleet, Prometheus metrics (/metrics) and worker counts for autoscalers (/scale)
     #[command(
         after_help = "Examples:\n  garenne dashboard --management-url http://guest:guest@127.0.0.1:15672\n  \
-                      garenne dashboard --listen 0.0.0.0:9465 --admin-token-file /run/secrets/token\n  \
+                      garenne dashboard --listen 0.0.0.0:9465 --operators /etc/garenne/operators --require-login\n  \
                       curl 'http://127.0.0.1:9465/scale/fast?objective=10s&max=50'"
     )]
     Dashboard(DashboardArgs),
@@ -120,15 +142,17 @@ impl Cli {
     pub fn own_settings(&self) -> toml::Table {
         let mut own = toml::Table::new();
         match &self.command {
+            Command::Alarms(args) => flag(&mut own, "postgres_url", args.postgres_url.as_ref()),
+            Command::Database(args) => flag(&mut own, "postgres_url", args.postgres_url.as_ref()),
             Command::Demo(args) => flag(&mut own, "postgres_url", args.postgres_url.as_ref()),
             Command::Drill(args) => {
                 flag(&mut own, "postgres_url", args.postgres_url.as_ref());
                 flag(&mut own, "worker_amqp_url", args.worker_amqp_url.as_ref());
             }
-            Command::Dashboard(DashboardArgs { listen: Some(listen) }) => {
-                let dashboard = toml::Table::from_iter([("listen".to_owned(), listen.clone().into())]);
-                own.insert("dashboard".to_owned(), dashboard.into());
+            Command::Readings(ReadingsVerb::Recalibrate(args)) => {
+                flag(&mut own, "postgres_url", args.postgres_url.as_ref());
             }
+            Command::Dashboard(args) => return args.settings(),
             _ => {}
         }
         own

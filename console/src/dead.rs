@@ -2,20 +2,21 @@
 //!
 //! Reading holds every dead letter unacknowledged on one channel and requeues all of them at the end: nothing is
 //! removed, the order is kept, and the queue has no delivery limit.
+//!
+//! `garenne unroutable` does the same with the queue of unroutable messages, through `list` and `move_selected`.
 
 mod cli;
 mod copy;
 mod dead_letter;
 mod filter;
+mod held_queue;
+mod listing;
 mod mover;
 mod queue_walk;
 mod report;
 mod view;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::SystemTime,
-};
+use std::{collections::HashMap, time::SystemTime};
 
 use garenne_common::exit::{Exit, Failure};
 use indicatif::ProgressBar;
@@ -23,87 +24,67 @@ use lapin::message::Delivery;
 
 pub use cli::DeadVerb;
 pub use dead_letter::DeadLetter;
-pub use filter::{Filter, FilterArgs};
+pub use filter::Filter;
+pub use held_queue::HeldQueue;
 pub use mover::{MoveAction, Mover};
-pub use queue_walk::{Finished, QueueWalk};
+pub use queue_walk::QueueWalk;
 pub use report::{FailedLetters, MoveReport};
 
-use crate::{operator::Operator, output, progress};
-use cli::{ListArgs, MoveArgs, ShowArgs};
+use crate::{
+    audit_log::{audited, command_line},
+    operator::Operator,
+    output, progress,
+};
+use cli::ShowArgs;
+pub(crate) use cli::{ListOptions, MoveOptions};
+pub(crate) use listing::{Listing, Page};
 
 /// Runs `garenne dead …`.
 ///
 /// # Errors
 /// One line and an exit code.
 pub async fn run(operator: &Operator, verb: DeadVerb) -> Result<Exit, Failure> {
+    let queue = HeldQueue::Dead;
     match verb {
-        DeadVerb::List(args) => list(operator, &args).await,
+        DeadVerb::List(args) => list(operator, queue, args.filter.check()?, &args.options).await,
         DeadVerb::Show(args) => show(operator, &args).await,
-        DeadVerb::Replay(args) => move_dead_letters(operator, &args, MoveAction::Replay).await,
+        DeadVerb::Replay(args) => {
+            move_selected(operator, queue, args.selection()?, &args.options, MoveAction::Replay).await
+        }
         DeadVerb::Drop { yes, args } => {
-            args.selection()?;
-            if !yes && !args.dry_run {
-                return Err(Failure::new(
-                    Exit::Usage,
-                    "drop removes dead letters permanently: check with --dry-run, then repeat with --yes",
-                ));
-            }
-            move_dead_letters(operator, &args, MoveAction::Drop).await
+            let filter = args.selection()?;
+            args.options.confirmed(queue, yes)?;
+            move_selected(operator, queue, filter, &args.options, MoveAction::Drop).await
         }
     }
 }
 
-/// Reads at most `max` dead letters, oldest first. Returns those that `keep` returns, and the number read. All of
-/// them are back in the queue when this returns.
-pub(crate) async fn read<T>(
+/// Reads at most `max` messages of a queue in its order and passes those that match to `visit`. Returns the number
+/// read. All of them are back in the queue when this returns.
+pub(crate) async fn read(
     operator: &Operator,
+    queue: HeldQueue,
+    filter: &Filter,
     max: u64,
     bar: &ProgressBar,
-    mut keep: impl FnMut(DeadLetter, Delivery) -> Option<T>,
-) -> Result<(Vec<T>, u64), Failure> {
+    mut visit: impl FnMut(DeadLetter, Delivery),
+) -> Result<u64, Failure> {
+    let now = SystemTime::now();
     let connection = operator.connect().await?;
-    let mut walk = QueueWalk::start(&connection, &operator.names.dead(), max).await?;
+    let mut walk = QueueWalk::start(&connection, &queue.name(&operator.names), max).await?;
     bar.set_length(walk.total());
-    let mut letters = Vec::new();
     while let Some(delivery) = walk.next().await? {
         bar.inc(1);
-        letters.extend(keep(DeadLetter::read(&delivery), delivery));
+        let letter = queue.read(&delivery);
+        if filter.matches(&letter, now) {
+            visit(letter, delivery);
+        }
     }
     let read = walk.read();
     walk.finish().await?;
     Operator::leave(connection).await;
     bar.finish_and_clear();
-    Ok((letters, read))
-}
-
-/// All matching dead letters, mapped by `keep`, and the number read.
-async fn matching<T>(
-    operator: &Operator,
-    filter: &Filter,
-    keep: impl Fn(DeadLetter, Delivery) -> T,
-) -> Result<(Vec<T>, u64), Failure> {
-    let now = SystemTime::now();
-    let bar = progress::bar(0, "reading");
-    read(operator, u64::MAX, &bar, |letter, delivery| {
-        filter.matches(&letter, now).then(|| keep(letter, delivery))
-    })
-    .await
-}
-
-/// Counts dead letters by kind and reason.
-pub(crate) fn counts(letters: &[DeadLetter]) -> BTreeMap<(&str, &str), u64> {
-    let mut counts = BTreeMap::new();
-    for letter in letters {
-        *counts.entry((letter.kind.as_str(), letter.reason.as_str())).or_default() += 1;
-    }
-    counts
-}
-
-/// The matching dead letters without their payloads, oldest first.
-async fn letters(operator: &Operator, filter: &Filter) -> Result<(Vec<DeadLetter>, u64), Failure> {
-    let (mut letters, read) = matching(operator, filter, |letter, _| letter).await?;
-    letters.sort_by_key(|letter| letter.died_at);
-    Ok((letters, read))
+    Ok(read)
 }
 
 /// The reason of each task in the dead-letter queue, by id.
@@ -111,24 +92,40 @@ async fn letters(operator: &Operator, filter: &Filter) -> Result<(Vec<DeadLetter
 /// # Errors
 /// One line and an exit code.
 pub async fn reasons(operator: &Operator) -> Result<HashMap<String, String>, Failure> {
-    let reason = |letter: DeadLetter, _| Some((letter.id?, letter.reason));
-    let (reasons, _) = matching(operator, &Filter::default(), reason).await?;
-    Ok(reasons.into_iter().flatten().collect())
+    let (bar, all) = (progress::bar("reading"), Filter::default());
+    let mut reasons = HashMap::new();
+    let add = |letter: DeadLetter, _| reasons.extend(letter.id.map(|id| (id, letter.reason)));
+    read(operator, HeldQueue::Dead, &all, u64::MAX, &bar, add).await?;
+    Ok(reasons)
 }
 
-async fn list(operator: &Operator, args: &ListArgs) -> Result<Exit, Failure> {
-    let (letters, read) = letters(operator, &args.filter.filter()?).await?;
-    if args.json {
-        output::json(&view::json_lines(&letters, args.limit))?;
+/// Prints a page of the matching messages, and counts of all of them.
+///
+/// # Errors
+/// One line and an exit code.
+pub(crate) async fn list(
+    operator: &Operator,
+    queue: HeldQueue,
+    filter: &Filter,
+    options: &ListOptions,
+) -> Result<Exit, Failure> {
+    let mut listing = Listing::new(options.page());
+    let bar = progress::bar("reading");
+    let read = read(operator, queue, filter, u64::MAX, &bar, |letter, _| listing.add(letter)).await?;
+    if options.json {
+        output::json(&view::json_lines(queue, &listing))?;
     } else {
-        output::lines(&view::list(&letters, read, args.limit.unwrap_or(view::DEFAULT_LIMIT)))?;
+        output::lines(&view::list(queue, &listing, read))?;
     }
     Ok(Exit::Done)
 }
 
 async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
-    let filter = Filter::of_ids(&args.ids);
-    let (letters, read) = matching(operator, &filter, |letter, delivery| (letter, delivery)).await?;
+    let filter = Filter { id: args.ids.clone(), ..Filter::default() };
+    let bar = progress::bar("reading");
+    let mut letters = Vec::new();
+    let add = |letter, delivery| letters.push((letter, delivery));
+    let read = read(operator, HeldQueue::Dead, &filter, u64::MAX, &bar, add).await?;
     if letters.is_empty() {
         let ids = args.ids.join(", ");
         return Err(Failure::new(Exit::Failed, format_args!("no dead letter with id {ids} among {read}")));
@@ -141,26 +138,48 @@ async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn move_dead_letters(
+/// Moves the selected messages, or lists them in a dry run.
+///
+/// # Errors
+/// One line and an exit code.
+pub(crate) async fn move_selected(
     operator: &Operator,
-    args: &MoveArgs,
+    queue: HeldQueue,
+    filter: &Filter,
+    options: &MoveOptions,
     action: MoveAction,
 ) -> Result<Exit, Failure> {
-    let filter = args.selection()?;
-    if args.dry_run {
-        let (mut letters, read) = letters(operator, &filter).await?;
-        letters.truncate(args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)));
-        output::lines(&view::list(&letters, read, view::DEFAULT_LIMIT))?;
-        output::note(format_args!("dry run: {} would be {}", letters.len(), action.done()));
+    if options.dry_run {
+        let limit = options.limit.unwrap_or(u64::MAX);
+        let mut listing = Listing::new(Page { number: 1, size: view::DEFAULT_LIMIT });
+        // A move begins at the front of the queue.
+        let add = |letter, _| {
+            if listing.matched() < limit {
+                listing.add(letter);
+            }
+        };
+        let read = read(operator, queue, filter, u64::MAX, &progress::bar("reading"), add).await?;
+        output::lines(&view::list(queue, &listing, read))?;
+        output::note(format_args!("dry run: {} would be {}", listing.matched(), action.done()));
         return Ok(Exit::Done);
     }
-    let mover = Mover { limit: args.limit, rate: args.rate, ..Mover::new(operator, filter, action) };
-    let moved = tokio::select! {
-        moved = mover.run() => moved?,
-        failure = mover::interrupted_twice(&mover.stop) => return Err(failure),
+    let all = Mover::new(operator, queue, filter.clone(), action);
+    let mover = Mover { limit: options.limit, rate: options.rate, ..all };
+    let moving = async {
+        tokio::select! {
+            moved = mover.run() => moved,
+            Err(failure) = mover::interrupted_twice(queue, &mover.stop) => Err(failure),
+        }
     };
-    let names = &operator.names;
-    moved.remarks(action.done(), &names.dead(), &names.tasks()).into_iter().for_each(output::note);
-    output::lines(&format!("{} {} of {} dead letters\n", action.done(), moved.moved, moved.read))?;
+    let command = match (queue, action) {
+        (HeldQueue::Dead, MoveAction::Replay) => "dead.replay",
+        (HeldQueue::Dead, MoveAction::Drop) => "dead.drop",
+        (HeldQueue::Unroutable, MoveAction::Replay) => "unroutable.replay",
+        (HeldQueue::Unroutable, MoveAction::Drop) => "unroutable.drop",
+    };
+    let record = options.record(filter);
+    let moved = audited(operator, command_line(), command, record, moving, MoveReport::record).await?;
+    moved.remarks(action.done(), queue, &operator.names).into_iter().for_each(output::note);
+    output::lines(&format!("{} {} of {} {}\n", action.done(), moved.moved, moved.read, queue.noun()))?;
     Ok(if moved.is_complete() { Exit::Done } else { Exit::Failed })
 }

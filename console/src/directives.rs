@@ -6,46 +6,48 @@ use clap::{Args, Subcommand};
 use garenne_amqp::{Message, PublishError, Publisher, PublisherConfig, Target};
 use garenne_common::{
     exit::{Exit, Failure},
-    shutdown::Mode,
+    stdout,
 };
-use garenne_protocol::task::{StandingOrder, TaskId, epoch_ms};
+use garenne_protocol::{
+    heartbeat::Program,
+    task::{Envelope, StandingOrder, TaskId, epoch_ms},
+};
 use lapin::BasicProperties;
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::operator::Operator;
-
-/// The routing key of commands to every worker.
-pub const ALL_WORKERS: &str = "workers";
-
-/// A command to a worker, as JSON on the wire.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "command", rename_all = "kebab-case")]
-pub enum WorkerCommand {
-    /// Shut down; without a mode, in the worker's default mode.
-    Shutdown {
-        /// The shutdown mode.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        mode: Option<Mode>,
-    },
-    /// Take no more tasks, keep running.
-    Quiet,
-    /// Take tasks again.
-    Resume,
-    /// Send a heartbeat now.
-    Beat,
-}
+use crate::{
+    audit_log::{audited, command_line},
+    fleet::{MemberView, poll_fleet, unseen_group, unseen_task},
+    operator::Operator,
+    output,
+    worker_command::{ALL_WORKERS, WorkerCommand},
+};
 
 /// Pauses or resumes a group on every worker, including workers that start later.
 ///
 /// # Errors
 /// One line and an exit code.
 pub async fn set_group_paused(operator: &Operator, group: &str, paused: bool) -> Result<(), Failure> {
+    check_group(group)?;
     let (group, at) = (group.to_owned(), epoch_ms(SystemTime::now()));
     let directive = match paused {
         true => StandingOrder::Pause { pause: group, at },
         false => StandingOrder::Resume { resume: group, at },
     };
     publish_directive(operator, &directive).await
+}
+
+/// Refuses a name that no group can have.
+fn check_group(group: &str) -> Result<(), Failure> {
+    if (1..=Envelope::MAX_TEXT).contains(&group.len()) {
+        return Ok(());
+    }
+    let (bytes, max) = (group.len(), Envelope::MAX_TEXT);
+    Err(Failure::new(
+        Exit::Usage,
+        format_args!("the name of the group has {bytes} bytes, expected 1 to {max}"),
+    ))
 }
 
 /// Stops tasks and groups, and returns the number of directives published.
@@ -61,6 +63,7 @@ pub async fn stop_tasks(operator: &Operator, ids: &[String], groups: &[String]) 
     for id in ids {
         TaskId::parse(id).map_err(|error| Failure::new(Exit::Usage, format_args!("task {id:?}: {error}")))?;
     }
+    groups.iter().try_for_each(|group| check_group(group))?;
     let tasks = ids.iter().map(|task| StandingOrder::Task { task: task.clone(), at });
     let of_groups = groups.iter().map(|group| StandingOrder::Group { group: group.clone(), at });
     let directives: Vec<_> = tasks.chain(of_groups).collect();
@@ -138,7 +141,7 @@ pub enum TaskVerb {
 /// `garenne group …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum GroupVerb {
-    /// Start no more tasks of a group, on any worker, until it is resumed; running tasks go on
+    /// Pause a group: workers start none of its tasks until it is resumed; running tasks continue
     #[command(after_help = "Example:\n  garenne group pause import-7")]
     Pause {
         /// The group
@@ -175,16 +178,36 @@ pub struct WorkerArgs {
     pub all: bool,
 }
 
+/// The workers of the fleet. A user who may send directives but not poll workers gets a remark.
+async fn known_workers(operator: &Operator) -> Option<Vec<MemberView>> {
+    match poll_fleet(operator, None).await {
+        Ok(roster) => Some(roster.members(Program::Worker, epoch_ms(SystemTime::now()))),
+        Err(failure) => {
+            output::note(format_args!("whether a worker knows the name cannot be told: {failure}"));
+            None
+        }
+    }
+}
+
 /// `garenne task stop`. The directive is stored, so that it also stops tasks while no worker runs.
 ///
 /// # Errors
 /// One line and an exit code.
 pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure> {
-    let count = stop_tasks(operator, &args.ids, &args.group).await?;
-    println!(
+    // Before the directive, because it may end what is searched for.
+    let fleet = known_workers(operator).await;
+    let arguments = json!({ "ids": args.ids, "groups": args.group });
+    let stopping = stop_tasks(operator, &args.ids, &args.group);
+    let result = |count: &usize| json!({ "directives": count });
+    let count = audited(operator, command_line(), "task.stop", arguments, stopping, result).await?;
+    if let Some(workers) = &fleet {
+        args.ids.iter().filter_map(|id| unseen_task(workers, id)).for_each(output::note);
+        args.group.iter().filter_map(|group| unseen_group(workers, group)).for_each(output::note);
+    }
+    stdout::print_line(format_args!(
         "stopping {}: running tasks are interrupted, waiting tasks become dead letters with reason stopped when a worker receives them",
         if count == 1 { "1 task or group".to_owned() } else { format!("{count} tasks or groups") }
-    );
+    ))?;
     Ok(Exit::Done)
 }
 
@@ -193,13 +216,22 @@ pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure>
 /// # Errors
 /// One line and an exit code.
 pub async fn pause(operator: &Operator, group: &str, paused: bool) -> Result<Exit, Failure> {
-    set_group_paused(operator, group, paused).await?;
-    match paused {
-        true => println!(
-            "group {group} is paused: running tasks go on, other tasks are deferred until it is resumed"
-        ),
-        false => println!("group {group} is resumed: deferred tasks return when their delay ends"),
+    let fleet = known_workers(operator).await;
+    let command = if paused { "group.pause" } else { "group.resume" };
+    let arguments = json!({ "group": group });
+    let changing = set_group_paused(operator, group, paused);
+    audited(operator, command_line(), command, arguments, changing, |()| Value::Null).await?;
+    if let Some(remark) = fleet.and_then(|workers| unseen_group(&workers, group)) {
+        output::note(remark);
     }
+    match paused {
+        true => stdout::print_line(format_args!(
+            "group {group} is paused: running tasks continue, other tasks are deferred until it is resumed"
+        )),
+        false => stdout::print_line(format_args!(
+            "group {group} is resumed: deferred tasks return when their delay ends"
+        )),
+    }?;
     Ok(Exit::Done)
 }
 
@@ -208,8 +240,17 @@ pub async fn pause(operator: &Operator, group: &str, paused: bool) -> Result<Exi
 /// # Errors
 /// One line and an exit code. An unknown worker is named.
 pub async fn send(operator: &Operator, args: &WorkerArgs, command: WorkerCommand) -> Result<Exit, Failure> {
-    send_command(operator, args.worker.as_deref(), &command).await?;
-    println!("command sent to {}", args.worker.as_deref().unwrap_or("every worker"));
+    let (name, mode) = match &command {
+        WorkerCommand::Shutdown { mode } => ("worker.drain", *mode),
+        WorkerCommand::Quiet => ("worker.quiet", None),
+        WorkerCommand::Resume => ("worker.resume", None),
+        WorkerCommand::Beat => ("worker.beat", None),
+    };
+    let arguments = json!({ "worker": args.worker, "all": args.all, "mode": mode });
+    let sending = send_command(operator, args.worker.as_deref(), &command);
+    audited(operator, command_line(), name, arguments, sending, |()| Value::Null).await?;
+    let worker = args.worker.as_deref().unwrap_or("every worker");
+    stdout::print_line(format_args!("command sent to {worker}"))?;
     Ok(Exit::Done)
 }
 
@@ -226,17 +267,5 @@ mod tests {
         assert_eq!(rest(5999, 6000), 0);
         assert_eq!(rest(5250, 9000), 0);
         assert_eq!(rest(5250, 1), 1000, "the clock was set back");
-    }
-
-    #[test]
-    fn commands_have_the_json_that_workers_read() {
-        let json = |command| serde_json::to_string(&command).unwrap();
-        assert_eq!(
-            json(WorkerCommand::Shutdown { mode: Some(Mode::Soft) }),
-            r#"{"command":"shutdown","mode":"soft"}"#
-        );
-        assert_eq!(json(WorkerCommand::Shutdown { mode: None }), r#"{"command":"shutdown"}"#);
-        assert_eq!(json(WorkerCommand::Quiet), r#"{"command":"quiet"}"#);
-        assert_eq!(json(WorkerCommand::Beat), r#"{"command":"beat"}"#);
     }
 }

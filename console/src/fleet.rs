@@ -1,24 +1,48 @@
 //! The fleet's processes by their heartbeats, kept in memory only.
 
+mod groups;
 mod lifecycle;
 mod listener;
 mod poll;
 mod roster;
+mod seen;
 mod totals;
+mod unacked;
 
-use std::collections::BTreeMap;
+use garenne_protocol::heartbeat::Heartbeat;
 
-use garenne_protocol::heartbeat::LaneBeat;
+use crate::table::{duration, grouped};
 
-use crate::table::grouped;
-
+pub use groups::{GroupTotals, groups};
 pub use listener::HeartbeatListener;
 pub use poll::poll_fleet;
 pub use roster::{MemberView, Process, Roster, State};
+pub use seen::{unseen_group, unseen_task};
 pub use totals::{KindTotals, Totals, quantile};
+pub use unacked::count_unacked;
 
-/// The lanes of a worker and its paused groups in one line, without an idle quarantine.
-pub fn lanes_line(lanes: &BTreeMap<String, LaneBeat>, paused: &[String]) -> String {
+/// The row of a worker in a table: its id, its state, its lanes, its longest running task with its group, the time of
+/// that task, and the time since its last heartbeat. Ids are whole, because operators copy them.
+pub fn worker_row(member: &MemberView) -> [String; 6] {
+    let beat = member.process.heartbeat();
+    let longest = beat.and_then(|beat| beat.tasks.first());
+    let task = longest.map(|task| {
+        let done = task.progress.map(|done| format!(" {:.0}%", done * 100.0)).unwrap_or_default();
+        let group = task.group.as_ref().map(|group| format!(" (group {group})")).unwrap_or_default();
+        format!("{}{done} {}{group}", task.kind, task.id)
+    });
+    [
+        member.process.id().to_owned(),
+        member.state.to_string(),
+        beat.map(lanes_line).unwrap_or_default(),
+        task.unwrap_or_default(),
+        longest.map(|task| duration((task.seconds * 1e3) as u64)).unwrap_or_default(),
+        member.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", duration(ms))),
+    ]
+}
+
+/// The lanes of a worker, its paused groups and its sinks that are down in one line, without an idle quarantine.
+fn lanes_line(Heartbeat { lanes, paused, sinks, .. }: &Heartbeat) -> String {
     let shown = lanes.iter().filter(|(name, lane)| *name != "quarantine" || lane.busy + lane.queued > 0);
     let text = shown.map(|(name, lane)| {
         let mut text = format!("{name} {}/{}", lane.busy, lane.slots);
@@ -36,6 +60,9 @@ pub fn lanes_line(lanes: &BTreeMap<String, LaneBeat>, paused: &[String]) -> Stri
     let mut text = text.collect::<Vec<_>>().join(", ");
     if !paused.is_empty() {
         text += &format!("; paused: {}", paused.join(" "));
+    }
+    for (sink, _) in sinks.iter().filter(|(_, sink)| !sink.up) {
+        text += &format!("; sink {sink} down");
     }
     text
 }

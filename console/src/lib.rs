@@ -2,11 +2,15 @@
 //!
 //! The binary only calls [`run`]. Tests use the other modules.
 
+pub mod accounts;
+pub mod alarms;
 pub mod args;
+pub mod audit_log;
 mod audit_table;
 mod chaos;
 pub mod cli;
 pub mod dashboard;
+pub mod database;
 pub mod dead;
 pub mod demo;
 pub mod directives;
@@ -18,25 +22,32 @@ pub mod operator;
 mod output;
 pub mod progress;
 pub mod queues;
+pub mod readings;
 pub mod scale;
 pub mod settings;
 pub mod status;
+mod stream_walk;
 pub mod table;
+mod ticks;
 pub mod top;
 pub mod topology;
+pub mod unroutable;
+pub mod worker_command;
 
 use clap::CommandFactory;
 use garenne_chaos::die_with_parent;
 use garenne_common::{
     config,
     exit::{Exit, Failure},
+    stdout,
 };
 
 use crate::{
     cli::{Cli, Command},
-    directives::{GroupVerb, TaskVerb, WorkerCommand},
+    directives::{GroupVerb, TaskVerb},
     operator::Operator,
     settings::ConsoleConfig,
+    worker_command::WorkerCommand,
 };
 
 /// Runs a command.
@@ -48,19 +59,28 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         return Err(die_with_parent::exec(*parent, command).into());
     }
     if let Command::Completions { shell } = cli.command {
-        clap_complete::generate(shell, &mut Cli::command(), "garenne", &mut std::io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "garenne", &mut script);
+        stdout::print(String::from_utf8_lossy(&script))?;
         return Ok(Exit::Done);
+    }
+    if let Command::Operators(verb) = &cli.command {
+        return accounts::run(verb);
     }
     let settings: ConsoleConfig = config::load(cli.common.sources(cli.own_settings()))?;
     if cli.common.print_config {
-        print!("{}", config::print_config(&settings));
+        stdout::print(config::print_config(&settings))?;
         return Ok(Exit::Done);
     }
     let operator = Operator::new(settings)?;
     match cli.command {
         Command::Status(args) => status::run(&operator, &args).await,
         Command::Topology(verb) => topology::run(&operator, verb).await,
+        Command::Database(args) => database::run(&operator, &args).await,
+        Command::Alarms(args) => alarms::run(&operator, &args).await,
+        Command::Audit(verb) => audit_log::run(&operator, verb).await,
         Command::Dead(verb) => dead::run(&operator, verb).await,
+        Command::Unroutable(verb) => unroutable::run(&operator, verb).await,
         Command::Task(TaskVerb::Stop(args)) => directives::stop(&operator, &args).await,
         Command::Drain { workers, mode } => {
             directives::send(&operator, &workers, WorkerCommand::Shutdown { mode }).await
@@ -71,8 +91,11 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Dashboard(_) => dashboard::run(operator).await,
         Command::Group(GroupVerb::Pause { group }) => directives::pause(&operator, &group, true).await,
         Command::Group(GroupVerb::Resume { group }) => directives::pause(&operator, &group, false).await,
+        Command::Readings(verb) => readings::run(&operator, verb).await,
         Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Drill(args) => drill::run(&operator, &args, cli.common.config.as_deref()).await,
-        Command::Completions { .. } | Command::DieWithParent { .. } => unreachable!("handled above"),
+        Command::Completions { .. } | Command::DieWithParent { .. } | Command::Operators(_) => {
+            unreachable!("handled above")
+        }
     }
 }

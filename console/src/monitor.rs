@@ -1,6 +1,7 @@
 //! The fleet over time: heartbeats as they arrive, a snapshot of the queues every few seconds, and the last
 //! hour of both in memory.
 
+mod backlog;
 mod history;
 mod lane;
 mod sample;
@@ -21,18 +22,19 @@ use garenne_common::{
     exit::Failure,
     supervise::{self, TaskHandle},
 };
-use garenne_protocol::task::epoch_ms;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use garenne_protocol::{heartbeat::Program, task::epoch_ms};
+use tokio::time::sleep;
 
 pub use history::{SAMPLE_INTERVAL, SampleHistory};
 pub use sample::{LaneSample, Sample};
 pub use view::{KindPoint, Now, Point};
 
 use crate::{
-    fleet::HeartbeatListener,
+    fleet::{HeartbeatListener, MemberView},
     operator::Operator,
     queues::{QueueStatus, Snapshot},
     scale::{self, Goal},
+    ticks::ticks,
 };
 use state::MonitorState;
 
@@ -70,8 +72,7 @@ impl FleetMonitor {
 
     async fn keep_sampling(&self) {
         let mut connection = None;
-        let mut tick = interval(SAMPLE_INTERVAL);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(SAMPLE_INTERVAL);
         loop {
             tick.tick().await;
             self.sample_queues(&mut connection).await;
@@ -151,6 +152,11 @@ impl FleetMonitor {
     /// The current state of the fleet.
     pub fn now(&self) -> Now {
         Now::of(&self.operator, &self.state(), now())
+    }
+
+    /// The workers.
+    pub fn workers(&self) -> Vec<MemberView> {
+        self.state().roster.members(Program::Worker, now())
     }
 
     /// One point per sample of the last hour, oldest first.

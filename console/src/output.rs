@@ -2,11 +2,12 @@
 
 use std::{
     fmt::Display,
-    io::{ErrorKind, Write, stdout},
+    io::{Write, stderr},
 };
 
 use garenne_common::{
     exit::Failure,
+    stdout,
     text::{printable, printable_json, printable_lines},
 };
 
@@ -15,7 +16,7 @@ use garenne_common::{
 /// # Errors
 /// A failed write. A reader that closed the pipe (`| head`) is not an error.
 pub(crate) fn lines(text: &str) -> Result<(), Failure> {
-    write(&printable_lines(text))
+    stdout::print(printable_lines(text))
 }
 
 /// Prints serialized JSON to stdout. The text includes its line feeds.
@@ -23,17 +24,10 @@ pub(crate) fn lines(text: &str) -> Result<(), Failure> {
 /// # Errors
 /// As [`lines`].
 pub(crate) fn json(json: &str) -> Result<(), Failure> {
-    write(&printable_json(json))
+    stdout::print(printable_json(json))
 }
 
-/// Prints one line to stderr.
+/// Prints one line to stderr. If stderr is closed, there is nowhere to report that.
 pub(crate) fn note(line: impl Display) {
-    eprintln!("{}", printable(&line.to_string()));
-}
-
-fn write(text: &str) -> Result<(), Failure> {
-    match stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(anyhow::Error::from(error).into()),
-        _ => Ok(()),
-    }
+    let _ = writeln!(stderr().lock(), "{}", printable(&line.to_string()));
 }

@@ -1,8 +1,15 @@
 //! The console's settings.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
 
-use garenne_common::config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings, scheme};
+use axum::http::HeaderName;
+use garenne_common::config::{
+    Certificates, Common, Invalid, Lanes, Retry, SecretUrl, Settings, list, scheme, validate_server_tls,
+};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::scale::Goal;
@@ -18,8 +25,10 @@ pub struct ConsoleConfig {
     pub lanes: Lanes,
     /// The retry ladder.
     pub retry: Retry,
-    /// The workers' database, for audits.
+    /// The workers' database, for audits, `garenne alarms`, `garenne database`, `garenne readings` and the dashboard's alarms.
     pub postgres_url: Option<SecretUrl>,
+    /// Certificates for the database, if its URL asks for TLS.
+    pub postgres_tls: Certificates,
     /// The broker's URL for the workers of a drill, if they use another user than the drill.
     pub worker_amqp_url: Option<SecretUrl>,
     /// The dashboard.
@@ -34,11 +43,59 @@ pub struct ConsoleConfig {
 pub struct DashboardConfig {
     /// Address to listen on, for browsers, Prometheus and autoscalers.
     pub listen: SocketAddr,
+    /// File of the people who may log in; unset, everybody logs in with the admin token.
+    pub operators: Option<PathBuf>,
+    /// Whether the pages and their data need a login too.
+    pub require_login: bool,
+    /// Whether commands are refused; nothing is then written to the broker.
+    pub read_only: bool,
+    /// Networks of the reverse proxies whose headers name the person and the client's address.
+    #[serde(with = "list")]
+    pub trusted_proxies: Vec<IpNet>,
+    /// The header in which a trusted proxy names the person.
+    pub user_header: String,
+    /// The header in which a trusted proxy lists the person's groups, with commas between them.
+    pub groups_header: String,
+    /// The groups whose members are operators.
+    #[serde(with = "list")]
+    pub operator_groups: Vec<String>,
+    /// Certificate chain in PEM; with it and the key the port speaks TLS only.
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key in PEM.
+    pub tls_key: Option<PathBuf>,
 }
 
 impl Default for DashboardConfig {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9465)) }
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9465)),
+            operators: None,
+            require_login: false,
+            read_only: false,
+            trusted_proxies: Vec::new(),
+            user_header: "X-Forwarded-User".to_owned(),
+            groups_header: "X-Forwarded-Groups".to_owned(),
+            operator_groups: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
+        }
+    }
+}
+
+impl DashboardConfig {
+    fn validate(&self) -> Result<(), Invalid> {
+        if let Some(network) = self.trusted_proxies.iter().find(|network| network.prefix_len() == 0) {
+            let problem =
+                "every client would be a trusted proxy; expected the proxies' networks, such as 10.1.2.0/24";
+            return Err(Invalid::new("dashboard.trusted_proxies", network, problem));
+        }
+        let headers =
+            [("dashboard.user_header", &self.user_header), ("dashboard.groups_header", &self.groups_header)];
+        for (setting, header) in headers {
+            let valid = header.parse::<HeaderName>().is_ok();
+            Invalid::unless(valid, setting, format_args!("{header:?}"), "expected the name of a header")?;
+        }
+        validate_server_tls("dashboard.tls", self.tls_cert.as_deref(), self.tls_key.as_deref())
     }
 }
 
@@ -53,6 +110,13 @@ impl Settings for ConsoleConfig {
             scheme("worker_amqp_url", url, ["amqp", "amqps"])?;
         }
         self.lanes.validate()?;
+        self.dashboard.validate()?;
+        let Common { admin_token_file, .. } = &self.common;
+        let DashboardConfig { operators, trusted_proxies, require_login, .. } = &self.dashboard;
+        let login = operators.is_some() || admin_token_file.is_some() || !trusted_proxies.is_empty();
+        let problem =
+            "nobody could log in: set dashboard.operators, dashboard.trusted_proxies or admin_token_file";
+        Invalid::unless(login || !require_login, "dashboard.require_login", require_login, problem)?;
         self.scale.validate()?;
         self.retry.ladder().map(drop)
     }

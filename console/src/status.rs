@@ -4,14 +4,20 @@ mod fleet;
 mod view;
 mod workers;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use garenne_common::exit::{Exit, Failure};
-use garenne_protocol::heartbeat::Program;
+use garenne_protocol::{heartbeat::Program, task::epoch_ms, topology::Names};
 use serde_json::json;
 
-use crate::{args::duration, fleet::poll_fleet, operator::Operator, output, queues::Snapshot};
+use crate::{
+    args::duration,
+    fleet::{Roster, count_unacked, poll_fleet},
+    operator::Operator,
+    output,
+    queues::{Origin, Snapshot, Source},
+};
 
 /// `garenne status`.
 #[derive(Clone, Debug, Args)]
@@ -30,16 +36,25 @@ pub struct StatusArgs {
 /// Prints the queues, the workers and the gateways.
 ///
 /// # Errors
-/// One line and an exit code. If the workers cannot be polled, the queues are shown with a remark.
+/// One line and an exit code. If the workers cannot be polled, the queues are shown with a remark, and the exit code is
+/// that of the poll.
 pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure> {
-    let (snapshot, poll) = tokio::join!(Snapshot::take(operator), poll_fleet(operator, args.wait));
-    let (snapshot, asked) = (snapshot?, workers::ask(&args.workers).await?);
+    // The queues last: they are read in milliseconds, and a poll may take a second.
+    let poll = poll_fleet(operator, args.wait).await;
+    let mut snapshot = Snapshot::take(operator).await?;
+    let asked = workers::ask(&args.workers).await?;
+    let now = epoch_ms(SystemTime::now());
+    let uncertain = match &poll {
+        Ok(roster) => count_lanes(&mut snapshot, roster, now),
+        Err(_) => Vec::new(),
+    };
     if args.json {
         let mut all = serde_json::to_value(&snapshot).map_err(anyhow::Error::from)?;
+        all["source"] = json!(Origin { source: Source::Amqp, age_ms: snapshot.age_ms(now) });
         match &poll {
-            Ok((roster, at)) => {
-                all["workers"] = json!(roster.members(Program::Worker, *at));
-                all["gateways"] = json!(roster.members(Program::Gateway, *at));
+            Ok(roster) => {
+                all["workers"] = json!(roster.members(Program::Worker, now));
+                all["gateways"] = json!(roster.members(Program::Gateway, now));
             }
             Err(failure) => all["fleet_problem"] = json!(failure.to_string()),
         }
@@ -48,9 +63,9 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         }
         output::json(&format!("{all:#}\n"))?;
     } else {
-        let mut text = view::table(&snapshot);
+        let mut text = view::table(&snapshot, &uncertain, now);
         text += &match &poll {
-            Ok((roster, at)) => format!("\n{}", fleet::tables(roster, *at)),
+            Ok(roster) => format!("\n{}", fleet::tables(roster, now)),
             Err(failure) => format!("\nworkers cannot be shown: {failure}\n"),
         };
         if !asked.is_empty() {
@@ -58,5 +73,21 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         }
         output::lines(&text)?;
     }
-    Ok(if snapshot.missing.is_empty() { Exit::Done } else { Exit::Failed })
+    let unheard = asked.iter().any(|worker| worker.problem.is_some());
+    Ok(match poll {
+        Err(failure) => failure.exit,
+        Ok(_) if unheard || !snapshot.missing.is_empty() => Exit::Failed,
+        Ok(_) => Exit::Done,
+    })
+}
+
+/// Counts the unacknowledged messages of the lanes. Returns the lanes of which the count is not certain.
+fn count_lanes(snapshot: &mut Snapshot, roster: &Roster, now: i64) -> Vec<String> {
+    let lanes = snapshot.lanes.iter_mut().map(|lane| (lane.name.as_str(), &mut lane.queue));
+    let quarantine = (Names::QUARANTINE, &mut snapshot.quarantine);
+    let uncertain = lanes.chain([quarantine]).filter_map(|(name, queue)| {
+        let certain = count_unacked(roster, name, queue, now);
+        (!certain).then(|| name.to_owned())
+    });
+    uncertain.collect()
 }

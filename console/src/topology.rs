@@ -1,9 +1,10 @@
 //! `garenne topology`: creates, compares and exports exchanges, queues and bindings.
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use garenne_amqp::declare::TopologyError;
 use garenne_common::{
     exit::{Exit, Failure, HasExit},
+    stdout,
     text::printable,
 };
 use garenne_management::ManagementClient;
@@ -11,11 +12,7 @@ use garenne_protocol::topology::{BrokerVersion, Difference, Leftover, Topology, 
 use lapin::Connection;
 use serde_json::{Value, json};
 
-use crate::{
-    operator::Operator,
-    output,
-    queues::{InspectError, QueueInspector, existing},
-};
+use crate::{operator::Operator, output, queues::QueueInspector};
 
 /// `garenne topology …`.
 #[derive(Clone, Debug, Subcommand)]
@@ -34,19 +31,12 @@ pub enum TopologyVerb {
     )]
     Export {
         /// Output format
-        #[arg(long, value_enum, default_value_t = ExportFormat::Definitions)]
-        format: ExportFormat,
+        #[arg(long, value_parser = ["definitions"], default_value = "definitions")]
+        format: String,
         /// Version of the broker, such as 3.13 or 4.0 [default: ask the broker]
         #[arg(long, value_name = "VERSION")]
         broker_version: Option<BrokerVersion>,
     },
-}
-
-/// Output format of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExportFormat {
-    /// RabbitMQ's definitions file (JSON).
-    Definitions,
 }
 
 /// Runs `garenne topology …`.
@@ -57,18 +47,16 @@ pub async fn run(operator: &Operator, verb: TopologyVerb) -> Result<Exit, Failur
     match verb {
         TopologyVerb::Apply => apply(operator).await,
         TopologyVerb::Check => check(operator).await,
-        TopologyVerb::Export { format: ExportFormat::Definitions, broker_version } => {
+        TopologyVerb::Export { broker_version, .. } => {
             let version = match broker_version {
                 Some(version) => version,
                 None => operator.broker.version().await.map_err(|error| {
-                    Failure::new(
-                        error.exit(),
-                        format_args!("{error}; or set the version: --broker-version 4.0"),
-                    )
+                    let advice = "or set the version: --broker-version 4.0";
+                    Failure::new(error.exit(), format_args!("{error}; {advice}"))
                 })?,
             };
             let wanted = definitions(&operator.topology(version), &operator.broker.vhost());
-            println!("{wanted:#}");
+            stdout::print_line(format_args!("{wanted:#}"))?;
             Ok(Exit::Done)
         }
     }
@@ -82,13 +70,13 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
     Operator::leave(connection).await;
     match applied {
         Ok(()) => {
-            println!(
+            stdout::print_line(format_args!(
                 "RabbitMQ {version} at {}: {} exchanges, {} queues and {} bindings exist",
                 operator.broker.address(),
                 wanted.exchanges.len(),
                 wanted.queues.len(),
                 wanted.bindings().count()
-            );
+            ))?;
             Ok(Exit::Done)
         }
         // The broker reports the first difference only, the management API all of them.
@@ -118,14 +106,17 @@ async fn check(operator: &Operator) -> Result<Exit, Failure> {
         }
     };
     for difference in &found {
-        println!("{}", printable(&line(difference)));
+        stdout::print_line(printable(&line(difference)))?;
     }
     let summary = match found.len() {
         0 => "the topology matches the settings".to_owned(),
         1 => "1 difference".to_owned(),
         n => format!("{n} differences"),
     };
-    println!("RabbitMQ {version} at {}: {summary} ({how})", operator.broker.address());
+    stdout::print_line(format_args!(
+        "RabbitMQ {version} at {}: {summary} ({how})",
+        operator.broker.address()
+    ))?;
     Ok(if found.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
@@ -169,22 +160,22 @@ fn leftover_difference(Leftover { queue, lane, shards }: &Leftover, messages: u6
 }
 
 /// The differences that AMQP alone can report: missing exchanges and queues, and queues of former shards with messages.
-async fn missing(connection: &Connection, wanted: &Topology) -> Result<Vec<Difference>, InspectError> {
+async fn missing(connection: &Connection, wanted: &Topology) -> Result<Vec<Difference>, Failure> {
     let mut inspector = QueueInspector::new(connection);
     let mut found = Vec::new();
     let missing = |what, name: &str| Difference { what, name: name.to_owned(), detail: "missing".into() };
     for exchange in &wanted.exchanges {
-        if existing(inspector.exchange(&exchange.name).await)?.is_none() {
+        if !inspector.has_exchange(&exchange.name).await? {
             found.push(missing("exchange", &exchange.name));
         }
     }
     for queue in &wanted.queues {
-        if existing(inspector.depth(&queue.name).await)?.is_none() {
+        if inspector.find(&queue.name).await?.is_none() {
             found.push(missing("queue", &queue.name));
         }
     }
     for leftover in &wanted.leftovers {
-        let queue = existing(inspector.depth(&leftover.queue).await)?;
+        let queue = inspector.find(&leftover.queue).await?;
         found.extend(queue.and_then(|queue| leftover_difference(leftover, queue.ready)));
     }
     Ok(found)

@@ -23,14 +23,15 @@ def exported():
     for name, kind, labels in re.findall(r'\("(garenne_\w+)", "(\w+)", "([\w ]*)"\)', table):
         suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
         found |= {name + suffix: set(labels.split()) for suffix in suffixes}
-    # Metrics that only the console has.
-    fleet = pathlib.Path("console/src/dashboard/metrics.rs").read_text()
-    for variable, name in re.findall(r'let (\w+) = Opts::new\(\s*"(garenne_\w+)"', fleet):
-        labels = re.search(rf"Vec::new\({variable}, &\[([^\]]*)\]", fleet)[1]
-        found[name] = set(re.findall(r"\w+", labels))
-    found |= {name: set() for name in re.findall(r'IntCounter::new\(\s*"(garenne_\w+)"', fleet)}
-    own = pathlib.Path("producer/gateway/src/instruments.rs").read_text()
-    for name, labels in re.findall(r'"(garenne_\w+)",\s*"[^"]*",\s*&\[([^\]]*)\]', fleet + own):
+    # Metrics that one program registers: name, help (a text or a variable), and labels if there are any.
+    sources = [
+        "console/src/dashboard/metrics.rs",
+        "producer/gateway/src/audit.rs",
+        "producer/gateway/src/instruments.rs",
+        "worker/engine/src/sink/health.rs",
+    ]
+    own = "".join(pathlib.Path(source).read_text() for source in sources)
+    for name, labels in re.findall(r'"(garenne_\w+)",\s*(?:"[^"]*"|\w+),\s*(?:&\[([^\]]*)\])?', own):
         found[name] = set(re.findall(r"\w+", labels))
     for name in re.findall(r"record: (garenne:\S+)", RULES.read_text()):
         found[name] = {"lane"}
@@ -48,6 +49,9 @@ def of_dashboards(faults):
         if len(ids) != len(set(ids)):
             faults.append(f"{path}: panels share an id")
         known = {variable["name"] for variable in board["templating"]["list"]}
+        if board["templating"]["list"][0]["query"] != "prometheus":
+            check_sql(path, board, known, faults)
+            continue
         texts = []
         for panel in board["panels"]:
             texts += [(f"{path}: {panel['title']}", target["expr"]) for target in panel.get("targets", [])]
@@ -67,6 +71,21 @@ def of_dashboards(faults):
                 if variable not in known:
                     faults.append(f"{where}: ${variable} is not a variable of this dashboard")
             yield where, re.sub(r"\$\{?\w+\}?", "x", plain)
+
+
+def check_sql(path, board, known, faults):
+    """Checks a dashboard of the database. The scenario read_api runs its statements on the tables."""
+    statements = [(variable["name"], variable["query"]) for variable in board["templating"]["list"] if variable["type"] == "query"]
+    for panel in board["panels"]:
+        statements += [(panel["title"], target["rawSql"]) for target in panel.get("targets", [])]
+        if panel["type"] != "row" and not panel.get("targets"):
+            faults.append(f"{path}: panel {panel['title']} has no query")
+    for where, text in statements:
+        for variable in re.findall(r"\$\{?(?!__)(\w+)", text):
+            if variable not in known:
+                faults.append(f"{path}: {where}: ${variable} is not a variable of this dashboard")
+        if re.search(r"'\$\{?(?!__)\w+", text):
+            faults.append(f"{path}: {where}: quote variables with :sqlstring, which escapes them")
 
 
 def check_names(where, text, metrics, faults):

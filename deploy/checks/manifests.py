@@ -1,7 +1,7 @@
 """Checks rendered manifests against Kubernetes' schemas, against each other, and against the programs' source code.
 
-usage: manifests.py FILE.yaml…   (from the repository's root; each file has all objects of one installation;
-                                  exit 1 with a line per fault)
+usage: manifests.py NAMESPACE FILE.yaml…   (from the repository's root; each file has all objects of one installation,
+                                            in NAMESPACE unless they name another; exit 1 with a line per fault)
 """
 
 import pathlib
@@ -33,11 +33,28 @@ for row in re.findall(r"^\| (`.*?) \|", PAGES, re.M):
     SETTINGS |= set(re.findall(r"`(?:lanes\.<name>\.)?([a-z_]+)", row.split(" (")[0]))
 
 
+# What the console answers, as source code.
+ANSWERS = {
+    r"/scale/[\w-]+": source("console/src/dashboard/routes.rs"),
+    "/api/now": source("console/src/monitor/view.rs") + source("console/src/monitor/sample.rs"),
+}
+NAMESPACE = sys.argv[1]
+
+
+def size(text):
+    """The bytes of a size of Kubernetes or of a setting."""
+    number, unit = re.fullmatch(r"(\d+)([kKMG]?i?)B?", text).groups()
+    powers = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3}
+    return int(number) * (1024 if unit.endswith("i") else 1000) ** powers[unit.rstrip("i")]
+
+
 class Installation:
     def __init__(self, path):
         self.path = path
         self.objects = [item for item in yaml.safe_load_all(source(path)) if item]
         self.faults = []
+        # The address that all programs listen on.
+        self.listening = None
         self.pods = [(item, item["spec"]["template"]) for item in self.objects if item["kind"] in ("Deployment", "Job")]
 
     def fault(self, item, text):
@@ -107,6 +124,12 @@ class Installation:
         pods = self.selects(item, item["spec"]["podSelector"]["matchLabels"])
         if sorted(item["spec"]["policyTypes"]) != ["Egress", "Ingress"]:
             self.fault(item, "policyTypes: expected both, because a direction that is not named is open")
+        open_ports = [port for rule in item["spec"]["egress"] for port in rule.get("ports", [])]
+        for port in (53, 5353):
+            for protocol in ("UDP", "TCP"):
+                # A policy applies to the port of the pod. OpenShift's DNS pods listen on 5353.
+                if {"port": port, "protocol": protocol} not in open_ports:
+                    self.fault(item, f"egress: no port {port}/{protocol} for DNS")
         self.ports(item, pods, [port["port"] for rule in item["spec"]["ingress"] for port in rule.get("ports", [])])
 
     def podmonitor(self, item):
@@ -126,9 +149,42 @@ class Installation:
             name = trigger.get("authenticationRef", {}).get("name")
             if name and not self.named("TriggerAuthentication", name):
                 self.fault(item, f"no TriggerAuthentication {name}")
-            host = re.match(r"http://([\w-]+):", trigger["metadata"].get("url", ""))
-            if host and not self.named("Service", host[1]):
-                self.fault(item, f"no Service {host[1]}")
+            if trigger["type"] == "metrics-api":
+                self.console(item, trigger["metadata"])
+            else:
+                self.queues(item, trigger["metadata"])
+        if item["spec"]["minReplicaCount"] == 0 and not any(
+            "quarantine" in trigger["metadata"].get("queueName", trigger["metadata"].get("valueLocation"))
+            for trigger in item["spec"]["triggers"]
+        ):
+            self.fault(item, "minReplicaCount is 0, but no trigger counts the quarantine, which needs a worker")
+
+    def console(self, item, metadata):
+        """The URL that KEDA asks. KEDA resolves it in its own namespace."""
+        namespace = item["metadata"].get("namespace", NAMESPACE)
+        url = re.fullmatch(r"http://([\w-]+)\.([\w-]+)\.svc:(\d+)(/[^?]*)(\?.*)?", metadata["url"])
+        if not url or url[2] != namespace:
+            return self.fault(item, f"{metadata['url']}: expected http://SERVICE.{namespace}.svc:PORT/…")
+        services = [one for one in self.objects if one["kind"] == "Service" and one["metadata"]["name"] == url[1]]
+        if not any(port["port"] == int(url[3]) for one in services for port in one["spec"]["ports"]):
+            self.fault(item, f"{metadata['url']}: no Service {url[1]} with port {url[3]}")
+        answer = next((answer for route, answer in ANSWERS.items() if re.fullmatch(route, url[4])), "")
+        for name in metadata["valueLocation"].split("."):
+            if not re.search(rf'"{name}":|pub {name}: ', answer):
+                self.fault(item, f"{url[4]} of the console has no field {name}")
+
+    def queues(self, item, metadata):
+        """The broker's queues that the expression selects: one lane with all shards, or the quarantine."""
+        expression = metadata["queueName"].removeprefix("(?-i)")
+        prefix = "garenne"
+        names = [f"{prefix}.tasks.{lane}{shard}" for lane in ("fast", "slow", "images") for shard in ("", ".1", ".15")]
+        names += [f"{prefix}.quarantine", f"{prefix}.retry.quarantine.1s"]
+        names += [f"x.{prefix}.tasks.fast", f"{prefix}.tasks.faster", f"{prefix}.tasks.fast.1.x", f"{prefix}xtasks.fast"]
+        selected = [name for name in names if re.search(expression, name)] if metadata.get("useRegex") else [expression]
+        lane = expression.partition(r"tasks\.")[2].partition("(")[0]
+        wanted = [name for name in names[:9] if name.split(".")[2] == lane] if lane else names[9:11]
+        if selected != wanted or metadata.get("operation") != "sum" or expression == metadata["queueName"]:
+            self.fault(item, f"{metadata['queueName']} counts {selected}, expected the sum of {wanted}")
 
     def scales(self, item):
         name = item["spec"]["scaleTargetRef"]["name"]
@@ -170,9 +226,23 @@ class Installation:
             self.fault(item, f"volumes {sorted(volumes)}, mounted {sorted(mounted)}")
         maps = re.findall(r"'configMap': \{[^}]*'name': '([^']+)'", str(spec.get("volumes", [])))
         for name in maps:
-            if name != "kube-root-ca.crt" and not self.named("ConfigMap", name):
+            if name not in ("kube-root-ca.crt", "recording-maps") and not self.named("ConfigMap", name):
                 self.fault(item, f"no ConfigMap {name}")
+        self.files(item, spec)
         self.grace(item, spec)
+
+    def files(self, item, spec):
+        """Files that a setting names must be in the ConfigMap that is mounted there."""
+        maps = {volume["name"]: volume["configMap"]["name"] for volume in spec.get("volumes", []) if "configMap" in volume}
+        data = {one["metadata"]["name"]: one["data"] for one in self.objects if one["kind"] == "ConfigMap"}
+        for container in spec["containers"]:
+            for mount in container.get("volumeMounts", []):
+                for name, value in environment(container).items():
+                    folder, _, file = str(value).rpartition("/")
+                    if folder == mount["mountPath"] and file not in data.get(maps.get(mount["name"]), {file: ""}):
+                        self.fault(item, f"{name}: {maps[mount['name']]} has no file {file}")
+            if "GARENNE_RULES" in environment(container) and "postgres" not in environment(container)["GARENNE_SINKS"]:
+                self.fault(item, "GARENNE_RULES needs the sink postgres")
 
     def container(self, item, container):
         security = container.get("securityContext", {})
@@ -182,6 +252,10 @@ class Installation:
                 self.fault(item, f"container {container['name']}: securityContext.{field}: expected {value}")
         if "memory" not in container.get("resources", {}).get("limits", {}):
             self.fault(item, f"container {container['name']}: resources.limits.memory is missing")
+        elif container["name"] == "worker":
+            self.payload_memory(item, container)
+        if not re.fullmatch(r"[^@:]+(:\d+/[^@:]+)?(:[\w.-]+|@sha256:[0-9a-f]{64})", container["image"]):
+            self.fault(item, f"container {container['name']}: image {container['image']}: expected a tag or a digest")
         paths = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
         for name, value in environment(container).items():
             if not name.startswith("GARENNE_"):
@@ -191,6 +265,14 @@ class Installation:
                 self.fault(item, f"container {container['name']}: {name}: no program has this setting")
             if str(value).startswith(("/run/", "/etc/")) and not any(str(value).startswith(path + "/") for path in paths):
                 self.fault(item, f"container {container['name']}: {name}: nothing is mounted at {value}")
+
+    def payload_memory(self, item, container):
+        """A worker does not start if all bodies that it may hold take more than three quarters of its memory limit."""
+        held = 1 + sum(int(count) for count in re.findall(r"prefetch=(\d+)", " ".join(container["args"])))
+        held *= size(environment(container)["GARENNE_MAX_PAYLOAD"])
+        available = size(container["resources"]["limits"]["memory"]) * 3 // 4
+        if held > available:
+            self.fault(item, f"the prefetched bodies may take {held} bytes, more than {available}")
 
     def probes(self, item, container):
         where = f"container {container['name']}"
@@ -205,6 +287,10 @@ class Installation:
         for variable, name in bound.items():
             address = environment(container).get(variable)
             ports = [port["containerPort"] for port in container["ports"] if port["name"] == name]
+            host = address.rpartition(":")[0] if address else self.listening
+            if self.listening not in (None, host):
+                self.fault(item, f"{where}: {variable} is {address}, but other ports listen on {self.listening}")
+            self.listening = host
             if address and [int(address.rpartition(":")[2])] != ports:
                 self.fault(item, f"{where}: {variable} is {address}, port {name} is {ports}")
 
@@ -240,9 +326,14 @@ def seconds(text):
 
 
 faults = []
-for path in sys.argv[1:]:
+for path in sys.argv[2:]:
     installation = Installation(path)
     faults += installation.check()
+    if path == sys.argv[2]:
+        # The first installation has the names that the documentation uses.
+        for name in re.findall(r"url: http://([^:/]+):9465/", source("docs/scaling.md")):
+            if not any(name == f"{item['metadata']['name']}.{NAMESPACE}.svc" for item in installation.objects if item["kind"] == "Service"):
+                faults.append(f"docs/scaling.md: {name} is not a Service of the chart in the namespace {NAMESPACE}")
     print(f"{path}: {len(installation.objects)} objects against Kubernetes {' and '.join(VERSIONS)}")
 for fault in faults:
     print(fault, file=sys.stderr)

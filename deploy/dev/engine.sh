@@ -58,3 +58,32 @@ need_buildkit() {
     done < <(type -ap docker)
     demand "building with BuildKit" docker-buildx
 }
+
+# Sets `compose` to the command of Compose v2: the client's plugin or the program. If this machine has neither, the program
+# is unpacked from Debian's stable release, because older releases have version 1 only.
+get_compose() {
+    local candidate unpacked=$dev_dir/compose
+    for candidate in "docker compose" docker-compose "$unpacked/docker-compose"; do
+        read -ra compose <<<"$candidate"
+        case $("${compose[@]}" version --short 2>/dev/null) in
+            "" | 1.*) ;;
+            *) return 0 ;;
+        esac
+    done
+    have apt-get && have dpkg-deb || return 1
+    say "unpacking Compose v2 from Debian's packages"
+    rm -rf "$unpacked"
+    mkdir -p "$unpacked"/{lists,archives}/partial
+    echo "deb $(debian_mirror) $(suite_of "$default_rabbitmq") main" >"$unpacked/sources.list"
+    # Lists of its own, so that this system's packages stay at their release. As root, apt switches to its own user, which
+    # may not write here.
+    local options=(-o "Dir::Etc::SourceList=$unpacked/sources.list" -o Dir::Etc::SourceParts=- -o APT::Sandbox::User=root
+        -o "Dir::State::Lists=$unpacked/lists" -o "Dir::Cache=$unpacked" -o Acquire::Languages=none
+        -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false)
+    (cd "$unpacked" && apt_get "${options[@]}" update && apt_get "${options[@]}" download docker-compose) \
+        >"$log_dir/compose.log" 2>&1 || return 1
+    dpkg-deb --fsys-tarfile "$unpacked"/docker-compose_*.deb |
+        tar -x -C "$unpacked" --strip-components 5 ./usr/libexec/docker/cli-plugins/docker-compose || return 1
+    rm -rf "$unpacked"/{lists,archives,sources.list} "$unpacked"/*.deb
+    "${compose[@]}" version --short >/dev/null
+}

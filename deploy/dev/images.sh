@@ -115,17 +115,23 @@ build_image() {
         die "building $2 failed: $(grep -E '^(E:|ERROR|failed)|returned a non-zero' "$log_dir/build-$1.log" | tail -1); see $log_dir/build-$1.log"
 }
 
+# The Debian mirror that apt uses on this machine.
+debian_mirror() {
+    local mirror
+    # shellcheck disable=SC2016  # apt's own placeholders
+    # Labels are only known after package lists were downloaded; otherwise the address is sufficient.
+    mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL)' 'Created-By: Packages' 2>/dev/null |
+        awk '$2 == "Debian" || (NF == 1 && $1 ~ "/debian/?$") { print $1; exit }')
+    echo "${mirror:-http://deb.debian.org/debian}"
+}
+
 # debian_image SUITE: builds a minimal base image from apt's mirror and proxy on this machine, with this machine's CA
 # certificates. The image contains the mirror's address, so it must not be published.
 debian_image() {
     local suite=$1 name=garenne/debian:$1-slim log=$log_dir/debian-$1.log mirror proxy bundle options=()
     have_image "$name" && return
     demand "building images without a registry" mmdebstrap
-    # shellcheck disable=SC2016  # apt's own placeholders
-    # Labels are only known after package lists were downloaded; otherwise the address is sufficient.
-    mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL)' 'Created-By: Packages' 2>/dev/null |
-        awk '$2 == "Debian" || (NF == 1 && $1 ~ "/debian/?$") { print $1; exit }')
-    mirror=${mirror:-http://deb.debian.org/debian}
+    mirror=$(debian_mirror)
     for proxy in http https; do
         local value
         value=$(apt-config shell value "Acquire::$proxy::Proxy" | sed "s/^value='\(.*\)'$/\1/")

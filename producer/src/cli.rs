@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{ops::Not, path::PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -8,6 +8,7 @@ use garenne_common::{
     config::{CommonArgs, load, print_config},
     exit::{Exit, Failure},
     shutdown::{Mode, signal},
+    stdout,
     telemetry::tracing::init,
 };
 use serde::Serialize;
@@ -56,10 +57,12 @@ const SERVE_EXAMPLE: &str = "Example:
 
 const REPLAY_EXAMPLE: &str = "Examples:
   garenne-producer replay greenhouse.csv --speed 60x --to http://127.0.0.1:8080
-  garenne-producer replay AirQualityUCI.csv --utc-offset +01:00 --missing -200 --receipts sent.ndjson
+  garenne-producer replay AirQualityUCI.csv --zone Europe/Rome --dry-run >air.toml
+  garenne-producer replay AirQualityUCI.csv --map air.toml --receipts sent.ndjson
+  gzip -dc roof.csv.gz | garenne-producer replay - --max-malformed 10
 
-Delimiter, decimal comma, time columns, devices, metrics, units and missing-value codes are detected.
-Flags and a map override the detection. A map is a TOML file:
+Delimiter, decimal signs, time columns, devices, metrics, units and missing-value codes are detected;
+--dry-run prints them as a map. Flags and a map override the detection. A map is a TOML file:
   time = [\"Date\", \"Time\"]
   device = \"roadside\"
   [columns.\"CO(GT)\"]
@@ -68,7 +71,8 @@ Flags and a map override the detection. A map is a TOML file:
 
 const PUBLISH_EXAMPLE: &str = "Examples:
   echo '{\"n\":50}' | garenne-producer publish --kind bench.factorial
-  garenne-producer publish --kind spectrum.analyze --file spectra.ndjson --id-field id";
+  garenne-producer publish --kind spectrum.analyze --file spectra.ndjson --id-field id
+  echo '{\"n\":50}' | garenne-producer publish --kind bench.factorial --ids";
 
 const SIMULATE_EXAMPLE: &str = "Examples:
   garenne-producer simulate --sensors 1000 --rate 2 --for 30s --to tcp://127.0.0.1:8080
@@ -83,7 +87,7 @@ struct ServeArgs {
     /// How connections are run: worker-pool or connection-pool [default: connection-pool]
     #[arg(long, value_name = "SERVER")]
     server: Option<String>,
-    /// File with one `NAME SHA256-HEX-OF-TOKEN [RECORDS/S]` per line; without it no token is needed
+    /// TOML file of the senders: tokens, certificates and what each may send; without it no token is needed
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
     /// Certificate chain in PEM; with it the port also accepts TLS
@@ -95,6 +99,23 @@ struct ServeArgs {
     /// Certificate authority of client certificates in PEM; with it every TLS client needs one
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
+    /// Refuse connections without TLS
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Not::not")]
+    tls_only: bool,
+    /// Lowest TLS version: 1.2 or 1.3 [default: 1.2]
+    #[arg(long, value_name = "VERSION")]
+    tls_min_version: Option<String>,
+    /// Networks of proxies that may name the sender's address, with commas between them
+    #[arg(long, value_name = "CIDR,…")]
+    trusted_proxies: Option<String>,
+    /// Require a PROXY protocol header (version 1 or 2) on connections from trusted proxies
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Not::not")]
+    proxy_protocol: bool,
+    /// Origins of web pages that may send, with commas between them [default: none]
+    #[arg(long, value_name = "ORIGIN,…")]
+    allowed_origins: Option<String>,
 }
 
 impl Cli {
@@ -105,7 +126,7 @@ impl Cli {
     pub async fn run(self) -> Result<Exit, Failure> {
         let settings = self.settings()?;
         if self.common.print_config {
-            print!("{}", print_config(&settings));
+            stdout::print(print_config(&settings))?;
             return Ok(Exit::Done);
         }
         init(&settings.broker.common)?;

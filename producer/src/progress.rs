@@ -2,11 +2,12 @@
 
 use std::{
     fmt::Display,
+    io::{self, Write},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use garenne_common::text::printable;
+use garenne_common::{exit::Failure, stdout::print_line, text::printable};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -47,8 +48,11 @@ impl Progress {
         if last_line.elapsed() >= LINE_INTERVAL {
             *last_line = Instant::now();
             match self.bar.length().filter(|size| *size > 0) {
-                Some(size) => eprintln!("{} {}% {figures}", self.bar.prefix(), bytes.min(size) * 100 / size),
-                None => eprintln!("{} {figures}", self.bar.prefix()),
+                Some(size) => {
+                    let percent = bytes.min(size) * 100 / size;
+                    error_line(format_args!("{} {percent}% {figures}", self.bar.prefix()));
+                }
+                None => error_line(format_args!("{} {figures}", self.bar.prefix())),
             }
         }
     }
@@ -58,13 +62,13 @@ impl Progress {
         // The line may quote untrusted text.
         let line = format!("{}: {}", self.bar.prefix(), printable(&line.to_string()));
         // The bar is locked while it is suspended.
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| error_line(line));
     }
 
     /// Shows the final figures.
     pub(crate) fn finish(&self, figures: impl Display) {
         if self.bar.is_hidden() {
-            eprintln!("{} 100% {figures}", self.bar.prefix());
+            error_line(format_args!("{} 100% {figures}", self.bar.prefix()));
         } else {
             self.bar.finish_with_message(figures.to_string());
         }
@@ -72,8 +76,25 @@ impl Progress {
 }
 
 /// Prints the result of a command as one JSON line.
-pub(crate) fn print_summary(summary: &impl Serialize) {
-    println!("{}", serde_json::to_string(summary).expect("a summary is plain JSON"));
+///
+/// # Errors
+/// Standard output cannot be written.
+pub(crate) fn print_summary(summary: &impl Serialize) -> Result<(), Failure> {
+    print_line(summary_line(summary))
+}
+
+/// Prints the result of a command that prints something else to stdout.
+pub(crate) fn print_summary_to_stderr(summary: &impl Serialize) {
+    error_line(summary_line(summary));
+}
+
+fn summary_line(summary: &impl Serialize) -> String {
+    serde_json::to_string(summary).expect("a summary is plain JSON")
+}
+
+/// Prints a line to stderr. If stderr is closed, there is nowhere to report that.
+fn error_line(line: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Rounds a figure of a summary to thousandths.

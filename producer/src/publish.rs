@@ -15,7 +15,7 @@ use garenne_common::{
     backoff::Backoff,
     exit::{Exit, Failure},
     shutdown::{Command, Mode, signal, stop_requested},
-    supervise,
+    stdout, supervise,
 };
 use garenne_gateway::{BrokerSettings, READING, task_publisher::TaskPublisher};
 use garenne_protocol::{
@@ -30,7 +30,7 @@ use tokio::{sync::mpsc, time::Instant};
 use crate::{
     destination::{BrokerConnection, SendError, send_error},
     input,
-    progress::{Progress, print_summary, thousandths},
+    progress::{Progress, print_summary, print_summary_to_stderr, thousandths},
 };
 
 /// Flags of `publish`.
@@ -58,6 +58,9 @@ pub(crate) struct PublishArgs {
     /// Timeout of each attempt
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
+    /// Print the id of each task after its confirm, one per line; the summary then goes to stderr
+    #[arg(long)]
+    ids: bool,
     /// How long a refused task is published again
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     retry_for: Duration,
@@ -103,10 +106,15 @@ pub(crate) async fn run(settings: BrokerSettings, args: PublishArgs) -> Result<E
     let progress = Progress::new("publish", size);
     let input = BufReader::new(input);
     let (summary, failure) =
-        publish_lines(input, &kind, &args, &broker.tasks, &progress, &mut commands).await?;
+        publish_lines(input, &kind, &args, &broker.tasks, &progress, &mut commands, stdout::print_line)
+            .await?;
     broker.close().await;
     progress.finish(format_args!("{} confirmed, {} malformed", summary.published, summary.malformed));
-    print_summary(&summary);
+    if args.ids {
+        print_summary_to_stderr(&summary);
+    } else {
+        print_summary(&summary)?;
+    }
     match failure {
         Some(failure) => Err(failure),
         None if summary.interrupted || summary.malformed > 0 => Ok(Exit::Failed),
@@ -122,6 +130,7 @@ async fn publish_lines(
     publisher: &Arc<dyn TaskPublisher>,
     progress: &Progress,
     commands: &mut mpsc::Receiver<Command>,
+    print_id: impl Fn(TaskId) -> Result<(), Failure>,
 ) -> anyhow::Result<(Summary, Option<Failure>)> {
     let (sender, mut lines) = mpsc::channel(MAX_IN_FLIGHT);
     // Not a blocking task of the runtime, whose shutdown would wait for it: a read from a silent pipe cannot be
@@ -136,13 +145,19 @@ async fn publish_lines(
         tokio::select! {
             Some((retries, result)) = in_flight.next(), if !in_flight.is_empty() => {
                 summary.retries += retries;
-                match result {
-                    Ok(()) => summary.published += 1,
+                let result = match result {
+                    Ok(id) => {
+                        summary.published += 1;
+                        if args.ids { print_id(id) } else { Ok(()) }
+                    }
                     Err(error) => {
                         summary.unpublished += 1;
-                        failure.get_or_insert(error);
-                        open = false;
+                        Err(error)
                     }
+                };
+                if let Err(error) = result {
+                    failure.get_or_insert(error);
+                    open = false;
                 }
             }
             line = lines.recv(), if open && in_flight.len() < MAX_IN_FLIGHT => match line {
@@ -181,12 +196,15 @@ async fn publish_lines(
 }
 
 /// Sends the lines until the end of the input, or until the receiver is dropped.
-fn read(mut input: impl BufRead, lines: &mpsc::Sender<NumberedLine>) -> anyhow::Result<()> {
+fn read(mut reader: impl BufRead, lines: &mpsc::Sender<NumberedLine>) -> anyhow::Result<()> {
     let mut bytes = 0;
     for number in 1.. {
         let mut text = Vec::new();
-        let read = input.read_until(b'\n', &mut text).with_context(|| format!("line {number}"))?;
+        let read = reader.read_until(b'\n', &mut text).with_context(|| format!("line {number}"))?;
         bytes += read as u64;
+        if number == 1 {
+            input::refuse_compressed(&text)?;
+        }
         if read == 0 || lines.blocking_send(NumberedLine { number, bytes, text }).is_err() {
             break;
         }
@@ -230,18 +248,18 @@ fn text(payload: &Value, field: &str, what: &str) -> Result<String, String> {
     }
 }
 
-/// Publishes a task until it is confirmed, and returns the number of repetitions. The id stays the same, so that a
-/// repetition has no second effect.
+/// Publishes a task until it is confirmed, and returns the number of repetitions and its id. The id stays the same, so
+/// that a repetition has no second effect.
 async fn publish(
     publisher: &dyn TaskPublisher,
     task: NewTask,
     retry_for: Duration,
-) -> (u64, Result<(), Failure>) {
+) -> (u64, Result<TaskId, Failure>) {
     let deadline = Instant::now() + retry_for;
     let mut backoff = Backoff::default();
     let mut retries = 0;
     loop {
-        let Err(error) = publisher.publish(vec![task.clone()]).await else { return (retries, Ok(())) };
+        let Err(error) = publisher.publish(vec![task.clone()]).await else { return (retries, Ok(task.id)) };
         let wait = backoff.next_wait();
         match send_error(&error) {
             SendError::Fatal(failure) => return (retries, Err(failure)),
@@ -255,106 +273,4 @@ async fn publish(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{
-        io::{self, Read},
-        panic::resume_unwind,
-    };
-
-    use futures_util::future::BoxFuture;
-    use garenne_amqp::PublishError;
-
-    use super::*;
-
-    fn args(kind: &str, id_field: Option<&str>) -> PublishArgs {
-        PublishArgs {
-            kind: kind.to_owned(),
-            file: None,
-            id_field: id_field.map(str::to_owned),
-            key_field: None,
-            group: Some("g".to_owned()),
-            delay: None,
-            timeout: None,
-            retry_for: Duration::ZERO,
-        }
-    }
-
-    fn made(line: &str, kind: &str, id_field: Option<&str>) -> Result<NewTask, String> {
-        task(line.as_bytes(), &Kind::parse(kind).unwrap(), &args(kind, id_field))
-    }
-
-    #[test]
-    fn a_line_becomes_a_task_with_the_id_of_its_field() {
-        let task = made("{\"n\":50,\"key\":\"a-1\"}\r\n", "bench.factorial", Some("key")).unwrap();
-        assert_eq!((task.id.as_str(), task.group.as_deref()), ("a-1", Some("g")));
-        assert_eq!(&task.body[..], b"{\"n\":50,\"key\":\"a-1\"}");
-        assert_eq!(made("{\"key\":7}", "bench.noop", Some("key")).unwrap().id.as_str(), "7");
-    }
-
-    #[test]
-    fn a_field_can_be_the_task_key() {
-        let args = PublishArgs { key_field: Some("device".to_owned()), ..args("bench.noop", None) };
-        let made = |line: &str| task(line.as_bytes(), &Kind::parse("bench.noop").unwrap(), &args);
-        assert_eq!(made("{\"device\":\"d1\"}").unwrap().key.as_deref(), Some("d1"));
-        assert_eq!(made("{}").unwrap_err(), "field \"device\" for the key is missing");
-    }
-
-    #[test]
-    fn an_invalid_line_is_explained() {
-        let problem = |line, kind, field| made(line, kind, field).unwrap_err();
-        assert_eq!(
-            problem("{", "bench.noop", None),
-            "not JSON: EOF while parsing an object at line 1 column 1"
-        );
-        assert_eq!(problem("{}", "bench.noop", Some("key")), "field \"key\" for the id is missing");
-        assert_eq!(
-            problem("{\"key\":\"\"}", "bench.noop", Some("key")),
-            "field \"key\": message_id is empty"
-        );
-        assert_eq!(problem("{}", READING, None).split(':').next(), Some("record 0"));
-    }
-
-    /// Confirms every task.
-    struct Confirming;
-
-    impl TaskPublisher for Confirming {
-        fn publish(&self, _: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
-            Box::pin(async { Ok(()) })
-        }
-    }
-
-    /// Fails after its first line.
-    struct FailingInput(Result<(), io::ErrorKind>);
-
-    impl Read for FailingInput {
-        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            self.0?;
-            // The panic is expected: its message would only clutter the output.
-            resume_unwind(Box::new(format!("buffer of {}", buffer.len())))
-        }
-    }
-
-    async fn published(input: FailingInput) -> (Summary, Option<Failure>) {
-        let input = BufReader::with_capacity(16, (&b"{}\n"[..]).chain(input));
-        let kind = Kind::parse("bench.noop").unwrap();
-        let publisher: Arc<dyn TaskPublisher> = Arc::new(Confirming);
-        let (_sender, mut commands) = mpsc::channel(1);
-        let progress = Progress::new("publish", None);
-        let args = args("bench.noop", None);
-        publish_lines(input, &kind, &args, &publisher, &progress, &mut commands).await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_panic_of_the_reader_is_a_failure_and_not_the_end_of_the_input() {
-        let (summary, failure) = published(FailingInput(Ok(()))).await;
-        assert_eq!((summary.lines, summary.published), (1, 1));
-        assert_eq!(failure, Some(Failure::new(Exit::Failed, "reading the input: panicked: buffer of 16")));
-    }
-
-    #[tokio::test]
-    async fn a_read_error_is_a_failure_after_the_lines_before_it() {
-        let (summary, failure) = published(FailingInput(Err(io::ErrorKind::BrokenPipe))).await;
-        assert_eq!((summary.lines, summary.published), (1, 1));
-        assert_eq!(failure, Some(Failure::new(Exit::Failed, "line 2: broken pipe")));
-    }
-}
+mod tests;

@@ -1,18 +1,24 @@
 //! `replay`: sends the readings of a recording, at the recorded speed or another.
 
 mod civil_time;
+mod date_jump;
+mod dry_run;
 mod fields;
 mod heading;
+mod inferred_mapping;
 mod layout;
 mod line_reader;
 mod mapping;
+mod moment;
+mod named_date;
 mod number;
 mod pace;
+mod reader;
 mod recording;
+mod repeated_hour;
 mod row;
 
 use std::{
-    io,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
@@ -23,15 +29,12 @@ use clap::Args;
 use garenne_common::{
     exit::{Exit, Failure},
     shutdown::{Mode, signal, stop_requested},
-    supervise::{ThreadHandle, spawn_thread},
+    stdout,
 };
 use garenne_gateway::BrokerSettings;
-use garenne_protocol::sensor::{Reading, Timestamp};
+use garenne_protocol::sensor::Timestamp;
 use serde::Serialize;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, timeout},
-};
+use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     args::{SendingArgs, positive},
@@ -40,6 +43,7 @@ use crate::{
 };
 use mapping::Mapping;
 use pace::Pace;
+use reader::{ReadCounts, RowReadings, read_counts, spawn_reader};
 use recording::Recording;
 
 /// Flags of `replay`.
@@ -54,6 +58,12 @@ pub(crate) struct ReplayArgs {
     /// Most readings per second
     #[arg(long, value_name = "N", value_parser = positive)]
     rate: Option<f64>,
+    /// Print the layout as a map and the first readings, and send nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Most malformed rows for exit code 0 [default: no limit]
+    #[arg(long, value_name = "N")]
+    max_malformed: Option<u64>,
     #[command(flatten)]
     sending: SendingArgs,
     /// Description of the file's columns, in TOML
@@ -61,30 +71,6 @@ pub(crate) struct ReplayArgs {
     map: Option<PathBuf>,
     #[command(flatten)]
     mapping: Mapping,
-}
-
-/// Rows that the reader may read ahead.
-const READ_AHEAD: usize = 1024;
-/// Invalid rows that are printed; further ones are only counted.
-const MAX_PRINTED: u64 = 20;
-
-/// How long the reader may take to end after the receiver of its rows is dropped.
-const READER_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The readings of one row.
-struct RowReadings {
-    readings: Vec<Reading>,
-    bytes: u64,
-}
-
-/// Counters of the reader.
-#[derive(Debug, Default, PartialEq, Serialize)]
-struct ReadCounts {
-    rows: u64,
-    readings: u64,
-    missing: u64,
-    malformed: u64,
-    blank: u64,
 }
 
 /// The recorded times of the readings that were sent.
@@ -100,11 +86,12 @@ struct Summary<'a> {
     file: String,
     to: &'a str,
     #[serde(flatten)]
-    read: ReadCounts,
+    read: &'a ReadCounts,
     #[serde(flatten)]
     counts: &'a DeliveryCounts,
     #[serde(flatten)]
     span: TimeSpan,
+    notes: &'a [String],
     seconds: f64,
     per_second: f64,
     interrupted: bool,
@@ -113,19 +100,26 @@ struct Summary<'a> {
 /// Replays a recording and writes a summary, one JSON line, to stdout.
 ///
 /// # Errors
-/// The file cannot be read or its layout is unknown, or the destination is not available.
+/// The file cannot be read or its layout is unknown, the destination is not available, no reading got in, or more rows
+/// than allowed are malformed.
 pub(crate) async fn run(settings: BrokerSettings, args: ReplayArgs) -> Result<Exit, Failure> {
-    let ReplayArgs { file, speed, rate, sending, map, mapping } = args;
+    let ReplayArgs { file, speed, rate, dry_run, max_malformed, sending, map, mapping } = args;
     let mapping = mapping.or(map.as_deref().map(Mapping::read).transpose()?.unwrap_or_default());
     let (recording, size) = Recording::open(&file, &mapping)?;
+    let notes = recording.notes().to_vec();
+    if dry_run {
+        let progress = Progress::new("replay", None);
+        notes.iter().for_each(|note| progress.print(note));
+        let (text, read) = dry_run::run(recording, &file, &progress)?;
+        stdout::print(text)?;
+        return check(&read, read.readings, max_malformed).map(|()| Exit::Done);
+    }
     let sender = RetryingSender::open(&sending)?;
     let (_sender, mut commands) = signal::commands(Mode::Soft).context("cannot install signal handlers")?;
     let endpoint = Endpoint::open(&sending, &settings).await?;
 
     let progress = Arc::new(Progress::new("replay", size));
-    for note in recording.notes() {
-        progress.print(note);
-    }
+    notes.iter().for_each(|note| progress.print(note));
     let queue = DeliveryQueue::new(Arc::clone(&sender), Arc::clone(&endpoint.destination), sending.in_flight);
     let started = Instant::now();
     let figures = || figures(&sender.counts, started.elapsed());
@@ -156,75 +150,41 @@ pub(crate) async fn run(settings: BrokerSettings, args: ReplayArgs) -> Result<Ex
         event: "replay_summary",
         file: file.display().to_string(),
         to: &endpoint.name,
-        read,
+        read: &read,
         counts,
         span,
+        notes: &notes,
         seconds: thousandths(elapsed.as_secs_f64()),
         per_second: counts.per_second(elapsed).round(),
         interrupted,
-    });
+    })?;
     endpoint.close().await;
     match sender.failure() {
         Some(failure) => Err(failure),
-        None if interrupted || !counts.complete() => Ok(Exit::Failed),
-        None => Ok(Exit::Done),
+        None if interrupted => Ok(Exit::Failed),
+        None => {
+            check(&read, counts.delivered.load(Relaxed), max_malformed)?;
+            Ok(if counts.complete() { Exit::Done } else { Exit::Failed })
+        }
     }
 }
 
-/// Starts the thread that reads the recording, and returns its rows.
-fn spawn_reader(
-    recording: Recording,
-    progress: Arc<Progress>,
-) -> io::Result<(mpsc::Receiver<RowReadings>, ThreadHandle<io::Result<ReadCounts>>)> {
-    let (sender, rows) = mpsc::channel(READ_AHEAD);
-    // Not a blocking task of the runtime, whose shutdown would wait for it: a read from a silent pipe cannot be
-    // cancelled.
-    let reader = spawn_thread("reader", move || read(recording, &sender, &progress))?;
-    Ok((rows, reader))
-}
-
-/// The counters of the reader, after the receiver of its rows was dropped.
+/// Checks that readings got in and that not too many rows are malformed.
 ///
 /// # Errors
-/// Reading failed, or the reader panicked: the rows that were sent are not the whole recording.
-async fn read_counts(reader: ThreadHandle<io::Result<ReadCounts>>) -> anyhow::Result<ReadCounts> {
-    match timeout(READER_TIMEOUT, reader).await {
-        Ok(result) => Ok(result??),
-        // After an interruption the reader may still wait for input.
-        Err(_) => Ok(ReadCounts::default()),
+/// Which of the two is not so.
+fn check(read: &ReadCounts, readings: u64, max_malformed: Option<u64>) -> Result<(), Failure> {
+    let ReadCounts { rows, malformed, missing, .. } = read;
+    let failed = |problem: String| Err(Failure::new(Exit::Failed, problem));
+    match max_malformed {
+        _ if readings == 0 => {
+            failed(format!("no reading got in: {rows} rows, {malformed} malformed, {missing} missing values"))
+        }
+        Some(max) if *malformed > max => {
+            failed(format!("{malformed} of {rows} rows are malformed, --max-malformed allows {max}"))
+        }
+        _ => Ok(()),
     }
-}
-
-/// Reads until the end of the recording, or until the receiver of the rows is dropped.
-fn read(
-    mut recording: Recording,
-    rows: &mpsc::Sender<RowReadings>,
-    progress: &Progress,
-) -> io::Result<ReadCounts> {
-    let mut count = ReadCounts::default();
-    while let Some((line, row)) = recording.next()? {
-        if row.blank {
-            count.blank += 1;
-            continue;
-        }
-        count.rows += 1;
-        count.missing += row.missing;
-        count.readings += row.readings.len() as u64;
-        if !row.faults.is_empty() {
-            count.malformed += 1;
-            if count.malformed <= MAX_PRINTED {
-                progress.print(format_args!("line {line}: {}", row.faults.join("; ")));
-            } else if count.malformed == MAX_PRINTED + 1 {
-                progress.print("further invalid rows are counted only");
-            }
-        }
-        if !row.readings.is_empty()
-            && rows.blocking_send(RowReadings { readings: row.readings, bytes: recording.bytes() }).is_err()
-        {
-            break;
-        }
-    }
-    Ok(count)
 }
 
 /// Sends the rows when they are due, in requests of at most `batch` readings. Calls `sent` with the bytes of the
@@ -273,40 +233,19 @@ fn figures(counts: &DeliveryCounts, elapsed: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Read, panic::resume_unwind};
-
     use super::*;
 
-    struct PanickingInput;
-
-    impl Read for PanickingInput {
-        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-            // Without the panic hook, which would print a backtrace.
-            resume_unwind(Box::new("no buffer"))
+    #[test]
+    fn a_replay_fails_if_nothing_got_in_or_too_many_rows_are_malformed() {
+        let read = ReadCounts { rows: 10, malformed: 3, missing: 2, ..ReadCounts::default() };
+        let failed =
+            |readings, max| check(&read, readings, max).map_err(|failure| (failure.exit, failure.line));
+        for max in [None, Some(3), Some(4)] {
+            assert_eq!(failed(5, max), Ok(()));
         }
-    }
-
-    async fn read_all(end: impl Read + Send + 'static) -> (usize, anyhow::Result<ReadCounts>) {
-        let row = "2026-01-01T00:00:00Z,1";
-        // The comment is longer than the sample from which the layout is detected.
-        let lines = format!("{row}\n#{}\n{row}\n", "x".repeat(600_000));
-        let input = io::Cursor::new(lines).chain(end);
-        let recording = Recording::new(Box::new(input), &Mapping::default(), "file").unwrap();
-        let progress = Arc::new(Progress::new("replay", None));
-        let (mut rows, reader) = spawn_reader(recording, progress).unwrap();
-        let mut received = 0;
-        while rows.recv().await.is_some() {
-            received += 1;
-        }
-        (received, read_counts(reader).await)
-    }
-
-    #[tokio::test]
-    async fn a_panic_of_the_reader_is_an_error_and_not_the_end_of_the_recording() {
-        let (rows, counts) = read_all(io::empty()).await;
-        let all = ReadCounts { rows: 2, readings: 2, blank: 1, ..ReadCounts::default() };
-        assert_eq!((rows, counts.unwrap()), (2, all));
-        let (rows, counts) = read_all(PanickingInput).await;
-        assert_eq!((rows, counts.unwrap_err().to_string().as_str()), (2, "panicked: no buffer"));
+        let few = "3 of 10 rows are malformed, --max-malformed allows 2";
+        assert_eq!(failed(5, Some(2)), Err((Exit::Failed, few.to_owned())));
+        let none = "no reading got in: 10 rows, 3 malformed, 2 missing values";
+        assert_eq!(failed(0, None), Err((Exit::Failed, none.to_owned())));
     }
 }

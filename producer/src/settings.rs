@@ -78,7 +78,39 @@ mod tests {
         );
         assert_eq!(
             refused("GARENNE_TLS_CERT", "cert.pem"),
-            "setting tls_key = nothing (the default) is refused: tls_cert is set and needs it"
+            "setting tls_key = unset (the default) is refused: required because tls_cert is set"
         );
+        assert_eq!(
+            refused("GARENNE_PROXY_PROTOCOL", "true"),
+            "setting trusted_proxies = unset (the default) is refused: required because proxy_protocol is set"
+        );
+        assert_eq!(
+            refused("GARENNE_TLS_ONLY", "true"),
+            "setting tls_cert = unset (the default) is refused: required because tls_only is set"
+        );
+        assert_eq!(
+            refused("GARENNE_ALLOWED_ORIGINS", "https://a.example,*"),
+            "setting allowed_origins = \"*\" (environment GARENNE_ALLOWED_ORIGINS) is refused: expected a scheme, a host \
+             and a port unless it is the scheme's own, such as https://app.example.org"
+        );
+        for (name, value) in [("GARENNE_TLS_MIN_VERSION", "1.1"), ("GARENNE_TRUSTED_PROXIES", "10.0.0.0/33")]
+        {
+            let message = refused(name, value);
+            assert!(message.contains(name) && message.contains(value), "{message}");
+        }
+    }
+
+    #[test]
+    fn lists_of_networks_and_origins_are_read_from_text_with_commas() {
+        let settings = load(&[
+            ("GARENNE_TRUSTED_PROXIES", "10.0.0.0/8, fd00::/8"),
+            ("GARENNE_PROXY_PROTOCOL", "true"),
+            ("GARENNE_ALLOWED_ORIGINS", "https://a.example,http://b.example:8080"),
+            ("GARENNE_TLS_MIN_VERSION", "1.3"),
+        ]);
+        let gateway = settings.unwrap().gateway;
+        assert_eq!((gateway.trusted_proxies.len(), gateway.proxy_protocol), (2, true));
+        assert_eq!(gateway.allowed_origins, ["https://a.example", "http://b.example:8080"]);
+        assert_eq!(gateway.tls_min_version.to_string(), "1.3");
     }
 }

@@ -133,7 +133,7 @@ pub(crate) async fn run(settings: BrokerSettings, args: SimulateArgs) -> Result<
         p50_ms: ms(0.5),
         p99_ms: ms(0.99),
         max_ms: ms(1.0),
-    });
+    })?;
     endpoint.close().await;
     if let Some(failure) = sender.failure() {
         return Err(failure);

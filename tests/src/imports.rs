@@ -14,7 +14,7 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates whose imports are checked.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 15] = [
     "common",
     "common/amqp",
     "common/pool",
@@ -26,7 +26,9 @@ const CRATES: [&str; 13] = [
     "producer/gateway",
     "worker",
     "worker/engine",
+    "worker/database",
     "worker/postgres",
+    "worker/readings",
     "worker/sensors",
 ];
 

@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 /// The crates whose spawns are checked.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 14] = [
     "common",
     "common/amqp",
     "common/protocol",
@@ -15,7 +15,9 @@ const CRATES: [&str; 12] = [
     "producer/gateway",
     "worker",
     "worker/engine",
+    "worker/database",
     "worker/postgres",
+    "worker/readings",
     "worker/sensors",
 ];
 
@@ -26,7 +28,7 @@ const EXCEPTIONS: [(&str, &str); 3] = [
         "producer/gateway/src/server/worker_pool.rs",
         "hands connections to the pool, which catches their panics",
     ),
-    ("worker/postgres/src/connector.rs", "deadpool takes the handle of the connection's task"),
+    ("worker/database/src/connector.rs", "deadpool takes the handle of the connection's task"),
 ];
 
 /// The product code of the files below `folder`, by path from the repository's root.

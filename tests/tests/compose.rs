@@ -23,6 +23,8 @@ const LONG: Duration = Duration::from_secs(300);
 const UNDER_WAY: usize = 500;
 /// The database URL inside the container.
 const DATABASE: &str = "postgres://garenne:garenne@127.0.0.1/garenne";
+/// Counts the readings of the recording, without derived ones.
+const MEASURED: &str = "SELECT count(*) FROM garenne_readings WHERE raw IS NOT NULL";
 const HEALTHY: &str = "health_status: healthy";
 /// The services that run a Garenne program.
 const PROGRAMS: [&str; 3] = ["gateway", "worker", "dashboard"];
@@ -35,7 +37,7 @@ async fn compose_replays_a_recording_and_a_killed_worker_loses_no_reading() -> R
     };
     let stack = Stack::build(&compose).await?;
     // Ends with the replay, because the audit service waits for it.
-    let up = stack.start(&["up", "-d", "--no-build", "--scale", "worker=3"]).await?;
+    let up = stack.start(&["up", "-d", "--build", "--scale", "worker=3"]).await?;
     let begun = async {
         for (service, count) in [("rabbitmq", 1), ("postgres", 1), ("worker", 3), ("gateway", 1)] {
             stack.until(service, HEALTHY, count).await?;
@@ -69,8 +71,7 @@ async fn compose_replays_a_recording_and_a_killed_worker_loses_no_reading() -> R
     // A row has readings of several metrics; empty fields are no readings.
     let values = RECORDING.lines().skip(1).flat_map(|row| row.split(',').skip(2));
     let recorded = values.filter(|value| !value.is_empty()).count();
-    let measured = "SELECT count(*) FROM garenne_readings WHERE raw IS NOT NULL";
-    assert_eq!(count(&database, measured).await?, recorded);
+    assert_eq!(count(&database, MEASURED).await?, recorded);
 
     let status = stack.finish(&["run", "--rm", "-T", "console", "status", "--json"], LONG).await?.stdout;
     let status: Value = serde_json::from_str(&status.join("\n"))?;
@@ -86,7 +87,24 @@ async fn compose_replays_a_recording_and_a_killed_worker_loses_no_reading() -> R
         let receipt: Receipt = serde_json::from_str(log.last().context("no line")?)?;
         assert!(receipt.acked > 0 && receipt.abandoned == 0, "{receipt:?}");
     }
-    Ok(())
+    broker_and_database_keep_their_data(&stack, recorded).await
+}
+
+/// Removes the containers and starts new ones for the broker and the database only: nothing declares queues or stores
+/// readings again.
+async fn broker_and_database_keep_their_data(stack: &Stack, recorded: usize) -> Result<()> {
+    stack.finish(&["down"], LONG).await?;
+    stack.finish(&["up", "-d", "rabbitmq", "postgres"], LONG).await?;
+    for service in ["rabbitmq", "postgres"] {
+        stack.until(service, HEALTHY, 2).await?;
+    }
+    assert_eq!(count(&one(stack, "postgres").await?, MEASURED).await?, recorded);
+    let queue = stack.url("RABBITMQ_UI_PORT", "/api/queues/%2F/garenne.tasks.fast");
+    eventually("the management API lists the queue", async || {
+        let answer = reqwest::Client::new().get(&queue).basic_auth("admin", Some("admin")).send().await?;
+        Ok(Seen::when(answer.status().is_success(), answer.status()))
+    })
+    .await
 }
 
 /// The only container of a service.

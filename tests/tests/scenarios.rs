@@ -1,9 +1,14 @@
 //! Scenarios on real servers. They are one binary, which is linked once and shares a broker.
 
 mod scenarios {
+    mod alarm_dashboard;
+    mod alarm_lifecycle;
+    mod alarm_notices;
+    mod alarm_order;
     mod alarms;
     mod bad_messages;
     mod batches;
+    mod calibration;
     mod catch_all;
     mod changed_password;
     mod chaos;
@@ -15,7 +20,10 @@ mod scenarios {
     mod crash;
     mod credit;
     mod dashboard;
+    mod database;
+    mod database_outages;
     mod dead_letters;
+    mod dead_pages;
     mod dead_replay;
     mod derived_values;
     mod drill;
@@ -32,20 +40,24 @@ mod scenarios {
     mod heartbeats;
     mod hostile_corpus;
     mod hostile_gateway;
+    mod key_limits;
     mod late_servers;
     mod lost_copies;
     mod metrics_truth;
     mod missing_queues;
+    mod operators;
     mod operators_walk;
     mod poison;
     mod postgres_tls;
     mod publisher_pool;
     mod quarantine;
+    mod read_api;
     mod receipts;
     mod reconnect;
     mod retry;
     mod rights;
     mod rolling_restarts;
+    mod rollups;
     mod shards;
     mod shards_change;
     mod shutdown_escalated;
@@ -54,14 +66,18 @@ mod scenarios {
     mod shutdown_quiet;
     mod shutdown_soft;
     mod shutdown_soft_timeout;
+    mod silence;
     mod sink_postgres;
     mod slow_confirms;
     mod soak;
     mod start_interrupted;
     mod start_refused;
+    mod status_truth;
     mod stop_tasks;
     mod terminal_escapes;
     mod tls;
     mod traces;
     mod unreadable_messages;
+    mod unroutable;
+    mod windows;
 }

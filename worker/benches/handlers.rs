@@ -9,8 +9,13 @@
 #[path = "../../common/pool/benches/pool/harness.rs"]
 mod harness;
 
-use std::{f64::consts::TAU, fmt::Write as _, hint::black_box, io, ops::ControlFlow};
+use std::{f64::consts::TAU, fmt::Write as _, hint::black_box, io, num::NonZeroUsize, ops::ControlFlow};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
+use garenne::{
+    Worker, WorkerConfig,
+    testing::{TestOutcome, TestWorker},
+};
 use garenne_bench::{Rows, number};
 use garenne_protocol::sensor::{Timestamp, readings_from};
 use garenne_sensors::{
@@ -19,6 +24,7 @@ use garenne_sensors::{
 };
 use harness::{Contestant, Watch, compete};
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use tokio::runtime::Runtime;
 
 /// Records of a pack: temperature and humidity of fifty devices, so that each pair gives derived values.
 const RECORDS: u64 = 100;
@@ -94,9 +100,32 @@ fn spectrum(count: usize) -> Contestant {
     Contestant::new(&format!("handlers/spectrum.analyze/{count}"), 1, run)
 }
 
+/// The kind as a lane with `workers` workers runs it, from the body to the output.
+fn spread_spectrum(count: usize, workers: usize) -> Contestant {
+    let mut random = StdRng::seed_from_u64(3);
+    let samples = (0..count).flat_map(|_| random.random_range(-1.0_f32..1.0).to_le_bytes());
+    let samples = STANDARD.encode(samples.collect::<Vec<_>>());
+    let body = serde_json::json!({ "sample_rate": 25_600, "samples": samples }).to_string();
+    let builder = spectrum::register(Worker::builder(WorkerConfig::default()));
+    let worker = TestWorker::new(builder).expect("a worker");
+    let worker = worker.workers(NonZeroUsize::new(workers).expect("at least one worker"));
+    let runtime = Runtime::new().expect("a runtime");
+    let run = move || {
+        let body = body.clone();
+        let watch = Watch::start();
+        let outcome = runtime.block_on(worker.run("spectrum.analyze", black_box(body)));
+        assert!(matches!(black_box(outcome), TestOutcome::Done(_)));
+        watch.stop()
+    };
+    Contestant::new(&format!("handlers/spectrum.analyze/{count}/workers-{workers}"), 1, run)
+}
+
 fn main() -> io::Result<()> {
     let rounds = number("--rounds", 15).map_err(io::Error::other)?;
     let contestants = vec![readings(false), readings(true), window(10_000), spectrum(1_000_000)];
+    let spread = [780_000, 1 << 24].into_iter().flat_map(|count| [1, 2, 4].map(|workers| (count, workers)));
+    let spread = spread.map(|(count, workers)| spread_spectrum(count, workers));
+    let contestants = contestants.into_iter().chain(spread).collect();
     let mut rows = Rows::default();
     compete(contestants, rounds, "", &mut rows);
     rows.publish()

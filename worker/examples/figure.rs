@@ -154,16 +154,19 @@ fn alarms(rules: &Rules, readings: &[StoredReading]) -> Vec<RaisedAlarm> {
     let all: Vec<_> = readings.iter().map(sample).collect();
     let usable: Vec<_> = readings.iter().filter(|stored| stored.is_usable()).map(sample).collect();
     let evaluate = |rule: &Rule| {
+        let convert = |samples: &[Sample]| -> Vec<Point> {
+            samples.iter().filter_map(|sample| rule.convert(sample)).collect()
+        };
         let intervals = match rule.condition {
             // A device that sends unusable values is not silent.
             Condition::Silent { duration } => {
                 let shortest = duration.as_micros() as i64;
-                let pairs = rule.convert(&all);
+                let pairs = convert(&all);
                 let gap = |pair: &[Point]| (pair[0].at, pair[1].at);
                 pairs.windows(2).map(gap).filter(|(since, upto)| upto - since >= shortest).collect()
             }
             condition => {
-                let excursions = find_excursions(&condition, &rule.convert(&usable), false);
+                let excursions = find_excursions(&condition, &convert(&usable));
                 excursions.into_iter().map(|excursion| (excursion.since, excursion.upto)).collect::<Vec<_>>()
             }
         };

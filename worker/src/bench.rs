@@ -111,18 +111,21 @@ async fn noop(_: TaskContext, _: Empty) -> Result<Value, TaskError> {
 }
 
 async fn factorial(_: TaskContext, Factorial { n }: Factorial) -> Result<Value, TaskError> {
-    if n > 170 {
-        return Err(TaskError::invalid(format!("n is {n}; expected 0 to 170")));
-    }
+    check("n", n.into(), 170)?;
     let factorial: f64 = (1..=n).map(f64::from).product();
     Ok(json!({ "factorial": black_box(factorial) }))
 }
 
 fn duration(ms: u64) -> Result<Duration, TaskError> {
-    if ms > MAX_MS {
-        return Err(TaskError::invalid(format!("ms is {ms}; expected 0 to {MAX_MS}")));
+    check("ms", ms, MAX_MS).map(|()| Duration::from_millis(ms))
+}
+
+/// Refuses an argument above its limit.
+fn check(name: &str, value: u64, limit: u64) -> Result<(), TaskError> {
+    if value <= limit {
+        return Ok(());
     }
-    Ok(Duration::from_millis(ms))
+    Err(TaskError::invalid(format!("{name} is {value}; expected 0 to {limit}")))
 }
 
 /// `bench.sleep`: sleeps, and stops when it is cancelled.
@@ -199,9 +202,7 @@ fn descend(depth: u64) -> u64 {
 }
 
 async fn hoard(_: TaskContext, Hoard { mib }: Hoard) -> Result<Value, TaskError> {
-    if mib > MAX_MIB {
-        return Err(TaskError::invalid(format!("mib is {mib}; expected 0 to {MAX_MIB}")));
-    }
+    check("mib", mib, MAX_MIB)?;
     // Writing all bytes forces allocation on systems that overcommit memory.
     let blocks: Vec<_> = (0..mib).map(|_| black_box(vec![1_u8; 1 << 20])).collect();
     Ok(json!({ "mib": blocks.len() }))

@@ -8,7 +8,7 @@ use garenne_common::{
     config::Lanes,
     exit::{Exit, Failure},
 };
-use garenne_postgres::{PostgresReadingStore, PostgresSink, silence, watch};
+use garenne_postgres::{PostgresReadingStore, PostgresSink, SinkOptions};
 use garenne_sensors::{alarm::Rules, alert, reading, spectrum, window};
 use serde::Serialize;
 use toml::Table;
@@ -72,18 +72,17 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     builder = spectrum::register(builder);
     builder = alert::register(builder, config.alert.clone());
     if let Some(database) = database {
-        if let Some(rules) = &rules {
-            builder = silence::register(builder, database.clone(), &prefix, Arc::clone(rules));
-        }
-        let (rules, on_conflict) = (rules.unwrap_or_default(), config.on_conflict);
+        let options = SinkOptions {
+            on_conflict: config.on_conflict,
+            results: config.postgres_results,
+            migrate: config.postgres_migrate,
+            rules: rules.unwrap_or_default(),
+        };
         let timeout = config.worker.connect_timeout;
-        builder =
-            builder.named_sink(PostgresSink::NAME, move || {
-                let (database, prefix, rules) = (database.clone(), prefix.clone(), Arc::clone(&rules));
-                async move {
-                    Ok(PostgresSink::connect(database, &prefix, on_conflict, rules, timeout).await? as _)
-                }
-            });
+        builder = builder.named_sink(PostgresSink::NAME, move || {
+            let (database, prefix, options) = (database.clone(), prefix.clone(), options.clone());
+            async move { Ok(PostgresSink::connect(database, &prefix, options, timeout).await? as _) }
+        });
     }
     Ok(if config.enable_bench { bench::register(builder) } else { builder })
 }
@@ -93,11 +92,9 @@ fn rules(config: &StockConfig) -> Result<Option<Rules>, Failure> {
     let Some(path) = &config.rules else { return Ok(None) };
     let lanes: &Lanes = &config.worker.lanes;
     let rules = Rules::load(path).map_err(invalid)?;
-    for kind in [alert::KIND, watch::KIND] {
-        if lanes.taking(kind).is_none() {
-            let problem = format!("setting rules: no lane is bound to {kind}, which rules publish");
-            return Err(invalid(problem));
-        }
+    if lanes.taking(alert::KIND).is_none() {
+        let problem = format!("setting rules: no lane is bound to {}, which rules publish", alert::KIND);
+        return Err(invalid(problem));
     }
     // A worker of another lane may know webhooks that this one does not; one of this lane must.
     let consumed = lanes.taking(alert::KIND).is_some_and(|lane| lanes.get(lane).is_some());

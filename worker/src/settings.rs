@@ -7,7 +7,8 @@ use std::{
 
 use garenne::WorkerConfig;
 use garenne_common::config::{Certificates, Common, Invalid, SecretUrl, Settings};
-use garenne_postgres::{Database, OnConflict, PostgresSink};
+use garenne_database::Database;
+use garenne_postgres::{OnConflict, PostgresSink, StoredResults};
 use garenne_sensors::AlertSettings;
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +23,12 @@ pub struct StockConfig {
     pub postgres_url: Option<SecretUrl>,
     /// Certificates for the database, if its URL asks for TLS.
     pub postgres_tls: Certificates,
+    /// Whether a worker changes tables of an older version at its start, if its user has the rights.
+    pub postgres_migrate: bool,
     /// What becomes of a reading whose key is stored with another value.
     pub on_conflict: OnConflict,
+    /// Which results get a row in Postgres.
+    pub postgres_results: StoredResults,
     /// Whether the `bench.*` kinds are added.
     pub enable_bench: bool,
     /// How far ahead of this machine's clock a reading's time may be; 0 for no limit. Gateways have the same setting; see
@@ -44,7 +49,9 @@ impl Default for StockConfig {
             worker: WorkerConfig::default(),
             postgres_url: None,
             postgres_tls: Certificates::default(),
+            postgres_migrate: true,
             on_conflict: OnConflict::default(),
+            postgres_results: StoredResults::default(),
             enable_bench: false,
             max_clock_skew: Duration::from_secs(600),
             calibration: None,
@@ -66,7 +73,7 @@ impl Settings for StockConfig {
         self.alert.validate()?;
         if self.stores_in_postgres() && self.postgres_url.is_none() {
             let problem = "the sink postgres needs it, such as postgres://user:password@host/database";
-            return Err(Invalid::new("postgres_url", "nothing", problem));
+            return Err(Invalid::new("postgres_url", "unset", problem));
         }
         let database = self.database().transpose().map_err(|error| {
             let url = self.postgres_url.as_ref().map(SecretUrl::masked).unwrap_or_default();

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use garenne_postgres::watch;
 use garenne_protocol::sensor::schema::ReadingsSchema;
 use garenne_sensors::{alert, reading, spectrum, window};
 use schemars::{Schema, generate::SchemaSettings};
@@ -13,8 +12,6 @@ fn schemas() -> Vec<(&'static str, Schema)> {
     vec![
         ("reading.process", input().into_root_schema_for::<ReadingsSchema>()),
         ("reading.process.result", output().into_root_schema_for::<reading::Processed>()),
-        ("reading.watch", input().into_root_schema_for::<watch::Watch>()),
-        ("reading.watch.result", output().into_root_schema_for::<watch::Watched>()),
         ("alert.notify", input().into_root_schema_for::<alert::Alert>()),
         ("alert.notify.result", output().into_root_schema_for::<alert::Delivered>()),
         ("window.analyze", input().into_root_schema_for::<window::Payload>()),

@@ -18,7 +18,7 @@ use garenne_protocol::topology::BrokerVersion;
 use lapin::{
     Connection, ConnectionProperties,
     tcp::{OwnedIdentity, OwnedTLSConfig},
-    uri::{AMQPScheme, AMQPUri},
+    uri::{AMQPScheme, AMQPUri, SASLMechanism},
 };
 use tokio::time::{Instant, sleep};
 
@@ -97,6 +97,13 @@ impl Broker {
     /// The virtual host.
     pub fn vhost(&self) -> String {
         self.uri().vhost
+    }
+
+    /// The user that connections authenticate as; [`None`] if the broker takes it from the client's certificate.
+    pub fn user(&self) -> Option<String> {
+        let uri = self.uri();
+        let external = uri.query.auth_mechanism == Some(SASLMechanism::External);
+        (!external).then_some(uri.authority.userinfo.username)
     }
 
     /// Converts an error of a connection to this broker into one that says what to do.
@@ -207,7 +214,7 @@ fn parse(url: &str) -> Result<AMQPUri, BrokerError> {
 /// Without the password.
 impl fmt::Debug for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Broker").field("address", &self.address()).field("vhost", &self.vhost()).finish()
+        f.debug_tuple("Broker").field(&self.address()).finish()
     }
 }
 
@@ -229,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_error_for_a_bad_url_shows_a_valid_one() {
-        let error = Broker::new("http://x", "test").unwrap_err();
+        let error = Broker::new("http://x", "test").err().unwrap();
         assert!(error.to_string().contains("amqp://user:password@host:5672/%2f"), "{error}");
     }
 }

@@ -13,7 +13,7 @@ use garenne_protocol::{
     topology::{Arg, Binding, Destination, Exchange, ExchangeKind, Queue, Route, Topology},
 };
 
-use crate::error::reply;
+use crate::reply::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
 
 /// Why the topology could not be declared or verified.
 #[derive(Debug, Error)]
@@ -166,9 +166,9 @@ enum Existence {
 
 fn existence(declared: Result<(), lapin::Error>) -> Result<Existence, TopologyError> {
     let Err(error) = declared else { return Ok(Existence::Exists) };
-    match reply(&error) {
-        Some((404, _)) => Ok(Existence::Missing),
-        Some((403, _)) => Ok(Existence::Denied),
+    match reply::of(&error) {
+        Some((NOT_FOUND, _)) => Ok(Existence::Missing),
+        Some((ACCESS_REFUSED, _)) => Ok(Existence::Denied),
         _ => Err(error.into()),
     }
 }
@@ -217,7 +217,7 @@ fn table<'a>(arguments: impl IntoIterator<Item = (&'a &'static str, &'a Arg)>) -
 
 /// For an unknown exchange type, brokers before 4.0 close the connection (503), later ones the channel (406).
 fn unknown_type(exchange: &Exchange, error: lapin::Error) -> TopologyError {
-    let unknown = reply(&error).is_some_and(|(_, text)| text.contains("unknown exchange type"));
+    let unknown = reply::of(&error).is_some_and(|(_, text)| text.contains("unknown exchange type"));
     match exchange.name.rsplit('.').next() {
         Some(lane) if unknown && exchange.kind == ExchangeKind::ConsistentHash => {
             TopologyError::NoPlugin { lane: lane.to_owned() }
@@ -228,9 +228,9 @@ fn unknown_type(exchange: &Exchange, error: lapin::Error) -> TopologyError {
 
 fn explain(what: &'static str, name: &str, error: lapin::Error) -> TopologyError {
     let name = name.to_owned();
-    match reply(&error) {
-        Some((403, _)) => TopologyError::Denied { what, name },
-        Some((406, text)) => TopologyError::Differs { what, name, detail: text.to_owned() },
+    match reply::of(&error) {
+        Some((ACCESS_REFUSED, _)) => TopologyError::Denied { what, name },
+        Some((PRECONDITION_FAILED, text)) => TopologyError::Differs { what, name, detail: text.to_owned() },
         _ => TopologyError::Broker(error),
     }
 }

@@ -2,9 +2,14 @@
 
 use std::path::PathBuf;
 
-use garenne_common::exit::{Exit, HasExit};
+use garenne_common::{
+    exit::{Exit, HasExit},
+    text::one_line,
+};
 use lapin::ErrorKind;
 use thiserror::Error;
+
+use crate::reply;
 
 /// Why a connection could not be opened, or was lost.
 #[derive(Clone, Debug, Error)]
@@ -75,9 +80,9 @@ impl BrokerError {
 
     pub(crate) fn from_lapin(error: &lapin::Error, uri: &lapin::uri::AMQPUri) -> Self {
         let address = format!("{}:{}", uri.authority.host, uri.authority.port);
-        let refusal = match (reply(error), error.kind()) {
-            // 403: password or permission; 530: no such virtual host or no right to enter it.
-            (Some((403 | 530, text)), _) => text,
+        let refusal = match (reply::of(error), error.kind()) {
+            // Password or permission; no such virtual host or no right to enter it.
+            (Some((reply::ACCESS_REFUSED | reply::NOT_ALLOWED, text)), _) => text,
             (_, ErrorKind::AuthProviderError(detail)) => detail,
             _ => return Self::Unavailable { address, detail: one_line(&error.to_string()) },
         };
@@ -88,16 +93,4 @@ impl BrokerError {
             detail: refusal.to_owned(),
         }
     }
-}
-
-/// AMQP's reply code and text, if the broker sent them.
-pub(crate) fn reply(error: &lapin::Error) -> Option<(u16, &str)> {
-    match error.kind() {
-        ErrorKind::ProtocolError(error) => Some((error.get_id(), error.get_message().as_str())),
-        _ => None,
-    }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -9,6 +9,7 @@ mod error;
 pub mod frames;
 mod heartbeat_publisher;
 mod publisher;
+pub mod reply;
 mod wire;
 
 pub use connect::{Broker, retry_while_unavailable};

@@ -13,23 +13,13 @@ use crate::{
 };
 
 pub(crate) struct CancelSignal {
-    state: CancelState<CancellationToken>,
+    pub(crate) state: CancelState<CancellationToken>,
     cancelled: Notify,
 }
 
 impl CancelSignal {
     pub(crate) fn new() -> Self {
         Self { state: CancelState::new(), cancelled: Notify::new() }
-    }
-
-    /// Starts the next epoch. Only the worker calls this, between two tasks.
-    pub(crate) fn begin(&self) -> Epoch {
-        self.state.begin()
-    }
-
-    /// The current epoch.
-    pub(crate) fn epoch(&self) -> Epoch {
-        self.state.epoch()
     }
 
     /// Cancels the task of `epoch`. Does nothing if the task has ended or was cancelled before.

@@ -21,6 +21,14 @@ pub(crate) struct LongContext {
     pub(crate) epoch: Epoch,
     pub(crate) deadline: Instant,
     pub(crate) token: OnceLock<CancellationToken>,
+    /// For helpers only.
+    pub(crate) queue: Option<Arc<dyn Queue>>,
+}
+
+/// The tasks that wait in a pool.
+pub(crate) trait Queue: Send + Sync {
+    /// Whether a task waits for a worker.
+    fn tasks_wait(&self) -> bool;
 }
 
 /// The token of short tasks, which is never cancelled.
@@ -49,6 +57,15 @@ impl TaskContext {
     #[must_use]
     pub fn width(&self) -> u32 {
         self.width
+    }
+
+    /// Whether another task waits for a worker, so that a helper should return. Always false if this is no
+    /// [helper](crate::Spec::helped_by) or the task is short. Takes a lock of the pool: ask it about once a
+    /// millisecond.
+    #[must_use]
+    pub fn tasks_wait(&self) -> bool {
+        let queue = self.long.as_ref().and_then(|long| long.queue.as_deref());
+        queue.is_some_and(Queue::tasks_wait)
     }
 
     /// When the task will be cancelled; `None` for a short task.

@@ -24,7 +24,8 @@ pub enum Status {
 }
 
 /// A live view of a submitted task. Dropping it does not stop the task.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Handle {{ id: {id:?}, status: {:?} }}", self.status())]
 pub struct Handle {
     pub(crate) id: TaskId,
     pub(crate) seq: u64,
@@ -100,12 +101,6 @@ impl Handle {
     /// Returns false if the task has ended, was cancelled before, or is a short task that already runs.
     pub fn stop(&self) -> bool {
         Arc::clone(&self.stopper).stop_task(self.seq)
-    }
-}
-
-impl std::fmt::Debug for Handle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handle").field("id", &self.id).field("status", &self.status()).finish()
     }
 }
 

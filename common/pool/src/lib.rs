@@ -119,7 +119,6 @@ pub use self::{
     handle::{Batch, Handle, Status},
     id::{GroupName, TaskId},
     observer::Observer,
-    panic::panic_message,
     pool::Pool,
     refusal::{Refusal, Refused},
     run_all::{Attempt, run_all},

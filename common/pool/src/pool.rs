@@ -25,6 +25,8 @@ use crate::{
 ///
 /// When the last reference is dropped, the pool shuts down as by [`Stop::Soft`]: running tasks end, queued ones are
 /// handed back.
+#[derive(derive_more::Debug)]
+#[debug("Pool {{ name: {:?}, .. }}", self.core().config.name)]
 pub struct Pool<T: Task, C: Completion<T::Output>> {
     guard: Arc<PoolGuard<T, C>>,
 }
@@ -179,11 +181,5 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
     pub async fn stopped(&self) -> Report {
         self.core().closed.cancelled().await;
         inspect::report(self.core())
-    }
-}
-
-impl<T: Task, C: Completion<T::Output>> std::fmt::Debug for Pool<T, C> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("name", &self.core().config.name).finish_non_exhaustive()
     }
 }

@@ -36,6 +36,8 @@ pub struct Spec {
     pub group: Option<GroupName>,
     /// How many workers the task asks for.
     pub width: u32,
+    /// Whether the shards besides the first are helpers. See [`helped_by`](Self::helped_by).
+    pub helpers: bool,
     /// On the runtime or on a thread.
     pub placement: Placement,
 }
@@ -44,7 +46,14 @@ impl Spec {
     /// A short task on the runtime, without a group.
     #[must_use]
     pub fn short(id: impl Into<TaskId>) -> Self {
-        Self { id: id.into(), run: Run::Short, group: None, width: 1, placement: Placement::Runtime }
+        Self {
+            id: id.into(),
+            run: Run::Short,
+            group: None,
+            width: 1,
+            helpers: false,
+            placement: Placement::Runtime,
+        }
     }
 
     /// A long task on the runtime, without a group, with the pool's default deadline.
@@ -71,6 +80,20 @@ impl Spec {
     #[must_use]
     pub fn width(mut self, width: u32) -> Self {
         self.width = width;
+        self
+    }
+
+    /// Lets up to `helpers` idle workers help with the task: each runs one more shard of it.
+    ///
+    /// Unlike shards of a [width](Self::width), helpers are optional. They start only while no other task waits for a
+    /// worker, and those that have not started when the first shard ends are dropped. So the first shard must be able
+    /// to do all the work. There are fewer if [`Task::shard`](crate::Task::shard) returns fewer, and never more than
+    /// the pool has workers. A helper should return when [`TaskContext::tasks_wait`](crate::TaskContext::tasks_wait)
+    /// is true.
+    #[must_use]
+    pub fn helped_by(mut self, helpers: u32) -> Self {
+        self.width = helpers.saturating_add(1);
+        self.helpers = helpers > 0;
         self
     }
 

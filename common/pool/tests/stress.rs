@@ -97,6 +97,7 @@ fn random_spec(number: usize, random: &mut SmallRng) -> (Spec, Behavior) {
     match random.random_range(0..20) {
         0..3 => spec = spec.group(GROUPS[random.random_range(0..GROUPS.len())]),
         3 => spec = spec.width(random.random_range(2..4)),
+        5 => spec = spec.helped_by(random.random_range(1..4)),
         4 => spec = spec.on_threads(),
         _ => {}
     }

@@ -4,9 +4,10 @@
 //! two of them. Counters start at zero with each `incarnation`. Readers ignore unknown fields and treat missing
 //! optional ones as empty, so programs of different versions understand each other.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// The maximum number of running tasks listed in a heartbeat; the longest running ones are listed.
 pub const MOST_TASKS: usize = 32;
@@ -15,8 +16,9 @@ pub const MOST_TASKS: usize = 32;
 pub const BEATS: &str = "beat.#";
 
 /// The program that a process runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Program {
     /// Runs tasks.
     Worker,
@@ -67,6 +69,9 @@ pub struct Heartbeat {
     /// Paused groups in alphabetical order, at most [`MOST_TASKS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused: Vec<String>,
+    /// The groups that hold tasks, by name; the [`MOST_TASKS`] largest ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, GroupBeat>,
     /// The number of running tasks, including those not listed in `tasks`.
     #[serde(default)]
     pub running: usize,
@@ -82,6 +87,9 @@ pub struct Heartbeat {
     /// Whether the broker blocks publishing (`connection.blocked`).
     #[serde(default)]
     pub blocked: bool,
+    /// The sinks, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sinks: BTreeMap<String, SinkBeat>,
     /// Counters of a gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayBeat>,
@@ -116,6 +124,18 @@ pub struct LaneBeat {
     pub removed: u64,
     /// Total time that tasks waited for a slot, in seconds.
     pub waited: f64,
+    /// Sum of the ages of the running tasks, including those that the heartbeat does not list, in seconds.
+    pub running_for: f64,
+}
+
+/// The tasks of a group that a worker holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupBeat {
+    /// Running tasks.
+    pub running: usize,
+    /// Tasks that wait for a slot.
+    pub queued: usize,
 }
 
 /// A running task.
@@ -181,6 +201,20 @@ pub struct ConnectionBeat {
     pub epoch: u64,
 }
 
+/// The state of a sink.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SinkBeat {
+    /// Whether it takes results and its background work succeeds.
+    pub up: bool,
+    /// Since when it does not, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub away_since: Option<i64>,
+    /// The last error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
 /// Counters of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -192,14 +226,22 @@ pub struct GatewayBeat {
 }
 
 impl Heartbeat {
-    /// The routing key of this process's heartbeats.
+    /// The routing key of this process's heartbeats. It contains the program, so that the broker can allow a user the
+    /// heartbeats of one program only. Readers drop a heartbeat with another routing key than this.
     pub fn routing_key(&self) -> String {
-        format!("beat.{}", self.id)
+        let program: &str = self.program.into();
+        format!("beat.{program}.{}", self.id)
     }
 
-    /// Bounds the size of the heartbeat: keeps the [`MOST_TASKS`] longest running tasks and the first
-    /// [`MOST_TASKS`] paused groups.
+    /// Bounds the size of the heartbeat: keeps the [`MOST_TASKS`] longest running tasks, the largest groups, and the
+    /// first paused groups.
     pub fn bound(&mut self) {
+        if self.groups.len() > MOST_TASKS {
+            let mut groups: Vec<_> = std::mem::take(&mut self.groups).into_iter().collect();
+            groups.sort_by_key(|(_, group)| Reverse(group.running + group.queued));
+            groups.truncate(MOST_TASKS);
+            self.groups = groups.into_iter().collect();
+        }
         self.tasks.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         self.tasks.truncate(MOST_TASKS);
         self.paused.truncate(MOST_TASKS);
@@ -222,13 +264,13 @@ mod tests {
     fn unknown_fields_are_ignored_and_missing_ones_are_empty() {
         let beat = beat();
         assert!(beat.lanes.is_empty() && beat.tasks.is_empty() && beat.gateway.is_none());
-        assert_eq!(beat.routing_key(), "beat.a.b");
+        assert_eq!(beat.routing_key(), "beat.worker.a.b");
         let json = serde_json::to_vec(&beat).unwrap();
         assert_eq!(serde_json::from_slice::<Heartbeat>(&json).unwrap(), beat);
     }
 
     #[test]
-    fn bound_keeps_the_longest_running_tasks() {
+    fn bound_keeps_the_longest_running_tasks_and_the_largest_groups() {
         let mut beat = beat();
         beat.tasks = (0..100)
             .map(|n| TaskBeat {
@@ -241,7 +283,9 @@ mod tests {
                 stopping: false,
             })
             .collect();
+        beat.groups = (0..100).map(|n| (n.to_string(), GroupBeat { running: 0, queued: n })).collect();
         beat.bound();
+        assert_eq!((beat.groups.len(), beat.groups.contains_key("99")), (MOST_TASKS, true));
         assert_eq!((beat.tasks.len(), beat.tasks[0].id.as_str()), (MOST_TASKS, "99"));
         assert_eq!(beat.tasks[MOST_TASKS - 1].id, "68");
     }

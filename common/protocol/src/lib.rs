@@ -1,8 +1,9 @@
-//! The wire format: tasks and their copies, sensor data, the broker topology and heartbeats.
+//! The wire format: tasks and their copies, sensor data, the broker topology, heartbeats and records of commands.
 //!
 //! All code here is pure: it does no I/O, reads no clock and has no AMQP client. Every program of a fleet
 //! encodes and decodes its messages with this crate.
 
+pub mod audit;
 pub mod heartbeat;
 pub mod sensor;
 pub mod task;

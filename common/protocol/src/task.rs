@@ -19,7 +19,7 @@ mod trace;
 
 pub use batch::{BadBatch, BatchRecord, MOST_RECORDS, batch_properties, read_batch, write_batch};
 pub use copy::Copied;
-pub use envelope::{BATCH, ContentType, Envelope, Malformed, epoch_ms};
+pub use envelope::{BATCH, ContentType, Envelope, Malformed, epoch_ms, span_ms};
 pub use id::{IdError, TaskId};
 pub use incarnation::WorkerIncarnation;
 pub use kind::{Kind, KindError, matches_binding};

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
-use super::{Certificates, Events, IgnoredSettings, Invalid, Otlp, SecretUrl};
+use super::{
+    AllowedHosts, Certificates, Events, IgnoredSettings, Invalid, Otlp, SecretUrl, validate_server_tls,
+};
 
 /// The default address of the admin port.
 pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
@@ -44,6 +46,12 @@ pub struct Common {
     pub admin: Option<SocketAddr>,
     /// File with the admin token; unset, the admin port refuses commands.
     pub admin_token_file: Option<PathBuf>,
+    /// Certificate chain in PEM; with it and the key the admin port speaks TLS only.
+    pub admin_tls_cert: Option<PathBuf>,
+    /// The certificate's key in PEM.
+    pub admin_tls_key: Option<PathBuf>,
+    /// Names by which browsers may address the admin port and the dashboard.
+    pub allowed_hosts: AllowedHosts,
     /// Events and heartbeats of this process.
     pub events: Events,
     /// Export of spans.
@@ -64,6 +72,9 @@ impl Default for Common {
             log_format: LogFormat::default(),
             admin: None,
             admin_token_file: None,
+            admin_tls_cert: None,
+            admin_tls_key: None,
+            allowed_hosts: AllowedHosts::default(),
             events: Events::default(),
             otlp: Otlp::default(),
             ignored: Vec::new(),
@@ -81,20 +92,16 @@ impl Common {
         if let Some(url) = &self.management_url {
             scheme("management_url", url, ["http", "https"])?;
         }
+        validate_server_tls("admin_tls", self.admin_tls_cert.as_deref(), self.admin_tls_key.as_deref())?;
+        self.allowed_hosts.validate()?;
         self.events.validate()?;
         self.otlp.validate()?;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let fits = (1..=MAX_PREFIX_LEN).contains(&self.prefix.len());
-        if !fits || !self.prefix.bytes().all(allowed) || self.prefix.starts_with("amq.") {
-            return Err(Invalid::new(
-                "prefix",
-                format_args!("{:?}", self.prefix),
-                format!(
-                    "expected 1 to {MAX_PREFIX_LEN} of A-Z a-z 0-9 - _ . without the reserved prefix amq."
-                ),
-            ));
-        }
-        Ok(())
+        let valid = fits && self.prefix.bytes().all(allowed) && !self.prefix.starts_with("amq.");
+        let expected = "of A-Z a-z 0-9 - _ . without the reserved prefix amq.";
+        let problem = format!("expected 1 to {MAX_PREFIX_LEN} {expected}");
+        Invalid::unless(valid, "prefix", format_args!("{:?}", self.prefix), problem)
     }
 
     /// Records the file that a setting was read from; see [`Settings::read_from`](super::Settings::read_from).
@@ -110,11 +117,13 @@ impl Common {
 /// # Errors
 /// Any other scheme.
 pub fn scheme(setting: &str, url: &SecretUrl, allowed: [&str; 2]) -> Result<(), Invalid> {
-    if allowed.contains(&url.scheme()) {
-        return Ok(());
-    }
-    let [plain, tls] = allowed;
-    Err(Invalid::new(setting, format_args!("{:?}", url.masked()), format!("expected {plain}:// or {tls}://")))
+    let ([plain, tls], shown) = (allowed, format_args!("{:?}", url.masked()));
+    Invalid::unless(
+        allowed.contains(&url.scheme()),
+        setting,
+        shown,
+        format!("expected {plain}:// or {tls}://"),
+    )
 }
 
 fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {

@@ -92,6 +92,19 @@ impl Invalid {
         Self { setting: setting.into(), value: value.to_string(), problem: problem.into() }
     }
 
+    /// Refuses the value of a setting unless it is `valid`.
+    ///
+    /// # Errors
+    /// As [`Self::new`] makes it.
+    pub fn unless(
+        valid: bool,
+        setting: impl Into<String>,
+        value: impl std::fmt::Display,
+        problem: impl Into<String>,
+    ) -> Result<(), Self> {
+        if valid { Ok(()) } else { Err(Self::new(setting, value, problem)) }
+    }
+
     /// The error for a value that came from `origin`: flag, environment, file or default.
     pub fn given_by(self, origin: impl Into<String>) -> ConfigError {
         let Self { setting, value, problem } = self;

@@ -26,11 +26,9 @@ impl Events {
     /// The heartbeat interval is out of bounds.
     pub fn validate(&self) -> Result<(), Invalid> {
         let bounds = Duration::from_millis(100)..=Duration::from_secs(60);
-        if self.heartbeat.is_zero() || bounds.contains(&self.heartbeat) {
-            return Ok(());
-        }
-        let value = humantime::format_duration(self.heartbeat);
-        Err(Invalid::new("events.heartbeat", value, "expected 100ms to 1m, or 0s for no heartbeats"))
+        let valid = self.heartbeat.is_zero() || bounds.contains(&self.heartbeat);
+        let (value, problem) = (self.heartbeat, "expected 100ms to 1m, or 0s for no heartbeats");
+        Invalid::unless(valid, "events.heartbeat", humantime::format_duration(value), problem)
     }
 }
 

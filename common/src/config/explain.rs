@@ -34,7 +34,7 @@ fn bounded(name: &str) -> String {
     }
 }
 
-fn in_words(expected: &str) -> String {
+fn in_words(expected: &str) -> &str {
     match expected {
         "u8" => "a whole number from 0 to 255",
         "u16" => "a whole number from 0 to 65535",
@@ -47,5 +47,4 @@ fn in_words(expected: &str) -> String {
         "a sequence" => "a list",
         other => other,
     }
-    .to_owned()
 }

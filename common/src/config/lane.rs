@@ -35,6 +35,10 @@ pub struct Lane {
     pub prefetch: u16,
     /// Tasks that run concurrently; `max` is at most `prefetch`.
     pub concurrency: Concurrency,
+    /// Most tasks of one key, such as a device, that run concurrently; at least 1. Unset, only kinds that say so are
+    /// limited, to half of the lane's workers.
+    #[serde(deserialize_with = "optional_count")]
+    pub max_per_key: Option<u16>,
     /// Number of queues that share the lane's tasks by task key, 1 to [`MOST_SHARDS`] and at most `prefetch`, which
     /// is divided among them.
     #[serde(deserialize_with = "up_to::<MOST_SHARDS, _>")]
@@ -58,6 +62,7 @@ impl Default for Lane {
         Self {
             prefetch: 200,
             concurrency: Concurrency::default(),
+            max_per_key: None,
             shards: 1,
             bindings: Vec::new(),
             catch_all: false,
@@ -132,11 +137,6 @@ impl Lanes {
             .collect()
     }
 
-    /// The names of the lanes this process works on.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.iter().map(|(name, _)| name)
-    }
-
     /// A lane this process works on.
     pub fn get(&self, name: &str) -> Option<&Lane> {
         self.defined.get(name).filter(|_| self.is_selected(name))
@@ -181,64 +181,44 @@ impl Lanes {
         if let Some(only) = &self.only {
             self.validate_only(only)?;
         }
-        self.validate_catch_all()?;
+        let mut catch_all = self.defined().filter(|(_, lane)| lane.catch_all).map(|(name, _)| name);
+        if let (Some(first), Some(second)) = (catch_all.next(), catch_all.next()) {
+            let problem =
+                format!("lane {first} is the catch-all lane, expected lanes.{first}.catch_all = false");
+            return Err(Invalid::new(format!("lanes.{second}.catch_all"), "true", problem));
+        }
         let mut lane_of_binding: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, lane) in self.defined() {
             validate_name(name)?;
             validate_lane(name, lane)?;
-            if self.is_unbound(name) {
-                return Err(Invalid::new(
-                    format!("lanes.{name}"),
-                    "a lane without bindings",
-                    format!(
-                        "expected lanes.{name}.bindings, a list of routing keys ([] where it is only \
-                         published to directly), or one of the lanes {}",
-                        self.bound_names()
-                    ),
-                ));
-            }
+            let problem = format!(
+                "expected lanes.{name}.bindings, a list of routing keys ([] where it is only published to directly), \
+                 or one of the lanes {}",
+                self.bound_names()
+            );
+            let path = format!("lanes.{name}");
+            Invalid::unless(!self.is_unbound(name), path, "a lane without bindings", problem)?;
             for binding in &lane.bindings {
                 if let Some(other) = lane_of_binding.insert(binding, name) {
-                    return Err(Invalid::new(
-                        format!("lanes.{name}.bindings"),
-                        format_args!("{binding:?}"),
-                        format!("lane {other} has the same routing key, and each task would run twice"),
-                    ));
+                    let problem =
+                        format!("lane {other} has the same routing key, and each task would run twice");
+                    let (path, value) = (format!("lanes.{name}.bindings"), format_args!("{binding:?}"));
+                    return Err(Invalid::new(path, value, problem));
                 }
             }
         }
         Ok(())
     }
 
-    fn validate_catch_all(&self) -> Result<(), Invalid> {
-        let mut lanes = self.defined().filter(|(_, lane)| lane.catch_all).map(|(name, _)| name);
-        match (lanes.next(), lanes.next()) {
-            (Some(first), Some(second)) => Err(Invalid::new(
-                format!("lanes.{second}.catch_all"),
-                "true",
-                format!("lane {first} is the catch-all lane, expected lanes.{first}.catch_all = false"),
-            )),
-            _ => Ok(()),
-        }
-    }
-
     fn validate_only(&self, only: &[String]) -> Result<(), Invalid> {
-        if only.is_empty() {
-            let problem = format!("expected at least one of {}", self.bound_names());
-            return Err(Invalid::new("lanes.only", "[]", problem));
-        }
-        let exists = |name: &String| self.defined.contains_key(name) && !self.is_unbound(name);
-        match only.iter().find(|name| !exists(name)) {
-            None => Ok(()),
-            Some(name) => Err(Invalid::new(
-                "lanes.only",
-                format_args!("{name:?}"),
-                format!(
-                    "no such lane, expected some of {}; a new one needs lanes.{name}.bindings",
-                    self.bound_names()
-                ),
-            )),
-        }
+        let bound = self.bound_names();
+        Invalid::unless(!only.is_empty(), "lanes.only", "[]", format!("expected at least one of {bound}"))?;
+        only.iter().try_for_each(|name| {
+            let exists = self.defined.contains_key(name) && !self.is_unbound(name);
+            let problem =
+                format!("no such lane, expected some of {bound}; a new one needs lanes.{name}.bindings");
+            Invalid::unless(exists, "lanes.only", format_args!("{name:?}"), problem)
+        })
     }
 
     fn is_unbound(&self, name: &str) -> bool {
@@ -252,42 +232,33 @@ impl Lanes {
 }
 
 fn validate_name(name: &str) -> Result<(), Invalid> {
-    if name == RESERVED {
-        let problem = "the name is reserved, expected another one";
-        return Err(Invalid::new(format!("lanes.{name}"), format_args!("{name:?}"), problem));
-    }
+    let (path, value) = (format!("lanes.{name}"), format_args!("{name:?}"));
+    Invalid::unless(name != RESERVED, &path, value, "the name is reserved, expected another one")?;
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
-    if (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(allowed) {
-        return Ok(());
-    }
-    Err(Invalid::new(
-        format!("lanes.{name}"),
-        format_args!("{name:?}"),
+    let valid = (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(allowed);
+    Invalid::unless(
+        valid,
+        &path,
+        value,
         format!("expected a lane name of 1 to {LONGEST_NAME} of a-z 0-9 - _"),
-    ))
+    )
 }
 
 fn validate_lane(name: &str, lane: &Lane) -> Result<(), Invalid> {
     let &Lane { prefetch, concurrency, shards, .. } = lane;
-    let refused = |setting: &str, value: u16, problem: String| {
-        Err(Invalid::new(format!("lanes.{name}.{setting}"), value, problem))
+    let check = |valid: bool, setting: &str, value: u16, problem: String| {
+        Invalid::unless(valid, format!("lanes.{name}.{setting}"), value, problem)
     };
-    if !(1..=MOST_PREFETCH).contains(&prefetch) {
-        return refused("prefetch", prefetch, format!("expected 1 to {MOST_PREFETCH}"));
-    }
-    if usize::from(prefetch) < concurrency.max {
-        let (most, of) = (concurrency.max, format!("lanes.{name}.concurrency = {concurrency}"));
-        return refused("prefetch", prefetch, format!("expected at least {most}, the maximum of {of}"));
-    }
-    if !(1..=MOST_SHARDS).contains(&shards) {
-        return refused("shards", shards, format!("expected 1 to {MOST_SHARDS}"));
-    }
-    if prefetch < shards {
-        let of = format!("lanes.{name}.shards = {shards}");
-        let problem = format!("expected at least {shards}, one for each queue of {of}");
-        return refused("prefetch", prefetch, problem);
-    }
-    Ok(())
+    let in_range = (1..=MOST_PREFETCH).contains(&prefetch);
+    check(in_range, "prefetch", prefetch, format!("expected 1 to {MOST_PREFETCH}"))?;
+    let (most, of) = (concurrency.max, format!("lanes.{name}.concurrency = {concurrency}"));
+    let problem = format!("expected at least {most}, the maximum of {of}");
+    check(usize::from(prefetch) >= most, "prefetch", prefetch, problem)?;
+    check((1..=MOST_SHARDS).contains(&shards), "shards", shards, format!("expected 1 to {MOST_SHARDS}"))?;
+    let of = format!("lanes.{name}.shards = {shards}");
+    check(lane.max_per_key != Some(0), "max_per_key", 0, "expected 1 or more".to_owned())?;
+    let problem = format!("expected at least {shards}, one for each queue of {of}");
+    check(prefetch >= shards, "prefetch", prefetch, problem)
 }
 
 /// A whole number, or text that is one. Numbers that do not fit the type get the same error as those over `MOST`.
@@ -296,22 +267,34 @@ fn up_to<'de, const MOST: u16, D: Deserializer<'de>>(deserializer: D) -> Result<
         .map_err(|_: D::Error| D::Error::custom(format!("out of range, expected 1 to {MOST}")))
 }
 
+/// A whole number, or text that is one, or nothing.
+fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    #[derive(Deserialize)]
+    struct Count(#[serde(deserialize_with = "text_or_number")] u16);
+
+    let count = Option::<Count>::deserialize(deserializer);
+    count
+        .map(|count| count.map(|Count(count)| count))
+        .map_err(|_: D::Error| D::Error::custom(format!("out of range, expected 1 to {}", u16::MAX)))
+}
+
 /// The lanes as the sources have them, with some settings of each.
 #[derive(Deserialize)]
 struct PartialLanes {
-    #[serde(default)]
-    only: Option<OnlyLanes>,
+    #[serde(default, deserialize_with = "only_lanes")]
+    only: Option<Vec<String>>,
     #[serde(flatten)]
     lanes: BTreeMap<String, Map<String, Value>>,
 }
 
-#[derive(Deserialize)]
-struct OnlyLanes(#[serde(deserialize_with = "list::deserialize")] Vec<String>);
+fn only_lanes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    list::deserialize(deserializer).map(Some)
+}
 
 impl<'de> Deserialize<'de> for Lanes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let given = PartialLanes::deserialize(deserializer)?;
-        let mut lanes = Self { only: given.only.map(|only| only.0), ..Self::default() };
+        let mut lanes = Self { only: given.only, ..Self::default() };
         for (name, settings) in given.lanes {
             let is_bound = settings.contains_key("bindings") || lanes.defined.contains_key(&name);
             let lane = lanes.defined.entry(name.clone()).or_default();

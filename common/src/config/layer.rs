@@ -169,11 +169,15 @@ impl Layer {
 
     /// The settings as nested tables.
     pub(super) fn to_tables(&self) -> Value {
-        let mut root = Map::new();
+        let mut root = Map::new().into();
         for (path, given) in &self.0 {
-            insert(&mut root, path, given.value.clone());
+            let table = path.iter().try_fold(&mut root, |table: &mut Value, key| match table {
+                Value::Null | Value::Object(_) => Some(&mut table[key]),
+                _ => None,
+            });
+            table.into_iter().for_each(|slot| *slot = given.value.clone());
         }
-        root.into()
+        root
     }
 
     /// The origin of a setting, of the first value in a table, or of a plain value in place of a table.
@@ -240,17 +244,4 @@ fn coerce(text: String, default: Option<&Value>) -> Value {
         _ => None,
     };
     converted.unwrap_or(Value::String(text))
-}
-
-/// Inserts `value` at `path`. A plain value in place of a table is kept, and refused later by its type.
-fn insert(table: &mut Map<String, Value>, path: &[String], value: Value) {
-    match path {
-        [] => {}
-        [key] => drop(table.insert(key.clone(), value)),
-        [key, rest @ ..] => {
-            if let Value::Object(inner) = table.entry(key).or_insert_with(|| Map::new().into()) {
-                insert(inner, rest, value);
-            }
-        }
-    }
 }

@@ -77,35 +77,25 @@ impl Otlp {
     /// # Errors
     /// The first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
-        let refused = |setting: &str, value: String, problem: &str| {
-            Err(Invalid::new(format!("otlp.{setting}"), value, problem))
-        };
         if let Some(endpoint) = &self.endpoint {
             let shown = format!("{:?}", endpoint.masked());
             let url = url::Url::parse(endpoint.expose()).ok();
-            if !["http", "https"].contains(&endpoint.scheme()) || url.is_none_or(|url| !url.has_host()) {
-                let problem = "expected http:// or https:// and a host, such as http://collector:4318";
-                return refused("endpoint", shown, problem);
-            }
-            if endpoint.expose().contains('@') {
-                let problem =
-                    "expected no user: set the collector's credentials in OTEL_EXPORTER_OTLP_HEADERS";
-                return refused("endpoint", shown, problem);
-            }
+            let is_http =
+                ["http", "https"].contains(&endpoint.scheme()) && url.is_some_and(|url| url.has_host());
+            let problem = "expected http:// or https:// and a host, such as http://collector:4318";
+            Invalid::unless(is_http, "otlp.endpoint", &shown, problem)?;
+            let problem = "expected no user: set the collector's credentials in OTEL_EXPORTER_OTLP_HEADERS";
+            Invalid::unless(!endpoint.expose().contains('@'), "otlp.endpoint", &shown, problem)?;
         }
-        if !(0.0..=1.0).contains(&self.ratio) {
-            return refused("ratio", self.ratio.to_string(), "expected a fraction from 0 to 1, such as 0.05");
+        let problem = "expected a fraction from 0 to 1, such as 0.05";
+        Invalid::unless((0.0..=1.0).contains(&self.ratio), "otlp.ratio", self.ratio, problem)?;
+        if let Some(name) = &self.service_name {
+            let valid = !name.trim().is_empty() && name.len() <= 255;
+            Invalid::unless(valid, "otlp.service_name", format_args!("{name:?}"), "expected 1 to 255 bytes")?;
         }
-        if let Some(name) = &self.service_name
-            && (name.trim().is_empty() || name.len() > 255)
-        {
-            return refused("service_name", format!("{name:?}"), "expected 1 to 255 bytes");
-        }
-        if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.timeout) {
-            let value = humantime::format_duration(self.timeout).to_string();
-            return refused("timeout", value, "expected 100ms to 1m");
-        }
-        Ok(())
+        let valid = (Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.timeout);
+        let value = humantime::format_duration(self.timeout);
+        Invalid::unless(valid, "otlp.timeout", value, "expected 100ms to 1m")
     }
 
     /// The URL that spans are posted to; `None` with traces off.

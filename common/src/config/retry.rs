@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use garenne_protocol::topology::{Delay, Ladder};
+use humantime_serde::Serde;
 use serde::{Deserialize, Serialize};
 
 use super::Invalid;
@@ -13,17 +14,12 @@ use super::Invalid;
 pub struct Retry {
     /// Delays of the retry queues, one queue per lane and delay: 1 to 16, ascending, each from 100 ms to 24 h.
     #[serde(with = "super::list")]
-    pub delays: Vec<Span>,
+    pub delays: Vec<Serde<Duration>>,
 }
-
-/// A duration written as `500ms`, `5s` or `2m`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Span(#[serde(with = "humantime_serde")] pub Duration);
 
 impl Default for Retry {
     fn default() -> Self {
-        let delays = Ladder::default().rungs().iter().map(|delay| Span(delay.as_duration())).collect();
+        let delays = Ladder::default().rungs().iter().map(|delay| delay.as_duration().into()).collect();
         Self { delays }
     }
 }
@@ -34,10 +30,10 @@ impl Retry {
     /// # Errors
     /// `retry.delays` is invalid.
     pub fn ladder(&self) -> Result<Ladder, Invalid> {
-        let delays = self.delays.iter().map(|span| Delay::from(span.0)).collect();
+        let delays = self.delays.iter().map(|span| Delay::from(**span)).collect();
         Ladder::new(delays).map_err(|problem| {
             let shown: Vec<_> =
-                self.delays.iter().map(|span| humantime::format_duration(span.0).to_string()).collect();
+                self.delays.iter().map(|span| humantime::format_duration(**span).to_string()).collect();
             Invalid::new("retry.delays", shown.join(","), problem.to_string())
         })
     }

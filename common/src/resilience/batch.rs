@@ -5,7 +5,6 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
-use tokio_util::task::TaskTracker;
 
 use crate::supervise;
 
@@ -21,9 +20,6 @@ pub struct BatchConfig {
 /// Why an item was not processed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError<E> {
-    /// The filter refused it before it was put into a batch.
-    #[error("{0}")]
-    Filtered(String),
     /// Processing its batch failed.
     #[error("batch failed: {0}")]
     Failed(E),
@@ -32,22 +28,11 @@ pub enum BatchError<E> {
     Closed,
 }
 
-/// The filter's refusal of an item.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filtered(
-    /// The reason, on one line, for the caller of [`Batcher::add`].
-    pub String,
-);
-
 type Answer<E> = oneshot::Sender<Result<(), Arc<E>>>;
-type Filter<T> = Arc<dyn Fn(&T) -> Result<(), Filtered> + Send + Sync>;
 
 /// Collects items into batches and processes them one batch at a time.
 pub struct Batcher<T, E> {
     items: mpsc::Sender<(T, Answer<E>)>,
-    filter: Filter<T>,
-    /// Waits for the task; unlike its handle, it can be dropped without aborting the task.
-    tracker: TaskTracker,
 }
 
 impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
@@ -65,42 +50,22 @@ impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
         let size = config.size.max(1);
         let (items, incoming) = mpsc::channel::<(T, Answer<E>)>(size);
         let batches = Box::pin(ReceiverStream::new(incoming).chunks_timeout(size, config.wait));
-        let tracker = TaskTracker::new();
         let processing = supervise::restarting("batcher", (batches, work), |(batches, work)| {
             process(batches.as_mut(), work).boxed()
         });
-        processing.spawn_in(&tracker).detach();
-        Self { items, filter: Arc::new(|_| Ok(())), tracker }
-    }
-
-    /// Refuses the items for which `filter` returns an error, so that a bad item does not fail a batch of good
-    /// ones.
-    #[must_use]
-    pub fn with_filter(
-        mut self,
-        filter: impl Fn(&T) -> Result<(), Filtered> + Send + Sync + 'static,
-    ) -> Self {
-        self.filter = Arc::new(filter);
-        self
+        processing.spawn().detach();
+        Self { items }
     }
 
     /// Adds an item and waits until its batch was processed. If the caller stops waiting, the item stays in its
     /// batch.
     ///
     /// # Errors
-    /// The item was refused, or its batch failed.
+    /// Its batch failed.
     pub async fn add(&self, item: T) -> Result<(), BatchError<Arc<E>>> {
-        (self.filter)(&item).map_err(|Filtered(why)| BatchError::Filtered(why))?;
         let (answer, answered) = oneshot::channel();
         self.items.send((item, answer)).await.map_err(|_| BatchError::Closed)?;
         answered.await.map_err(|_| BatchError::Closed)?.map_err(BatchError::Failed)
-    }
-
-    /// Processes the items added so far, without waiting for more, and ends the task.
-    pub async fn shutdown(self) {
-        drop(self.items);
-        self.tracker.close();
-        self.tracker.wait().await;
     }
 }
 
@@ -146,9 +111,6 @@ mod tests {
                 batches.lock().unwrap().push(batch);
                 if bad { Err("unlucky") } else { Ok(()) }
             }
-        });
-        let batcher = batcher.with_filter(|item| {
-            if *item == 99 { Err(Filtered("no such item: 99".to_owned())) } else { Ok(()) }
         });
         (Arc::new(batcher), log)
     }
@@ -196,30 +158,6 @@ mod tests {
         });
         assert_eq!(batcher.add(13).await, Err(BatchError::Closed));
         assert_eq!(batcher.add(14).await, Ok(()));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_item_that_the_filter_refuses_is_in_no_batch() {
-        let (batcher, log) = batcher(Duration::ZERO);
-        assert_eq!(batcher.add(99).await.unwrap_err().to_string(), "no such item: 99");
-        batcher.add(1).await.unwrap();
-        assert_eq!(*log.lock().unwrap(), [vec![1]]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn shutdown_processes_queued_items_at_once() {
-        let (batcher, log) = batcher(Duration::ZERO);
-        let begun = Instant::now();
-        let adding = tokio::spawn({
-            let batcher = Arc::clone(&batcher);
-            async move { batcher.add(1).await }
-        });
-        tokio::task::yield_now().await;
-        adding.abort();
-        assert!(adding.await.unwrap_err().is_cancelled());
-        Arc::into_inner(batcher).unwrap().shutdown().await;
-        assert_eq!(*log.lock().unwrap(), [vec![1]]);
-        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 
     /// The timer of a batch that became full must not end the next batch early.

@@ -12,12 +12,6 @@ pub struct Semaphore {
     wait: Duration,
 }
 
-/// A permit; dropping it returns it.
-#[derive(Debug)]
-pub struct Permit {
-    _inner: OwnedSemaphorePermit,
-}
-
 /// No permit was free in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("none of {permits} permits became free within {wait:?}")]
@@ -35,23 +29,17 @@ impl Semaphore {
         Self { inner: Arc::new(Inner::new(permits)), permits, wait }
     }
 
-    /// Waits for a permit. Waiting callers are served in order.
+    /// Waits for a permit; dropping it returns it. Waiting callers are served in order.
     ///
     /// # Errors
     /// No permit became free in time.
-    pub async fn acquire(&self) -> Result<Permit, NoPermit> {
+    pub async fn acquire(&self) -> Result<OwnedSemaphorePermit, NoPermit> {
         let waiting = Arc::clone(&self.inner).acquire_owned();
         match tokio::time::timeout(self.wait, waiting).await {
             // The inner semaphore is never closed.
-            Ok(Ok(permit)) => Ok(Permit { _inner: permit }),
+            Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => Err(NoPermit { permits: self.permits, wait: self.wait }),
         }
-    }
-
-    /// Number of free permits.
-    #[must_use]
-    pub fn free(&self) -> usize {
-        self.inner.available_permits()
     }
 }
 
@@ -66,9 +54,9 @@ mod tests {
         let error = semaphore.acquire().await.unwrap_err();
         assert_eq!(error.to_string(), "none of 1 permits became free within 2s");
         drop(held);
-        assert_eq!(semaphore.free(), 1);
+        assert_eq!(semaphore.inner.available_permits(), 1);
         let _again = semaphore.acquire().await.unwrap();
-        assert_eq!(semaphore.free(), 0);
+        assert_eq!(semaphore.inner.available_permits(), 0);
     }
 
     #[tokio::test(start_paused = true)]

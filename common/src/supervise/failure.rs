@@ -62,20 +62,12 @@ impl<T, E: fmt::Display> TaskResult for Result<T, E> {
 
 /// The message of a panic, from the payload that `catch_unwind` returns.
 pub(super) fn panic_message(payload: Box<dyn Any + Send>) -> String {
-    let payload = match payload.downcast::<String>() {
-        Ok(text) => return *text,
-        Err(payload) => payload,
-    };
-    match payload.downcast::<&'static str>() {
-        Ok(text) => (*text).to_owned(),
-        Err(payload) => {
-            // The payload's destructor may panic too. Leaking that second payload ends the chain.
-            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                mem::forget(second);
-            }
-            "panic payload is not a string".to_owned()
-        }
-    }
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&'static str>().copied());
+    let message = text.unwrap_or("panic payload is not a string").to_owned();
+    // The payload's destructor may panic too. Leaking that second payload ends the chain.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(payload))).map_err(mem::forget);
+    message
 }
 
 #[cfg(test)]

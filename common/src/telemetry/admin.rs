@@ -8,6 +8,8 @@ mod bind;
 #[cfg(not(feature = "admin"))]
 mod disabled;
 #[cfg(feature = "admin")]
+mod host;
+#[cfg(feature = "admin")]
 mod port;
 #[cfg(feature = "admin")]
 mod problem;
@@ -15,6 +17,8 @@ mod problem;
 mod routes;
 #[cfg(feature = "admin")]
 mod serve;
+#[cfg(feature = "admin")]
+mod tls;
 
 use serde_json::{Value, json};
 
@@ -23,8 +27,10 @@ pub use self::disabled::{AdminConfig, AdminPort, bind};
 #[cfg(feature = "admin")]
 pub use self::{
     bind::{AdminConfig, bind},
+    host::own_hosts_only,
     port::AdminPort,
     serve::serve_router,
+    tls::ServerTls,
 };
 
 /// A process, as its admin port shows it. Calls must not block.

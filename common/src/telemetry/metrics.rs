@@ -23,13 +23,12 @@ pub use connection::{ConnectionMetrics, PublishResult, Role};
 pub use gateway::GatewayMetrics;
 pub use kind::{KindMetrics, TaskOutcome, UNKNOWN_KIND};
 pub use lane::LaneMetrics;
-pub use register::DURATIONS;
+pub use register::{DURATIONS, NewMetrics};
 
 use crate::supervise;
 
 use kind::Kinds;
 use lane::Lanes;
-use register::NewMetrics;
 
 /// All metrics of one process. Clones share them.
 #[derive(Clone, derive_more::Debug)]

@@ -22,7 +22,6 @@ pub const COMMAND: &str = "die-with-parent";
 
 /// A command that starts `program` through `console`, the program `garenne`. Its process dies with the thread that
 /// starts it.
-#[must_use]
 pub fn command(console: &Path, program: &OsStr) -> tokio::process::Command {
     let mut command = tokio::process::Command::new(console);
     command.arg(COMMAND).arg(std::process::id().to_string()).arg(program);

@@ -33,20 +33,19 @@ pub struct Engine {
 
 impl Engine {
     /// A run that starts now with a fleet that is already there.
-    #[must_use]
     pub fn new(fleet: WorkerFleet, injector: FaultInjector) -> Self {
         let timeline = Timeline::starting(SystemTime::now());
-        Self { fleet, account: Account::default(), timeline, injector, requeued: 0, crashes: 0 }
+        let mut account = Account::default();
+        account.excuse_stall();
+        Self { fleet, account, timeline, injector, requeued: 0, crashes: 0 }
     }
 
     /// Whether no fault lasts that keeps tasks from being executed.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.injector.is_idle()
     }
 
     /// Seconds since the start.
-    #[must_use]
     pub fn seconds(&self) -> f64 {
         self.timeline.seconds(SystemTime::now())
     }

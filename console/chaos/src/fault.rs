@@ -1,38 +1,29 @@
 //! The faults that a fleet can be exposed to.
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// A kind of fault. Its text form is its name in reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "lowercase")]
 pub enum Fault {
     /// SIGKILL to a worker.
     Kill,
     /// SIGTERM to a worker.
+    #[strum(serialize = "soft stop")]
     Soft,
     /// SIGQUIT to a worker.
+    #[strum(serialize = "hard stop")]
     Hard,
     /// SIGSTOP to a worker, and SIGCONT later.
     Pause,
     /// The broker stops and starts again.
+    #[strum(serialize = "broker restart")]
     BrokerRestart,
     /// The workers' connections stall, and are reset later.
+    #[strum(serialize = "network cut")]
     Cut,
-}
-
-impl Fault {
-    /// Its name in reports.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::Soft => "soft stop",
-            Self::Hard => "hard stop",
-            Self::Pause => "pause",
-            Self::BrokerRestart => "broker restart",
-            Self::Cut => "network cut",
-        }
-    }
 }
 
 /// What one fault did to the fleet.

@@ -62,7 +62,6 @@ type Outage = Range<SystemTime>;
 impl FaultInjector {
     /// An injector of faults. A paused worker continues after `pause`, and a network cut lasts as long.
     /// [`Fault::BrokerRestart`] needs `restart`, and [`Fault::Cut`] a proxy between the workers and the broker.
-    #[must_use]
     pub fn new(pause: Duration, restart: Option<BrokerRestart>, proxy: Option<FaultProxy>) -> Self {
         Self {
             pause,
@@ -75,7 +74,6 @@ impl FaultInjector {
     }
 
     /// Whether no fault lasts that keeps tasks from being executed.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.paused.is_empty() && self.outages.is_empty()
     }

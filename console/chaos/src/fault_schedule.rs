@@ -24,7 +24,6 @@ pub struct FaultSchedule<Progress, Step = FaultStep>(VecDeque<(Progress, Step)>)
 
 impl<Progress: PartialOrd, Step> FaultSchedule<Progress, Step> {
     /// A schedule of these steps, which are in order.
-    #[must_use]
     pub fn new(steps: impl IntoIterator<Item = (Progress, Step)>) -> Self {
         Self(steps.into_iter().collect())
     }
@@ -35,7 +34,6 @@ impl<Progress: PartialOrd, Step> FaultSchedule<Progress, Step> {
     }
 
     /// Whether every step was returned.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.is_empty()
     }
@@ -45,7 +43,6 @@ impl FaultSchedule<f64> {
     /// The schedule of these faults for a seed, in shares of the published tasks from 0 to 1. Progress instead of time makes a slow
     /// machine run the same schedule. Each fault falls into a slice of its own, so that faults spread out, and their
     /// order is random.
-    #[must_use]
     pub fn seeded(seed: u64, mut faults: Vec<Fault>) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         faults.shuffle(&mut random);

@@ -26,7 +26,6 @@ pub struct Launcher {
 
 impl Launcher {
     /// Prepares to start processes with their files in `dir`. `console` is the program `garenne`.
-    #[must_use]
     pub fn new(console: PathBuf, dir: PathBuf) -> Self {
         Self { console: Some(console), dir, environment: Vec::new() }
     }

@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use garenne_amqp::{Broker, Message, PublishError, Publisher, PublisherConfig, Target};
-use garenne_common::{backoff::Backoff, supervise};
+use garenne_common::{backoff::Backoff, resilience::Retry, supervise};
 use garenne_protocol::{
     task::{ContentType, Kind, NewTask, TaskId},
     topology::Names,
@@ -115,31 +115,23 @@ async fn publish_task(
     let mut task = NewTask::new(load.kind.clone(), ContentType::Json, load.payload.clone());
     task.id = TaskId::parse(&id).expect("the prefix is short and has no character that ids must not have");
     let properties = task.properties(SystemTime::now());
-    let mut backoff = Backoff::default();
-    loop {
-        let target = Target::exchange(load.names.tasks(), load.kind.to_string());
-        let message = Message { target, properties: properties.clone(), body: load.payload.clone().into() };
-        match publisher.publish(message).await {
-            Ok(()) => {
-                progress.new_ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-                return Ok(());
-            }
-            Err(error) if is_fatal(&error) => return Err(error),
-            Err(error) => {
-                if error.in_doubt() {
-                    progress.repeated.fetch_add(1, Relaxed);
-                }
-                tokio::time::sleep(backoff.next_wait()).await;
-            }
+    let target = Target::exchange(load.names.tasks(), load.kind.to_string());
+    let message = Message { target, properties, body: task.body.into() };
+    let retry = Retry::new(Backoff::default(), usize::MAX).when(|error| !is_fatal(error));
+    let publish = || async {
+        let published = publisher.publish(message.clone()).await;
+        if published.as_ref().is_err_and(PublishError::in_doubt) {
+            progress.repeated.fetch_add(1, Relaxed);
         }
-    }
+        published
+    };
+    retry.run(publish).await?;
+    progress.new_ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+    Ok(())
 }
 
 /// Whether repeating the publish cannot help.
 fn is_fatal(error: &PublishError) -> bool {
-    match error {
-        PublishError::Unroutable { .. } | PublishError::TooLarge { .. } => true,
-        PublishError::Connect(error) => error.is_final(),
-        _ => false,
-    }
+    matches!(error, PublishError::Unroutable { .. } | PublishError::TooLarge { .. })
+        || matches!(error, PublishError::Connect(error) if error.is_final())
 }

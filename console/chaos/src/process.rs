@@ -39,7 +39,6 @@ impl Process {
     }
 
     /// Its name in logs and errors.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -81,14 +80,12 @@ impl Process {
     }
 
     /// The last line in its log file that is not blank.
-    #[must_use]
     pub fn last_line(&self) -> Option<String> {
         let text = std::fs::read_to_string(&self.log).ok()?;
         text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
     }
 
     /// The error for a process that ended although nothing stopped it.
-    #[must_use]
     pub fn unexpected_exit(&self, status: ExitStatus) -> anyhow::Error {
         anyhow!("{} ended ({status}): {}", self.name, self.log_excerpt())
     }

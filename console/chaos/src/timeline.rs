@@ -30,9 +30,8 @@ pub struct TimelineEvent {
 
 impl TimelineEvent {
     /// What happened, in reports.
-    #[must_use]
     pub fn name(&self) -> &'static str {
-        self.fault.map_or("crash", Fault::as_str)
+        self.fault.map_or("crash", Into::into)
     }
 }
 
@@ -55,13 +54,11 @@ pub struct Timeline {
 
 impl Timeline {
     /// A timeline that begins at `origin`.
-    #[must_use]
     pub fn starting(origin: SystemTime) -> Self {
         Self { origin_ms: epoch_ms(origin), ..Self::default() }
     }
 
     /// Seconds from the start to `now`.
-    #[must_use]
     pub fn seconds(&self, now: SystemTime) -> f64 {
         (epoch_ms(now) - self.origin_ms) as f64 / 1e3
     }

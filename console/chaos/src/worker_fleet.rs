@@ -61,13 +61,11 @@ impl WorkerFleet {
     }
 
     /// The running workers.
-    #[must_use]
     pub fn workers(&self) -> &[WorkerProcess] {
         &self.workers
     }
 
     /// A running worker by its name.
-    #[must_use]
     pub fn worker(&self, name: &str) -> Option<&WorkerProcess> {
         self.workers.iter().find(|worker| worker.name() == name)
     }
@@ -111,7 +109,7 @@ impl WorkerFleet {
     /// If a worker ends, or is not ready within `limit`.
     pub async fn until_ready(&mut self, http: &reqwest::Client, limit: Duration) -> Result<()> {
         for worker in &mut self.workers {
-            if let Some(url) = worker.admin().map(|admin| format!("{admin}/readyz")) {
+            if let Some(url) = worker.admin.as_ref().map(|admin| format!("{admin}/readyz")) {
                 worker.process.until_ready(http, &url, limit).await?;
             }
         }
@@ -131,7 +129,7 @@ impl WorkerFleet {
         let mut busiest = (0, 0);
         let available = self.workers.iter().filter(|worker| worker.stop_requested.is_none());
         for (index, worker) in available.enumerate() {
-            let Some(admin) = worker.admin() else { continue };
+            let Some(admin) = &worker.admin else { continue };
             let queued = metric_sum(http, admin, "garenne_pool_queue_length").await.unwrap_or(0);
             if queued > busiest.0 {
                 busiest = (queued, index);

@@ -15,7 +15,8 @@ pub struct WorkerProcess {
     pub(crate) log: Tail,
     pub(crate) started: Instant,
     pub(crate) stop_requested: Option<Instant>,
-    admin: Option<String>,
+    /// The URL of its admin port, if the fleet chose one.
+    pub admin: Option<String>,
 }
 
 /// A worker that has ended.
@@ -39,15 +40,8 @@ impl WorkerProcess {
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.process.name()
-    }
-
-    /// The URL of its admin port, if the fleet chose one.
-    #[must_use]
-    pub fn admin(&self) -> Option<&str> {
-        self.admin.as_deref()
     }
 
     /// Stops it with this signal.

@@ -1,6 +1,6 @@
 //! The HTTP client.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, time::Duration};
 
 use garenne_common::{
     config::SecretUrl,
@@ -16,19 +16,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REASON: usize = 200;
 
 /// A client that reads from one broker's management API.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("ManagementClient({address})")]
 pub struct ManagementClient {
     /// Includes user and password, which the HTTP client sends as a header.
     base: Url,
     address: String,
     http: Client,
-}
-
-/// Leaves out the password.
-impl fmt::Debug for ManagementClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManagementClient").field("address", &self.address).finish_non_exhaustive()
-    }
 }
 
 impl ManagementClient {

@@ -7,4 +7,4 @@ mod client;
 mod queue;
 
 pub use client::ManagementClient;
-pub use queue::QueueCounts;
+pub use queue::{QueueCounts, STATISTICS_INTERVAL};

@@ -1,10 +1,15 @@
 //! The numbers of queues.
 
+use std::time::Duration;
+
 use garenne_common::exit::Failure;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::client::ManagementClient;
+
+/// How often the broker updates the numbers of queues by default.
+pub const STATISTICS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The numbers of a queue. A number that the broker has not collected yet is 0.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]

@@ -1,20 +1,54 @@
-//! The actions of the page. They do what the same commands of the command line do.
+//! The actions of the page. They do what the same commands of the command line do, and leave the same records.
 
-use std::slice;
+use std::{slice, sync::Arc};
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, State},
     http::StatusCode,
 };
+use futures_util::future::BoxFuture;
+use garenne_common::{
+    exit::{Exit, Failure},
+    supervise,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
-use super::{app_state::App, problem::Problem};
-use crate::{
-    dead::{FilterArgs, MoveAction, Mover},
-    directives::{WorkerCommand, send_command, set_group_paused, stop_tasks},
+use super::{
+    app_state::{App, AppState},
+    problem::Problem,
+    user::Requester,
 };
+use crate::{
+    audit_log::audited,
+    dead::{Filter, HeldQueue, MoveAction, Mover},
+    directives::{send_command, set_group_paused, stop_tasks},
+    fleet::{unseen_group, unseen_task},
+    worker_command::WorkerCommand,
+};
+
+/// Runs a command to its end, also if the client does not wait for it, and leaves its records with the answer as its
+/// result.
+pub(super) async fn command(
+    app: Arc<AppState>,
+    requester: Requester,
+    name: impl Into<String>,
+    arguments: Value,
+    run: impl for<'a> FnOnce(&'a AppState) -> BoxFuture<'a, Result<Value, Failure>> + Send + 'static,
+) -> Result<Json<Value>, Problem> {
+    let (answer, answered) = oneshot::channel();
+    let (name, actor) = (name.into(), requester.actor());
+    let running = supervise::isolated("dashboard command", async move {
+        let done = audited(app.operator(), actor, &name, arguments, run(&app), Value::clone).await;
+        // The client may have gone away.
+        let _ = answer.send(done);
+    });
+    running.spawn().detach();
+    let panicked = || Failure::new(Exit::Failed, "the command has failed; the log says why");
+    Ok(Json(answered.await.unwrap_or_else(|_| Err(panicked()))?))
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,40 +58,58 @@ pub(super) struct StopTask {
 
 pub(super) async fn stop_task(
     State(app): App,
+    Extension(requester): Extension<Requester>,
     Json(StopTask { id }): Json<StopTask>,
 ) -> Result<Json<Value>, Problem> {
-    tracing::info!(task = id, "stopping a task from the dashboard");
-    stop_tasks(app.operator(), &[id], &[]).await?;
-    Ok(Json(json!({ "directives": 1 })))
+    let remark = unseen_task(&app.monitor.workers(), &id);
+    command(app, requester, "task.stop", json!({ "ids": [id] }), move |app| {
+        Box::pin(async move {
+            let directives = stop_tasks(app.operator(), &[id], &[]).await?;
+            Ok(json!({ "directives": directives, "remark": remark }))
+        })
+    })
+    .await
 }
 
 pub(super) async fn worker(
     State(app): App,
+    Extension(requester): Extension<Requester>,
     Path((worker, word)): Path<(String, String)>,
 ) -> Result<Json<Value>, Problem> {
-    let command = match word.as_str() {
+    let order = match word.as_str() {
         "drain" => WorkerCommand::Shutdown { mode: None },
         "quiet" => WorkerCommand::Quiet,
         "resume" => WorkerCommand::Resume,
         _ => return Err(unknown(&word, "drain, quiet or resume")),
     };
-    tracing::info!(worker, command = word, "sending a worker command from the dashboard");
-    send_command(app.operator(), Some(&worker), &command).await?;
-    Ok(Json(json!({ "worker": worker })))
+    command(app, requester, format!("worker.{word}"), json!({ "worker": worker }), move |app| {
+        Box::pin(async move {
+            send_command(app.operator(), Some(&worker), &order).await?;
+            Ok(json!({ "worker": worker }))
+        })
+    })
+    .await
 }
 
 pub(super) async fn group(
     State(app): App,
+    Extension(requester): Extension<Requester>,
     Path((group, word)): Path<(String, String)>,
 ) -> Result<Json<Value>, Problem> {
-    tracing::info!(group, command = word, "sending a group command from the dashboard");
-    match word.as_str() {
-        "pause" => set_group_paused(app.operator(), &group, true).await?,
-        "resume" => set_group_paused(app.operator(), &group, false).await?,
-        "stop" => stop_tasks(app.operator(), &[], slice::from_ref(&group)).await.map(drop)?,
-        _ => return Err(unknown(&word, "pause, resume or stop")),
+    if !["pause", "resume", "stop"].contains(&word.as_str()) {
+        return Err(unknown(&word, "pause, resume or stop"));
     }
-    Ok(Json(json!({ "group": group })))
+    let remark = unseen_group(&app.monitor.workers(), &group);
+    command(app, requester, format!("group.{word}"), json!({ "group": group }), move |app| {
+        Box::pin(async move {
+            match word.as_str() {
+                "stop" => stop_tasks(app.operator(), &[], slice::from_ref(&group)).await.map(drop)?,
+                word => set_group_paused(app.operator(), &group, word == "pause").await?,
+            }
+            Ok(json!({ "group": group, "remark": remark }))
+        })
+    })
+    .await
 }
 
 fn unknown(word: &str, expected: &str) -> Problem {
@@ -75,23 +127,29 @@ pub(super) struct Replay {
 
 pub(super) async fn replay(
     State(app): App,
+    Extension(requester): Extension<Requester>,
     Json(Replay { id, kind, reason }): Json<Replay>,
 ) -> Result<Json<Value>, Problem> {
     if id.is_none() && (kind.is_none() || reason.is_none()) {
         let detail = "expected id, or kind and reason";
         return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
     }
-    let list = |one: &Option<String>| one.iter().cloned().collect::<Vec<_>>();
-    let args = FilterArgs { id: list(&id), reason: list(&reason), ..FilterArgs::default() };
-    let filter = args.filter()?.of_kind(kind.clone());
-    let mut letters = app.dead_letters.lock().await;
-    tracing::info!(id, kind, reason, "replaying dead letters from the dashboard");
-    let moved = Mover::new(app.operator(), filter, MoveAction::Replay).run().await?;
-    *letters = None;
-    Ok(Json(json!({
-        "replayed": moved.moved,
-        "read": moved.read,
-        "missed": moved.missed,
-        "failures": moved.failures,
-    })))
+    let arguments = json!({ "id": id, "kind": kind, "reason": reason });
+    let list = |one: Option<String>| one.into_iter().collect::<Vec<_>>();
+    let filter = Filter { id: list(id), reason: list(reason), exact_kind: kind, ..Filter::default() };
+    filter.check()?;
+    command(app, requester, "dead.replay", arguments, move |app| {
+        Box::pin(async move {
+            let mut letters = app.dead_letters.lock().await;
+            let moved = Mover::new(app.operator(), HeldQueue::Dead, filter, MoveAction::Replay).run().await?;
+            *letters = None;
+            Ok(json!({
+                "replayed": moved.moved,
+                "read": moved.read,
+                "missed": moved.missed,
+                "failures": moved.failures,
+            }))
+        })
+    })
+    .await
 }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use garenne_common::telemetry::Metrics;
-use serde_json::Value;
-use tokio::{sync::Mutex, time::Instant};
+use axum::{extract::State, http::StatusCode};
+use garenne_common::{exit::Failure, telemetry::Metrics};
+use tokio::sync::{Mutex, OnceCell};
 
-use super::session::Sessions;
-use crate::{monitor::FleetMonitor, operator::Operator};
+use super::{access::Access, listed_page::ListedPage, problem::Problem, read_database::ReadDatabase};
+use crate::{alarms::AlarmStore, monitor::FleetMonitor, operator::Operator};
 
 /// The state, as a parameter of a handler.
 pub(super) type App = State<Arc<AppState>>;
@@ -17,16 +16,38 @@ pub(super) type App = State<Arc<AppState>>;
 pub(super) struct AppState {
     pub(super) monitor: Arc<FleetMonitor>,
     pub(super) metrics: Metrics,
-    pub(super) sessions: Sessions,
-    /// The last list of dead letters, and when it was read.
+    pub(super) access: Access,
+    /// [`None`] if `postgres_url` is not set.
+    pub(super) database: Option<ReadDatabase>,
+    /// The page of dead letters that was read last.
     ///
     /// The lock allows one walk over the dead letters at a time. Two walks at once would each see only the
     /// letters that the other one does not hold.
-    pub(super) dead_letters: Mutex<Option<(Instant, Value)>>,
+    pub(super) dead_letters: Mutex<Option<ListedPage>>,
+    /// The alarms, after the first request for them has connected.
+    pub(super) alarms: OnceCell<AlarmStore>,
 }
 
 impl AppState {
     pub(super) fn operator(&self) -> &Operator {
         &self.monitor.operator
+    }
+
+    /// The alarms in the workers' database.
+    ///
+    /// # Errors
+    /// As [`Operator::tables`].
+    pub(super) async fn alarms(&self) -> Result<&AlarmStore, Failure> {
+        let connect = async || {
+            let (pool, tables) = self.operator().tables().await?;
+            Ok(AlarmStore::new(pool, tables))
+        };
+        self.alarms.get_or_try_init(connect).await
+    }
+
+    /// The workers' database.
+    pub(super) fn database(&self) -> Result<&ReadDatabase, Problem> {
+        let detail = "this dashboard reads no database: start it with --postgres-url";
+        self.database.as_ref().ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, detail))
     }
 }

@@ -1,57 +1,82 @@
 //! The dead letters that the page shows.
 
-use std::{
-    cmp::Reverse,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
-use axum::{Json, extract::State};
+use axum::{
+    Json,
+    extract::{Query, State, rejection::QueryRejection},
+    http::StatusCode,
+};
 use garenne_common::exit::Failure;
 use garenne_protocol::task::epoch_ms;
 use indicatif::ProgressBar;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{app_state::App, problem::Problem};
+use super::{app_state::App, listed_page::ListedPage, problem::Problem};
 use crate::{
-    dead::{self, DeadLetter},
+    dead::{self, Filter, HeldQueue, Listing, Page},
     operator::Operator,
 };
 
-/// Limit on the letters read, oldest first. A walk holds every letter that it reads.
-const MAX_READ: u64 = 1_000;
-/// Limit on the letters listed, newest first. Counts by kind and reason include the others.
-const MAX_LISTED: usize = 200;
-/// How long a result is served again.
-const MAX_AGE: Duration = Duration::from_secs(5);
+/// Limit on the letters read. A queue is read from its oldest letter on, and a walk holds every letter that it reads.
+const MAX_READ: u64 = 100_000;
+/// Letters of a page.
+const PAGE_SIZE: usize = 100;
+/// The last page: the letters of all pages up to the requested one are in memory while the queue is read.
+const MAX_PAGE: usize = 100;
+/// How long a page is served again at least.
+const MIN_AGE: Duration = Duration::from_secs(5);
+/// The same in durations of the walk that read it, so that a long queue is held for a small part of the time.
+const AGE_IN_WALKS: u32 = 10;
 
-/// The letters by kind and reason, and the newest ones without their payloads.
-pub(super) async fn list(State(app): App) -> Result<Json<Value>, Problem> {
-    let mut last = app.dead_letters.lock().await;
-    if let Some((at, list)) = &*last
-        && at.elapsed() < MAX_AGE
-    {
-        return Ok(Json(list.clone()));
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListQuery {
+    /// Counted from 1; page 1 has the newest letters.
+    page: Option<usize>,
+}
+
+/// The letters by kind and reason, and a page of them without their payloads, newest first.
+pub(super) async fn list(
+    State(app): App,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let refused = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
+    let Query(ListQuery { page }) = query.map_err(|error| refused(error.body_text()))?;
+    let number = page.unwrap_or(1);
+    if !(1..=MAX_PAGE).contains(&number) {
+        return Err(refused(format!("page = {number} is refused: expected 1 to {MAX_PAGE}")));
     }
-    let list = read(app.operator()).await?;
-    *last = Some((Instant::now(), list.clone()));
+    let mut last = app.dead_letters.lock().await;
+    if let Some(page) = &*last
+        && page.number == number
+        && Instant::now() < page.until
+    {
+        return Ok(Json(page.list.clone()));
+    }
+    let started = Instant::now();
+    let list = read(app.operator(), Page { number, size: PAGE_SIZE }).await?;
+    let until = Instant::now() + MIN_AGE.max(started.elapsed() * AGE_IN_WALKS);
+    *last = Some(ListedPage { number, until, list: list.clone() });
     Ok(Json(list))
 }
 
-async fn read(operator: &Operator) -> Result<Value, Failure> {
-    let keep = |letter: DeadLetter, _| Some(letter);
-    let (mut letters, read) = dead::read(operator, MAX_READ, &ProgressBar::hidden(), keep).await?;
-    let groups: Vec<_> = dead::counts(&letters)
-        .into_iter()
-        .map(|((kind, reason), count)| json!({ "kind": kind, "reason": reason, "count": count }))
-        .collect();
-    letters.sort_by_key(|letter| Reverse(letter.died_at));
-    letters.truncate(MAX_LISTED);
+async fn read(operator: &Operator, page: Page) -> Result<Value, Failure> {
+    let (all, hidden) = (Filter::default(), ProgressBar::hidden());
+    let mut listing = Listing::new(page);
+    let add = |letter, _| listing.add(letter);
+    let read = dead::read(operator, HeldQueue::Dead, &all, MAX_READ, &hidden, add).await?;
+    let group = |(kind, reason, count)| json!({ "kind": kind, "reason": reason, "count": count });
     Ok(json!({
         "at": epoch_ms(SystemTime::now()),
         "read": read,
         "more": read >= MAX_READ,
-        "groups": groups,
-        "letters": letters,
+        "page": page.number,
+        "pages": listing.pages().min(MAX_PAGE as u64),
+        "groups": listing.groups().map(group).collect::<Vec<_>>(),
+        "ungrouped": listing.ungrouped(),
+        "letters": listing.newest_first().collect::<Vec<_>>(),
     }))
 }

@@ -7,19 +7,17 @@ use axum::{
     response::sse::{Event, KeepAlive, Sse},
 };
 use futures_util::{Stream, StreamExt};
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::IntervalStream;
 
 use super::app_state::App;
+use crate::ticks::ticks;
 
 /// Time between two updates, the same as between two heartbeats.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// The current state of the fleet at once, then every update.
 pub(super) async fn events(State(app): App) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let mut tick = interval(INTERVAL);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let states = IntervalStream::new(tick).map(move |_| {
+    let states = IntervalStream::new(ticks(INTERVAL)).map(move |_| {
         let event = Event::default().event("now").retry(Duration::from_secs(1));
         Ok(event.json_data(app.monitor.now()).expect("text and numbers"))
     });

@@ -3,35 +3,45 @@
 use std::sync::Arc;
 
 use garenne_common::telemetry::Metrics;
-use prometheus::{GaugeVec, IntCounter, IntGaugeVec, Opts};
+use prometheus::{
+    IntCounterVec, register_gauge_vec_with_registry, register_int_counter_vec_with_registry,
+    register_int_counter_with_registry, register_int_gauge_vec_with_registry,
+};
 
 use crate::monitor::FleetMonitor;
 
+/// Registers the counter of logins, with the label `result`.
+///
+/// # Errors
+/// It is registered already.
+pub(super) fn logins(metrics: &Metrics) -> prometheus::Result<IntCounterVec> {
+    let help =
+        "Logins to the dashboard by result: success, wrong, limited (the address failed too often), busy.";
+    register_int_counter_vec_with_registry!(
+        "garenne_dashboard_logins_total",
+        help,
+        &["result"],
+        metrics.registry()
+    )
+}
+
 /// Registers the metrics of the fleet. They are read at each scrape. While the queues cannot be read they are
 /// absent, so that an alert on absence fires.
-pub(super) fn register(metrics: &Metrics, monitor: &Arc<FleetMonitor>) {
-    let (valid, once) = ("the metric's name and labels are valid", "each metric is registered once");
+///
+/// # Errors
+/// They are registered already.
+pub(super) fn register(metrics: &Metrics, monitor: &Arc<FleetMonitor>) -> prometheus::Result<()> {
     let registry = metrics.registry();
-    let gauges = |name: &str, help: &str, labels: &[&str]| {
-        let gauges = IntGaugeVec::new(Opts::new(name, help), labels).expect(valid);
-        registry.register(Box::new(gauges.clone())).expect(once);
-        gauges
-    };
-    let messages = gauges(
-        "garenne_queue_messages",
-        "Messages in a queue, as the broker reports them.",
-        &["queue", "state"],
-    );
-    let consumers = gauges("garenne_queue_consumers", "Consumers of a queue.", &["queue"]);
-    let backlog = Opts::new(
-        "garenne_backlog_seconds",
-        "Time for the fleet to work off the lane's backlog; +Inf if no worker has slots for it.",
-    );
-    let backlog = GaugeVec::new(backlog, &["lane"]).expect(valid);
-    let unroutable =
-        IntCounter::new("garenne_unroutable_total", "Messages that no binding matched.").expect(valid);
-    registry.register(Box::new(backlog.clone())).expect(once);
-    registry.register(Box::new(unroutable.clone())).expect(once);
+    let help = "Messages in a queue, as the broker reports them.";
+    let messages =
+        register_int_gauge_vec_with_registry!("garenne_queue_messages", help, &["queue", "state"], registry)?;
+    let help = "Consumers of a queue.";
+    let consumers =
+        register_int_gauge_vec_with_registry!("garenne_queue_consumers", help, &["queue"], registry)?;
+    let help = "Time for the fleet to work off the lane's backlog; +Inf if no worker has slots for it.";
+    let backlog = register_gauge_vec_with_registry!("garenne_backlog_seconds", help, &["lane"], registry)?;
+    let help = "Messages that no binding matched.";
+    let unroutable = register_int_counter_with_registry!("garenne_unroutable_total", help, registry)?;
     let monitor = Arc::clone(monitor);
     metrics.before_encode(move || {
         messages.reset();
@@ -59,4 +69,5 @@ pub(super) fn register(metrics: &Metrics, monitor: &Arc<FleetMonitor>) {
             }
         }
     });
+    Ok(())
 }

@@ -20,7 +20,6 @@ impl Problem {
         Self { status, detail: detail.into() }
     }
 
-    #[cfg(test)]
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }

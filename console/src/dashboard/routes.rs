@@ -5,22 +5,27 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Path, Query, Request, State, rejection::QueryRejection},
-    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use garenne_common::telemetry::admin::own_hosts_only;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    actions,
+    access::Credentials,
+    actions, alarms,
     app_state::{App, AppState},
     dead_letters, feed, page,
     problem::Problem,
-    session::same_site,
+    read_api,
 };
-use crate::scale::{self, Goal};
+use crate::{
+    accounts::Role,
+    scale::{self, Goal},
+};
 
 /// The page loads nothing from other hosts, runs no inline script, and cannot be framed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -30,30 +35,41 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const MAX_BODY: usize = 16 * 1024;
 
 pub(super) fn router(app: Arc<AppState>) -> Router {
-    let changes = Router::new()
-        .route("/api/logout", post(logout))
+    let commands = Router::new()
         .route("/api/tasks/stop", post(actions::stop_task))
         .route("/api/workers/{worker}/{command}", post(actions::worker))
         .route("/api/groups/{group}/{command}", post(actions::group))
         .route("/api/dead/replay", post(actions::replay))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), logged_in));
-    Router::new()
-        .route("/", get(page::index))
-        .route("/{file}", get(page::file))
-        .route("/livez", get(async || "ok\n"))
-        .route("/metrics", get(metrics))
-        .route("/scale/{lane}", get(replicas))
+        .route("/api/alarms/{alarm}/{command}", post(alarms::change))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), commanding));
+    let views = Router::new()
+        .route("/v1/devices", get(read_api::devices))
+        .route("/v1/readings", get(read_api::readings))
         .route("/api/now", get(async |State(app): App| Json(app.monitor.now())))
         .route("/api/history", get(async |State(app): App| Json(app.monitor.history())))
         .route("/api/events", get(feed::events))
         .route("/api/dead", get(dead_letters::list))
+        .route("/api/alarms", get(alarms::list))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), viewing));
+    // Without a login: files that everybody may have, and numbers for machines, which cannot log in.
+    let open = Router::new()
+        .route("/", get(page::index))
+        .route("/{file}", get(page::file))
+        .route("/devices", get(page::devices))
+        .route("/livez", get(async || "ok\n"))
+        .route("/metrics", get(metrics))
+        .route("/scale/{lane}", get(replicas))
         .route("/api/session", get(session))
         .route("/api/login", post(login))
-        .merge(changes)
+        .route("/api/logout", post(logout));
+    let router = open
+        .merge(views)
+        .merge(commands)
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::map_response(secured))
-        .with_state(app)
+        .with_state(Arc::clone(&app));
+    own_hosts_only(router, app.operator().settings.common.allowed_hosts.clone())
 }
 
 async fn secured(mut response: Response) -> Response {
@@ -71,29 +87,38 @@ async fn secured(mut response: Response) -> Response {
     response
 }
 
-async fn logged_in(State(app): App, request: Request, next: Next) -> Result<Response, Problem> {
-    app.sessions.check(request.headers())?;
+async fn viewing(State(app): App, request: Request, next: Next) -> Result<Response, Problem> {
+    app.access.may_view(request.extensions(), request.headers())?;
     Ok(next.run(request).await)
 }
 
-#[derive(Deserialize)]
-struct Login {
-    token: String,
+/// Passes on who gives the command.
+async fn commanding(State(app): App, mut request: Request, next: Next) -> Result<Response, Problem> {
+    let requester = app.access.may_act(Role::Operator, request.extensions(), request.headers())?;
+    request.extensions_mut().insert(requester);
+    Ok(next.run(request).await)
 }
 
-async fn login(State(app): App, headers: HeaderMap, Json(given): Json<Login>) -> Result<Response, Problem> {
-    same_site(&headers)?;
-    let cookie = app.sessions.login(given.token.trim())?;
-    tracing::info!("login to the dashboard");
+async fn login(
+    State(app): App,
+    extensions: Extensions,
+    headers: HeaderMap,
+    Json(given): Json<Credentials>,
+) -> Result<Response, Problem> {
+    let cookie = app.access.login(&extensions, &headers, given).await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
-async fn logout(State(app): App, headers: HeaderMap) -> Response {
-    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, app.sessions.logout(&headers))]).into_response()
+async fn logout(State(app): App, extensions: Extensions, headers: HeaderMap) -> Result<Response, Problem> {
+    app.access.may_act(Role::Viewer, &extensions, &headers)?;
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, app.access.logout(&headers))]).into_response())
 }
 
-async fn session(State(app): App, headers: HeaderMap) -> Json<Value> {
-    Json(json!({ "possible": app.sessions.possible(), "csrf": app.sessions.csrf(&headers) }))
+async fn session(State(app): App, extensions: Extensions, headers: HeaderMap) -> Response {
+    match app.access.session(&extensions, &headers) {
+        (session, Some(cookie)) => ([(header::SET_COOKIE, cookie)], Json(session)).into_response(),
+        (session, None) => Json(session).into_response(),
+    }
 }
 
 async fn metrics(State(app): App) -> impl IntoResponse {

@@ -1,16 +1,20 @@
 //! The command line of `garenne dead`.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use garenne_common::exit::{Exit, Failure};
+use serde_json::{Value, json};
 
-use super::filter::{Filter, FilterArgs};
+use super::{filter::Filter, held_queue::HeldQueue, listing::Page, view::DEFAULT_LIMIT};
 
 /// `garenne dead …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum DeadVerb {
-    /// List dead letters, newest last, with counts by kind and reason
+    /// List the newest dead letters, newest last, with counts by kind and reason
     #[command(after_help = "Examples:\n  garenne dead list\n  \
-                            garenne dead list --kind 'reading.#' --reason conflict --json | jq .error")]
+                            garenne dead list --kind 'reading.#' --reason conflict --json | jq .error\n  \
+                            garenne dead list --limit 100 --page 2")]
     List(ListArgs),
     /// Show dead letters with headers, error and payload
     #[command(after_help = "Example:\n  garenne dead show 0198c5c2-…")]
@@ -41,13 +45,42 @@ pub enum DeadVerb {
 pub struct ListArgs {
     /// Filter.
     #[command(flatten)]
-    pub filter: FilterArgs,
-    /// Print one JSON object per line, for all dead letters unless --limit is given
+    pub filter: Filter,
+    /// Form and size of the list.
+    #[command(flatten)]
+    pub options: ListOptions,
+}
+
+/// Form and size of a list.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ListOptions {
+    /// Print one JSON object per line, for all of them unless --limit is given
     #[arg(long)]
     pub json: bool,
     /// List the newest N only [default: 50]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub limit: Option<usize>,
+    /// Page of N; page 2 has the next older ones [default: 1]
+    #[arg(long, value_name = "PAGE", value_parser = positive)]
+    pub page: Option<usize>,
+}
+
+impl ListOptions {
+    /// The page to list.
+    pub(super) fn page(&self) -> Page {
+        match (self.limit, self.page) {
+            (None, None) if self.json => Page::ALL,
+            (size, number) => Page { number: number.unwrap_or(1), size: size.unwrap_or(DEFAULT_LIMIT) },
+        }
+    }
+}
+
+/// A whole number above 0.
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a whole number from 1".to_owned()),
+        Ok(number) => Ok(number),
+    }
 }
 
 /// `garenne dead show`.
@@ -66,8 +99,29 @@ pub struct ShowArgs {
 pub struct MoveArgs {
     /// Filter.
     #[command(flatten)]
-    pub filter: FilterArgs,
-    /// Every dead letter
+    pub filter: Filter,
+    /// Limits.
+    #[command(flatten)]
+    pub options: MoveOptions,
+}
+
+impl MoveArgs {
+    /// The filter for the selected dead letters.
+    ///
+    /// # Errors
+    /// Nothing is selected, `--all` is combined with a filter, or a reason is unknown.
+    pub fn selection(&self) -> Result<&Filter, Failure> {
+        let flags =
+            "--kind, --exact-kind, --reason, --error, --group, --older-than, --newer-than, --id or --all";
+        self.options.selected(HeldQueue::Dead, &self.filter, flags)?;
+        self.filter.check()
+    }
+}
+
+/// Whether everything is selected, and limits.
+#[derive(Args, Clone, Debug, Default)]
+pub struct MoveOptions {
+    /// Every one
     #[arg(long)]
     pub all: bool,
     /// Show what would be moved, without moving it
@@ -81,19 +135,45 @@ pub struct MoveArgs {
     pub limit: Option<u64>,
 }
 
-impl MoveArgs {
-    /// The filter for the selected dead letters.
+impl MoveOptions {
+    /// The selection as the record of a command names it.
+    pub(super) fn record(&self, filter: &Filter) -> Value {
+        let Filter { kind, exact_kind, reason, error, group, older_than, newer_than, id } = filter;
+        let time = |time: &Option<Duration>| time.map(|time| humantime::format_duration(time).to_string());
+        json!({
+            "all": self.all, "kind": kind, "exact_kind": exact_kind, "reason": reason, "error": error,
+            "group": group, "id": id, "older_than": time(older_than), "newer_than": time(newer_than),
+            "limit": self.limit,
+        })
+    }
+
+    /// Checks that something is selected explicitly. `flags` are those that select.
     ///
     /// # Errors
-    /// Nothing is selected, `--all` is combined with a filter, or a reason is unknown.
-    pub fn selection(&self) -> Result<Filter, Failure> {
-        let problem = match (self.all, self.filter.is_empty()) {
+    /// Nothing is selected, or `--all` is combined with a filter.
+    pub(crate) fn selected(&self, queue: HeldQueue, filter: &Filter, flags: &str) -> Result<(), Failure> {
+        match (self.all, filter.is_empty()) {
             (false, true) => {
-                "no dead letters are selected: set --kind, --reason, --error, --older-than, --newer-than, --id or --all"
+                let problem = format!("no {} are selected: set {flags}", queue.noun());
+                Err(Failure::new(Exit::Usage, problem))
             }
-            (true, false) => "--all cannot be combined with a filter",
-            _ => return self.filter.filter(),
-        };
+            (true, false) => Err(Failure::new(Exit::Usage, "--all cannot be combined with a filter")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that a drop is confirmed.
+    ///
+    /// # Errors
+    /// It is neither confirmed nor a dry run.
+    pub(crate) fn confirmed(&self, queue: HeldQueue, yes: bool) -> Result<(), Failure> {
+        if yes || self.dry_run {
+            return Ok(());
+        }
+        let problem = format!(
+            "drop removes {} permanently: check with --dry-run, then repeat with --yes",
+            queue.noun()
+        );
         Err(Failure::new(Exit::Usage, problem))
     }
 }
@@ -105,18 +185,28 @@ mod tests {
     #[test]
     fn moving_dead_letters_needs_an_explicit_selection() {
         let choice = |all, kind: &[&str]| {
-            let filter =
-                FilterArgs { kind: kind.iter().map(ToString::to_string).collect(), ..FilterArgs::default() };
-            MoveArgs { all, filter, ..MoveArgs::default() }
+            let filter = Filter { kind: kind.iter().map(ToString::to_string).collect(), ..Filter::default() };
+            MoveArgs { filter, options: MoveOptions { all, ..MoveOptions::default() } }
                 .selection()
                 .map(drop)
                 .map_err(|it| (it.exit, it.line))
         };
         assert_eq!(choice(true, &[]), Ok(()));
         assert_eq!(choice(false, &["reading.#"]), Ok(()));
-        let none = "no dead letters are selected: set --kind, --reason, --error, --older-than, --newer-than, --id or --all";
+        let none = "no dead letters are selected: set --kind, --exact-kind, --reason, --error, --group, \
+                    --older-than, --newer-than, --id or --all";
         assert_eq!(choice(false, &[]), Err((Exit::Usage, none.to_owned())));
         let both = "--all cannot be combined with a filter";
         assert_eq!(choice(true, &["reading.#"]), Err((Exit::Usage, both.to_owned())));
+    }
+
+    #[test]
+    fn a_json_list_without_limits_has_everything() {
+        let page = |json, limit, page| ListOptions { json, limit, page }.page();
+        assert_eq!(page(true, None, None), Page::ALL);
+        assert_eq!(page(true, None, Some(3)), Page { number: 3, size: DEFAULT_LIMIT });
+        assert_eq!(page(false, None, None), Page { number: 1, size: DEFAULT_LIMIT });
+        assert_eq!(page(false, Some(7), Some(2)), Page { number: 2, size: 7 });
+        assert_eq!(positive("0").unwrap_err(), "expected a whole number from 1");
     }
 }

@@ -1,4 +1,4 @@
-//! Makes the copy of a dead letter that a replay publishes.
+//! Makes the copy of a dead letter or an unroutable message that a replay publishes.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,10 @@ use garenne_protocol::{
 use lapin::BasicProperties;
 use uuid::Uuid;
 
-use super::dead_letter::{DeadLetter, FIELD_HEADERS};
+use super::{
+    dead_letter::{DeadLetter, FIELD_HEADERS},
+    held_queue::HeldQueue,
+};
 use crate::operator::Operator;
 
 /// Further headers that only workers and this program write. Workers ignore them in messages from the tasks exchange,
@@ -18,12 +21,68 @@ use crate::operator::Operator;
 const WORKER_ONLY: [&str; 5] =
     [header::EXPIRES_AT, header::USER_ID, header::DEPTH, header::PARENT, header::REPLAYED_AT];
 
+/// The copy of a message of `queue`.
+///
+/// # Errors
+/// Why it cannot be published.
+pub(super) fn copy(
+    operator: &Operator,
+    queue: HeldQueue,
+    letter: &DeadLetter,
+    properties: &BasicProperties,
+    body: Vec<u8>,
+) -> Result<Message, String> {
+    match queue {
+        HeldQueue::Dead => task_again(operator, letter, properties, body),
+        HeldQueue::Unroutable => published_again(operator, letter, properties, body),
+    }
+}
+
+/// The message as its publisher sent it, for the tasks exchange. It goes nowhere else: workers trust what comes to a
+/// lane's queue directly.
+///
+/// # Errors
+/// No lane takes its routing key, so that it would return.
+fn published_again(
+    operator: &Operator,
+    message: &DeadLetter,
+    properties: &BasicProperties,
+    body: Vec<u8>,
+) -> Result<Message, String> {
+    let (names, key) = (&operator.names, message.routing_key.clone());
+    if operator.settings.lanes.taking(&key).is_none() {
+        return Err(format!("no lane of the settings (--config) takes the routing key {key:?}"));
+    }
+    let id = properties.message_id().as_ref().map(|id| id.as_str().to_owned());
+    let id = id.unwrap_or_else(|| new_id(properties, &body));
+    let mut copied = without_internal_headers(Copied::verbatim(properties, "", SystemTime::now()));
+    // The delay begins again, so that the task never starts too early.
+    if let Some(delay) = header::get(properties.headers(), header::DELAY_MS) {
+        copied = copied.with(header::DELAY_MS, delay.clone());
+    }
+    let mut properties_again = copied.into_properties().with_message_id(id.into());
+    if let Some(expiration) = properties.expiration() {
+        properties_again = properties_again.with_expiration(expiration.clone());
+    }
+    Ok(Message {
+        target: Target::exchange(names.tasks(), key),
+        properties: properties_again,
+        body: body.into(),
+    })
+}
+
+/// Without the headers that only workers and this program write.
+fn without_internal_headers(copied: Copied) -> Copied {
+    let marks = FIELD_HEADERS.into_iter().chain(WORKER_ONLY).chain([header::NOT_BEFORE]);
+    marks.fold(copied.unmarked(), Copied::without)
+}
+
 /// The task with attempts reset and earlier stop directives overridden, for the queue of its lane. If its lane is
 /// unknown, it goes to the tasks exchange, where it may be unroutable.
 ///
 /// # Errors
 /// Why it cannot be published.
-pub(super) fn copy(
+fn task_again(
     operator: &Operator,
     letter: &DeadLetter,
     properties: &BasicProperties,
@@ -119,7 +178,7 @@ pub(super) fn stable(properties: &BasicProperties) -> String {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::config::Lanes;
+    use garenne_common::config::{Lane, Lanes};
     use garenne_protocol::task::header::long;
     use lapin::types::{AMQPValue, FieldTable};
 
@@ -145,7 +204,7 @@ mod tests {
     fn copied_with(properties: &BasicProperties, settings: ConsoleConfig) -> Result<Message, String> {
         let operator = Operator::new(settings).unwrap();
         let letter = DeadLetter::of("garenne.dead", properties, 2);
-        copy(&operator, &letter, properties, b"{}".to_vec())
+        copy(&operator, HeldQueue::Dead, &letter, properties, b"{}".to_vec())
     }
 
     fn target(properties: &BasicProperties) -> Result<(String, String), String> {
@@ -242,5 +301,40 @@ mod tests {
         assert_ne!(first, again);
         assert_eq!(first[..33], again[..33]);
         assert_ne!(first[..33], other[..33]);
+    }
+
+    #[test]
+    fn an_unroutable_message_is_published_again_as_it_was_sent() {
+        let lanes: Lanes = [("fast".to_owned(), Lane::bound_to(["import.#"]))].into_iter().collect();
+        let operator = Operator::new(ConsoleConfig { lanes, ..ConsoleConfig::default() }).unwrap();
+        let sent = properties(
+            "other.kind",
+            &[
+                ("mine", long("kept")),
+                (header::GROUP, long("import-7")),
+                (header::DELAY_MS, AMQPValue::LongUInt(5)),
+                (header::ATTEMPT, AMQPValue::LongUInt(3)),
+                ("x-death", AMQPValue::FieldArray(Vec::new().into())),
+            ],
+        );
+        let sent = sent.with_expiration("60000".into()).with_user_id("sender".into());
+        let copied = |key: &str| {
+            let message = DeadLetter::unroutable(key, &sent, 2);
+            copy(&operator, HeldQueue::Unroutable, &message, &sent, b"{}".to_vec())
+        };
+        let copy = copied("import.csv").unwrap();
+        let target = (copy.target.exchange.as_str(), copy.target.routing_key.as_str());
+        assert_eq!(target, ("garenne.tasks", "import.csv"));
+        let again = copy.properties;
+        let headers = again.headers().as_ref().unwrap().inner();
+        let names: Vec<_> = headers.keys().map(|name| name.as_str()).collect();
+        assert_eq!(names, ["garenne-delay-ms", "garenne-group", "mine"]);
+        assert_eq!(again.kind().as_ref().unwrap().as_str(), "other.kind");
+        assert_eq!(again.message_id().as_ref().unwrap().as_str(), "7");
+        assert_eq!((again.expiration(), again.user_id()), (&Some("60000".into()), &None));
+        assert_eq!(
+            copied("unbound").unwrap_err(),
+            "no lane of the settings (--config) takes the routing key \"unbound\""
+        );
     }
 }

@@ -1,8 +1,10 @@
 //! The properties of a dead letter.
 
-use garenne_amqp::take_unreadable;
-use garenne_protocol::task::header::{self, integer, text};
-use lapin::{BasicProperties, message::Delivery, types::FieldTable};
+use garenne_protocol::task::header::{self, integer};
+use lapin::{
+    BasicProperties,
+    types::{AMQPValue, FieldTable},
+};
 use serde::{Serialize, Serializer};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -11,6 +13,12 @@ pub(super) const UNKNOWN: &str = "unknown";
 
 /// The broker's own reasons for dead-lettering.
 pub(super) const BROKER_REASONS: [&str; 4] = ["expired", "rejected", "maxlen", "delivery_limit"];
+
+/// The reason of messages in the queue of unroutable messages.
+const UNROUTABLE: &str = "unroutable";
+
+/// Limit on a text of a header, in bytes. Workers write shorter ones; another publisher could fill the memory of a list.
+const MAX_TEXT: usize = 1_000;
 
 /// The headers that [`DeadLetter`] has as fields.
 pub(super) const FIELD_HEADERS: [&str; 7] = [
@@ -23,14 +31,14 @@ pub(super) const FIELD_HEADERS: [&str; 7] = [
     header::ATTEMPT,
 ];
 
-/// One dead letter, without its headers and payload to save memory.
+/// One message of a queue that waits for an operator, without its headers and payload to save memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeadLetter {
     /// The task's id, if it has one.
     pub id: Option<String>,
     /// The kind: the property `type`, else the first routing key.
     pub kind: String,
-    /// The broker's reason if it has dead-lettered the message, else the header `garenne-reason`.
+    /// The broker's reason if it has dead-lettered the message, else the header `garenne-reason`, or `unroutable`.
     pub reason: String,
     /// Whether the broker itself dead-lettered it.
     pub by_broker: bool,
@@ -42,13 +50,19 @@ pub struct DeadLetter {
     pub lane: Option<String>,
     /// The queue that the broker dead-lettered it from.
     pub queue: Option<String>,
-    /// Number of attempts.
+    /// The task's group.
+    pub group: Option<String>,
+    /// The routing key in the queue; that of the original message only if it was unroutable.
+    #[serde(skip)]
+    pub routing_key: String,
+    /// Number of attempts, including the last one.
     #[serde(rename = "attempts")]
     pub attempt: i64,
-    /// Time of its first failure, milliseconds since 1970.
+    /// When a worker first received it, milliseconds since 1970.
     #[serde(serialize_with = "as_rfc3339")]
     pub first_seen: Option<i64>,
-    /// Time of its dead-lettering, milliseconds since 1970.
+    /// Time of its dead-lettering, milliseconds since 1970. Of an unroutable message, the time of its publication, if
+    /// its publisher wrote one.
     #[serde(serialize_with = "as_rfc3339")]
     pub died_at: Option<i64>,
     /// Size of the payload.
@@ -56,13 +70,27 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// Reads a dead letter. Missing and malformed fields are left out, because any message can be dead-lettered.
-    pub fn read(delivery: &Delivery) -> Self {
-        let mut properties = delivery.properties.clone();
-        let unreadable = take_unreadable(&mut properties);
-        let letter = Self::of(delivery.routing_key.as_str(), &properties, delivery.data.len());
-        let problem = unreadable.map(|problem| format!("the message cannot be read: {problem}"));
-        Self { error: letter.error.or(problem), ..letter }
+    /// Reads a message that no binding matched. No worker and no broker has written headers.
+    pub(super) fn unroutable(routing_key: &str, properties: &BasicProperties, bytes: usize) -> Self {
+        let headers = properties.headers();
+        let seconds = || properties.timestamp().and_then(|at| i64::try_from(at).ok()?.checked_mul(1_000));
+        let kind = properties.kind().as_ref().map(|kind| kind.as_str());
+        Self {
+            id: properties.message_id().as_ref().map(|id| id.as_str().to_owned()),
+            kind: kind.unwrap_or(routing_key).to_owned(),
+            reason: UNROUTABLE.to_owned(),
+            by_broker: true,
+            error: None,
+            worker: None,
+            lane: None,
+            queue: None,
+            group: header::get(headers, header::GROUP).and_then(text),
+            routing_key: routing_key.to_owned(),
+            attempt: 0,
+            first_seen: None,
+            died_at: header::get(headers, header::PUBLISHED_AT).and_then(integer).or_else(seconds),
+            bytes,
+        }
     }
 
     pub(super) fn of(routing_key: &str, properties: &BasicProperties, bytes: usize) -> Self {
@@ -96,6 +124,8 @@ impl DeadLetter {
             worker: of_worker(header::WORKER),
             lane: word(header::LANE),
             queue: word("x-first-death-queue").or_else(|| death_text("queue")),
+            group: word(header::GROUP),
+            routing_key: routing_key.to_owned(),
             attempt: number(header::ATTEMPT).unwrap_or(0),
             first_seen: number(header::FIRST_SEEN),
             died_at: if of_broker.is_some() { death_time.or(given_time) } else { given_time.or(death_time) },
@@ -112,6 +142,13 @@ pub(super) fn rfc3339(ms: i64) -> Option<String> {
 
 fn as_rfc3339<S: Serializer>(ms: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
     ms.and_then(rfc3339).serialize(serializer)
+}
+
+/// A text of at most [`MAX_TEXT`] bytes.
+fn text(value: &AMQPValue) -> Option<String> {
+    let mut text = header::text(value)?;
+    text.truncate(text.floor_char_boundary(MAX_TEXT));
+    Some(text)
 }
 
 /// The newest entry of `x-death`.

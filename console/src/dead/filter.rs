@@ -17,10 +17,16 @@ use crate::args::duration;
 
 /// Conditions on dead letters. All of them must hold; of a repeated one, any value.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-pub struct FilterArgs {
+pub struct Filter {
     /// Kind, or a binding pattern such as `reading.#`; repeatable
     #[arg(long, value_name = "KIND")]
     pub kind: Vec<String>,
+    /// Exactly this kind, even if it looks like a pattern: publishers choose kinds
+    #[arg(long, value_name = "KIND")]
+    pub exact_kind: Option<String>,
+    /// Group of the task; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub group: Vec<String>,
     /// Reason, such as attempts-exhausted, conflict, or a reason of the broker; repeatable
     #[arg(long, value_name = "REASON")]
     pub reason: Vec<String>,
@@ -38,57 +44,36 @@ pub struct FilterArgs {
     pub id: Vec<String>,
 }
 
-impl FilterArgs {
+impl Filter {
     /// Whether there is no condition, so that every dead letter matches.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The filter with these conditions.
+    /// Checks the reasons. Returns the filter itself.
     ///
     /// # Errors
     /// A reason that no dead letter can have.
-    pub fn filter(&self) -> Result<Filter, Failure> {
+    pub fn check(&self) -> Result<&Self, Failure> {
         let known = DeadReason::ALL.iter().map(|reason| reason.as_str());
         let known: BTreeSet<&str> = known.chain(BROKER_REASONS).chain([UNKNOWN]).collect();
-        if let Some(given) = self.reason.iter().find(|reason| !known.contains(reason.as_str())) {
-            let known = known.into_iter().collect::<Vec<_>>().join(", ");
-            let problem = format!("unknown reason {given:?}; expected one of {known}");
-            return Err(Failure::new(Exit::Usage, problem));
-        }
-        Ok(Filter { conditions: self.clone(), exact_kind: None })
-    }
-}
-
-/// Conditions with known reasons, and a kind that is not a pattern.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    conditions: FilterArgs,
-    exact_kind: Option<String>,
-}
-
-impl Filter {
-    /// Matches these task ids only.
-    pub fn of_ids(ids: &[String]) -> Self {
-        let conditions = FilterArgs { id: ids.to_vec(), ..FilterArgs::default() };
-        Self { conditions, exact_kind: None }
-    }
-
-    /// Matches this exact kind only, if one is given. Publishers choose kinds, so that one may look like a pattern.
-    #[must_use]
-    pub fn of_kind(self, kind: Option<String>) -> Self {
-        Self { exact_kind: kind, ..self }
+        let Some(given) = self.reason.iter().find(|reason| !known.contains(reason.as_str())) else {
+            return Ok(self);
+        };
+        let known = known.into_iter().collect::<Vec<_>>().join(", ");
+        Err(Failure::new(Exit::Usage, format!("unknown reason {given:?}; expected one of {known}")))
     }
 
     /// Whether a dead letter meets every condition at `now`. One without a time never meets a condition on its age.
     pub fn matches(&self, letter: &DeadLetter, now: SystemTime) -> bool {
-        let FilterArgs { kind, reason, older_than, newer_than, error, id } = &self.conditions;
+        let Self { kind, exact_kind, group, reason, older_than, newer_than, error, id } = self;
         let age = letter
             .died_at
             .map(|at| Duration::from_millis(epoch_ms(now).saturating_sub(at).max(0).unsigned_abs()));
         let contains = |error: &str, text: &str| error.to_lowercase().contains(&text.to_lowercase());
         (kind.is_empty() || kind.iter().any(|pattern| matches_binding(pattern, &letter.kind)))
-            && self.exact_kind.as_ref().is_none_or(|kind| *kind == letter.kind)
+            && exact_kind.as_ref().is_none_or(|kind| *kind == letter.kind)
+            && (group.is_empty() || letter.group.as_ref().is_some_and(|it| is_among(group, it)))
             && (reason.is_empty() || reason.contains(&letter.reason))
             && (id.is_empty() || letter.id.as_ref().is_some_and(|it| is_among(id, it)))
             && older_than.is_none_or(|span| age.is_some_and(|age| age >= span))
@@ -99,7 +84,7 @@ impl Filter {
     }
 }
 
-/// Compares an id exactly and as displayed: hidden characters are hard to type.
+/// Compares an id or a group exactly and as displayed: hidden characters are hard to type.
 fn is_among(given: &[String], id: &str) -> bool {
     let shown = printable(id);
     given.iter().any(|given| *given == id || *given == shown)
@@ -114,16 +99,17 @@ mod tests {
 
     use super::{super::dead_letter::tests::letter, *};
 
-    fn matches(args: FilterArgs) -> bool {
+    fn matches(args: Filter) -> bool {
         let letter = letter(
             "reading.process",
             &[
                 (header::REASON, long("conflict")),
                 (header::ERROR, long("Value 3 is stored, 4 came")),
+                (header::GROUP, long("import-7")),
                 (header::DIED_AT, AMQPValue::LongLongInt(1_000_000)),
             ],
         );
-        args.filter().unwrap().matches(&letter, UNIX_EPOCH + Duration::from_secs(1_060))
+        args.check().unwrap().matches(&letter, UNIX_EPOCH + Duration::from_secs(1_060))
     }
 
     #[test]
@@ -131,37 +117,40 @@ mod tests {
         let text = |text: &str| vec![text.to_owned()];
         let minute = Some(Duration::from_secs(60));
         let more = Some(Duration::from_secs(61));
-        assert!(matches(FilterArgs::default()));
-        assert!(matches(FilterArgs {
+        assert!(matches(Filter::default()));
+        assert!(matches(Filter {
             kind: text("reading.#"),
             reason: text("conflict"),
             older_than: minute,
             newer_than: minute,
             error: Some("VALUE 3".into()),
             id: text("7"),
+            exact_kind: Some("reading.process".into()),
+            group: text("import-7"),
         }));
-        assert!(!matches(FilterArgs { kind: text("window.#"), ..FilterArgs::default() }));
-        assert!(!matches(FilterArgs { reason: text("poison"), ..FilterArgs::default() }));
-        assert!(!matches(FilterArgs { older_than: more, ..FilterArgs::default() }));
-        assert!(!matches(FilterArgs { error: Some("timeout".into()), ..FilterArgs::default() }));
-        assert!(!matches(FilterArgs { id: text("8"), ..FilterArgs::default() }));
-        assert!(!matches(FilterArgs { newer_than: Some(Duration::from_secs(59)), ..FilterArgs::default() }));
+        assert!(!matches(Filter { group: text("import-8"), ..Filter::default() }));
+        assert!(!matches(Filter { kind: text("window.#"), ..Filter::default() }));
+        assert!(!matches(Filter { reason: text("poison"), ..Filter::default() }));
+        assert!(!matches(Filter { older_than: more, ..Filter::default() }));
+        assert!(!matches(Filter { error: Some("timeout".into()), ..Filter::default() }));
+        assert!(!matches(Filter { id: text("8"), ..Filter::default() }));
+        assert!(!matches(Filter { newer_than: Some(Duration::from_secs(59)), ..Filter::default() }));
     }
 
     #[test]
     fn an_unknown_reason_is_refused() {
-        let args = FilterArgs { reason: vec!["conflicts".into()], ..FilterArgs::default() };
+        let args = Filter { reason: vec!["conflicts".into()], ..Filter::default() };
         assert_eq!(
-            args.filter().unwrap_err().to_string(),
+            args.check().unwrap_err().to_string(),
             "unknown reason \"conflicts\"; expected one of attempts-exhausted, conflict, delivery_limit, \
              expired, invalid-payload, malformed, maxlen, poison, rejected, stopped, too-large, unknown, unknown-kind"
         );
     }
 
     #[test]
-    fn of_kind_matches_a_kind_that_looks_like_a_pattern_exactly() {
-        let is_taken =
-            |kind: &str| Filter::default().of_kind(Some("#".into())).matches(&letter(kind, &[]), UNIX_EPOCH);
+    fn an_exact_kind_that_looks_like_a_pattern_is_none() {
+        let filter = Filter { exact_kind: Some("#".into()), ..Filter::default() };
+        let is_taken = |kind: &str| filter.matches(&letter(kind, &[]), UNIX_EPOCH);
         assert!(is_taken("#"));
         assert!(!is_taken("reading.process"));
     }
@@ -171,7 +160,8 @@ mod tests {
         let mut foreign = letter("k", &[]);
         foreign.id = Some("a\u{1b}[2J\u{202e}".into());
         for (given, taken) in [("a\u{1b}[2J\u{202e}", true), (r"a\u{1b}[2J\u{202e}", true), ("a", false)] {
-            assert_eq!(Filter::of_ids(&[given.to_owned()]).matches(&foreign, UNIX_EPOCH), taken, "{given}");
+            let filter = Filter { id: vec![given.to_owned()], ..Filter::default() };
+            assert_eq!(filter.matches(&foreign, UNIX_EPOCH), taken, "{given}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Replays or drops dead letters.
+//! Replays or drops dead letters and unroutable messages.
 //!
 //! A dead letter is removed after the broker has confirmed its copy. Several can be equal in every property:
 //! messages without an id that the broker dead-letters within one second. Therefore each is moved by its delivery
@@ -8,6 +8,7 @@
 
 use std::{
     collections::HashSet,
+    convert::Infallible,
     hash::{BuildHasher, RandomState},
     mem,
     time::{Duration, SystemTime},
@@ -18,17 +19,18 @@ use garenne_amqp::{PublishError, Publisher, PublisherConfig};
 use garenne_common::exit::{Exit, Failure};
 use indicatif::ProgressBar;
 use lapin::{Connection, message::Delivery};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, Interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     copy::{copy, stable},
     dead_letter::DeadLetter,
     filter::Filter,
+    held_queue::HeldQueue,
     queue_walk::QueueWalk,
     report::{MoveReport, Multiset, name},
 };
-use crate::{interrupt::Interrupts, operator::Operator, progress, queues::QueueInspector};
+use crate::{interrupt::Interrupts, operator::Operator, progress, queues::QueueInspector, ticks::ticks};
 
 /// Unconfirmed copies at once. This many tasks at most exist twice after the console was killed.
 const MAX_IN_FLIGHT: usize = 500;
@@ -58,11 +60,13 @@ impl MoveAction {
     }
 }
 
-/// Moves the dead letters that match a filter.
+/// Moves the messages of a queue that match a filter.
 pub struct Mover<'o> {
     /// The fleet.
     pub operator: &'o Operator,
-    /// Selects the dead letters.
+    /// The queue.
+    pub queue: HeldQueue,
+    /// Selects the messages.
     pub filter: Filter,
     /// What to do with them.
     pub action: MoveAction,
@@ -92,16 +96,13 @@ struct Run<'m> {
     todo: Option<Multiset>,
     /// What the current walk leaves for the next one.
     later: Multiset,
-    /// A moved dead letter that the end of a walk requeued, so that the next walk must remove it.
-    owed: Option<u64>,
-    /// The last dead letter that the current walk removed.
-    last_removed: Option<u64>,
     /// Unconfirmed copies of the current walk.
     copies: FuturesUnordered<BoxFuture<'static, SentCopy>>,
     /// Their ids. Two copies with one id are never in flight at once, because a returned message is matched by its
     /// id.
     in_flight: HashSet<String>,
-    next_at: Instant,
+    /// Ticks at the rate limit, if there is one.
+    pace: Option<Interval>,
     hasher: RandomState,
     bar: ProgressBar,
 }
@@ -109,7 +110,6 @@ struct Run<'m> {
 /// A published copy and its confirm.
 struct SentCopy {
     tag: u64,
-    identity: u64,
     id: String,
     name: String,
     to_lane: bool,
@@ -131,9 +131,18 @@ enum WalkEnd {
 
 impl<'o> Mover<'o> {
     /// A mover without limits.
-    pub fn new(operator: &'o Operator, filter: Filter, action: MoveAction) -> Self {
+    pub fn new(operator: &'o Operator, queue: HeldQueue, filter: Filter, action: MoveAction) -> Self {
         let hold = Duration::from_secs(600);
-        Self { operator, filter, action, limit: None, rate: None, hold, stop: CancellationToken::new() }
+        Self {
+            operator,
+            queue,
+            filter,
+            action,
+            limit: None,
+            rate: None,
+            hold,
+            stop: CancellationToken::new(),
+        }
     }
 
     /// Moves the dead letters.
@@ -166,7 +175,8 @@ impl<'o> Mover<'o> {
     /// Waits until the queue has no other consumer, or the timeout.
     async fn wait_for_others(&self, connection: &Connection) -> Result<(), Failure> {
         let (mut inspector, deadline) = (QueueInspector::new(connection), Instant::now() + OTHERS_TIMEOUT);
-        while inspector.depth(&self.operator.names.dead()).await?.consumers > 0 && Instant::now() < deadline {
+        let queue = self.queue.name(&self.operator.names);
+        while inspector.depth(&queue).await?.consumers > 0 && Instant::now() < deadline {
             sleep(POLL_INTERVAL).await;
         }
         Ok(())
@@ -184,19 +194,18 @@ impl<'m> Run<'m> {
             present: 0,
             todo: None,
             later: Multiset::default(),
-            owed: None,
-            last_removed: None,
             copies: FuturesUnordered::new(),
             in_flight: HashSet::new(),
-            next_at: Instant::now(),
+            pace: mover.rate.map(|rate| ticks(Duration::from_secs(1) / rate)),
             hasher: RandomState::new(),
-            bar: progress::bar(0, mover.action.done()),
+            bar: progress::bar(mover.action.done()),
         }
     }
 
     /// One walk over the queue. Returns whether it was the last one.
     async fn pass(&mut self, connection: &Connection) -> Result<bool, Failure> {
-        let mut walk = QueueWalk::start(connection, &self.mover.operator.names.dead(), u64::MAX).await?;
+        let queue = self.mover.queue.name(&self.mover.operator.names);
+        let mut walk = QueueWalk::start(connection, &queue, u64::MAX).await?;
         if self.todo.is_none() {
             self.present = walk.total();
             self.bar.set_length(walk.total());
@@ -213,12 +222,10 @@ impl<'m> Run<'m> {
             WalkEnd::Stopped => self.moved.interrupted = true,
             WalkEnd::Limit => {}
         }
-        let finished = walk.finish().await?;
-        self.owed = self.last_removed.take().filter(|_| finished.last_requeued);
+        let ready = walk.finish().await?;
         let expected = self.present.saturating_sub(self.moved.moved + self.moved.missed);
-        self.moved.arrived = finished.ready.saturating_sub(expected);
-        let todo = self.todo.insert(mem::take(&mut self.later));
-        Ok(self.owed.is_none() && todo.is_empty())
+        self.moved.arrived = ready.saturating_sub(expected);
+        Ok(self.todo.insert(mem::take(&mut self.later)).is_empty())
     }
 
     /// Reads messages until the walk ends. After the first walk, only what an earlier one left is moved.
@@ -227,27 +234,22 @@ impl<'m> Run<'m> {
         let hold_until = Instant::now() + mover.hold;
         let (mut end, begun_before) = (WalkEnd::Complete, self.begun);
         loop {
-            let idle = self.todo.as_ref().is_some_and(Multiset::is_empty);
-            if idle && self.owed.is_none() {
+            if self.todo.as_ref().is_some_and(Multiset::is_empty) {
                 return Ok(end);
             }
             let next = tokio::select! {
                 biased;
-                () = mover.stop.cancelled(), if !idle => return Ok(WalkEnd::Stopped),
+                () = mover.stop.cancelled() => return Ok(WalkEnd::Stopped),
                 next = walk.next() => next?,
             };
             let Some(delivery) = next else { return Ok(end) };
             self.moved.read = self.moved.read.max(walk.read().min(self.present));
             self.bar.set_position(walk.read());
-            let letter = DeadLetter::read(&delivery);
+            let letter = mover.queue.read(&delivery);
             if !mover.filter.matches(&letter, self.started) {
                 continue;
             }
             let identity = self.identity(&delivery);
-            if self.owed.take_if(|owed| *owed == identity).is_some() {
-                self.remove(walk, delivery.delivery_tag, identity).await?;
-                continue;
-            }
             if self.todo.as_mut().is_some_and(|todo| !todo.take(identity)) {
                 continue;
             }
@@ -264,9 +266,9 @@ impl<'m> Run<'m> {
             }
             self.begun += 1;
             match self.publisher.clone() {
-                Some(publisher) => self.send(walk, &publisher, &letter, delivery, identity).await?,
+                Some(publisher) => self.send(walk, &publisher, &letter, delivery).await?,
                 None => {
-                    self.remove(walk, delivery.delivery_tag, identity).await?;
+                    walk.remove(delivery.delivery_tag).await?;
                     self.moved.moved += 1;
                 }
             }
@@ -275,14 +277,8 @@ impl<'m> Run<'m> {
 
     /// Waits for the rate limit. Returns false if the run was cancelled.
     async fn pace(&mut self) -> bool {
-        let Some(rate) = self.mover.rate else { return true };
-        tokio::select! {
-            biased;
-            () = self.mover.stop.cancelled() => return false,
-            () = sleep_until(self.next_at) => {}
-        }
-        self.next_at = self.next_at.max(Instant::now()) + Duration::from_secs(1) / rate;
-        true
+        let Some(pace) = &mut self.pace else { return true };
+        self.mover.stop.run_until_cancelled(pace.tick()).await.is_some()
     }
 
     /// Publishes a copy and settles copies that were confirmed in the meantime.
@@ -292,10 +288,10 @@ impl<'m> Run<'m> {
         publisher: &Publisher,
         letter: &DeadLetter,
         delivery: Delivery,
-        identity: u64,
     ) -> Result<(), Failure> {
         let (tag, name) = (delivery.delivery_tag, name(letter));
-        let made = copy(self.mover.operator, letter, &delivery.properties, delivery.data);
+        let Mover { operator, queue, .. } = self.mover;
+        let made = copy(operator, *queue, letter, &delivery.properties, delivery.data);
         let message = match made {
             Ok(made) => made,
             Err(why) => {
@@ -303,7 +299,8 @@ impl<'m> Run<'m> {
                 return Ok(());
             }
         };
-        let to_lane = message.target.exchange != self.mover.operator.names.tasks();
+        // An unroutable message came from the exchange.
+        let to_lane = *queue == HeldQueue::Unroutable || message.target.exchange != operator.names.tasks();
         let id = message.properties.message_id().as_ref().map_or_else(String::new, ToString::to_string);
         while self.copies.len() >= MAX_IN_FLIGHT || self.in_flight.contains(&id) {
             let Some(sent) = self.copies.next().await else { break };
@@ -313,8 +310,7 @@ impl<'m> Run<'m> {
             Ok(pending) => {
                 self.in_flight.insert(id.clone());
                 let confirmed = pending.confirmed();
-                let sent =
-                    async move { SentCopy { tag, identity, id, name, to_lane, confirmed: confirmed.await } };
+                let sent = async move { SentCopy { tag, id, name, to_lane, confirmed: confirmed.await } };
                 self.copies.push(sent.boxed());
             }
             Err(error) => self.moved.failed(error.to_string(), name),
@@ -329,19 +325,13 @@ impl<'m> Run<'m> {
     async fn settle(&mut self, walk: &mut QueueWalk<'_>, sent: SentCopy) -> Result<(), Failure> {
         match sent.confirmed {
             Ok(()) => {
-                self.remove(walk, sent.tag, sent.identity).await?;
+                walk.remove(sent.tag).await?;
                 self.moved.moved += 1;
                 self.moved.without_lane += u64::from(!sent.to_lane);
             }
             Err(error) => self.moved.failed(error.to_string(), sent.name),
         }
         self.in_flight.remove(&sent.id);
-        Ok(())
-    }
-
-    async fn remove(&mut self, walk: &mut QueueWalk<'_>, tag: u64, identity: u64) -> Result<(), Failure> {
-        walk.remove(tag).await?;
-        self.last_removed = Some(identity);
         Ok(())
     }
 
@@ -357,7 +347,8 @@ impl<'m> Run<'m> {
         let doubt = match self.in_flight.len() {
             0 => String::new(),
             n => format!(
-                "; up to {n} more may be {done} although their dead letters remain, under the same ids"
+                "; up to {n} more may be {done} although they remain among the {}, under the same ids",
+                self.mover.queue.noun()
             ),
         };
         Failure::new(failure.exit, format_args!("{failure}; {} {done} before{doubt}", self.moved.moved))
@@ -365,17 +356,16 @@ impl<'m> Run<'m> {
 }
 
 /// Waits for two signals: the first one lets the run complete what is in flight, the second one ends it.
-pub(super) async fn interrupted_twice(stop: &CancellationToken) -> Failure {
-    let mut interrupts = match Interrupts::catch() {
-        Ok(interrupts) => interrupts,
-        Err(failure) => return failure,
-    };
+pub(super) async fn interrupted_twice(
+    queue: HeldQueue,
+    stop: &CancellationToken,
+) -> Result<Infallible, Failure> {
+    let mut interrupts = Interrupts::catch()?;
     for _ in 0..2 {
         interrupts.recv().await;
         stop.cancel();
     }
-    Failure::new(
-        Exit::Interrupted,
-        "interrupted twice: dead letters with unconfirmed copies remain in the queue",
-    )
+    let noun = queue.noun();
+    let problem = format!("interrupted twice: {noun} with unconfirmed copies remain in the queue");
+    Err(Failure::new(Exit::Interrupted, problem))
 }

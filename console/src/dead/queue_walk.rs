@@ -6,17 +6,20 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use garenne_common::exit::{Exit, Failure};
 use lapin::{
     Channel, Connection, Consumer,
     message::Delivery,
-    options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions},
+    options::{
+        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions,
+        BasicQosOptions,
+    },
     types::FieldTable,
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::queues::{InspectError, QueueInspector};
+use crate::queues::{QueueInspector, failure};
 
 /// A prefetch has 16 bits. A longer queue needs further consumers on the same channel.
 const MAX_PREFETCH: u64 = 60_000;
@@ -27,19 +30,8 @@ const STUCK_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long to wait until requeued messages are visible in the queue. A broker with a busy disk was observed to take
 /// more than ten seconds.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Up to this number of acks, the broker's channel applies all of them before it closes.
-const MAX_UNVERIFIED_ACKS: u64 = 16;
 /// Poll interval while waiting for that.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// The result of a walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finished {
-    /// Ready messages in the queue.
-    pub ready: u64,
-    /// Whether the last removed message was requeued instead, so that another walk must remove it.
-    pub last_requeued: bool,
-}
 
 /// A walk over a queue. If it is dropped without [`QueueWalk::finish`], the broker requeues everything.
 pub struct QueueWalk<'c> {
@@ -50,8 +42,6 @@ pub struct QueueWalk<'c> {
     total: u64,
     read: u64,
     removed: u64,
-    /// The newest ack, not sent yet; see [`QueueWalk::finish`].
-    pending_ack: Option<u64>,
     /// Whether the queue became empty before `total` messages were read.
     exhausted: bool,
 }
@@ -63,7 +53,7 @@ impl<'c> QueueWalk<'c> {
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn start(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, Failure> {
         let total = QueueInspector::new(connection).depth(queue).await?.ready.min(max);
-        let error = |source| InspectError::of(queue, source);
+        let error = |error| failure(queue, &error);
         let channel = connection.create_channel().await.map_err(error)?;
         let mut walk = Self {
             connection,
@@ -73,7 +63,6 @@ impl<'c> QueueWalk<'c> {
             total,
             read: 0,
             removed: 0,
-            pending_ack: None,
             exhausted: false,
         };
         if total > 0 {
@@ -93,7 +82,7 @@ impl<'c> QueueWalk<'c> {
     }
 
     async fn consume(&mut self) -> Result<(), Failure> {
-        let error = |source| InspectError::of(&self.queue, source);
+        let error = |error| failure(&self.queue, &error);
         let prefetch = (self.total - self.read).clamp(1, MAX_PREFETCH) as u16;
         self.channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(error)?;
         let consumer = self
@@ -128,8 +117,9 @@ impl<'c> QueueWalk<'c> {
                 Err(_) => {
                     let ready = QueueInspector::new(self.connection).depth(&self.queue).await?.ready;
                     if ready == 0 {
-                        self.exhausted = true;
-                        return Ok(None);
+                        let last = self.take_last().await?;
+                        (self.read, self.exhausted) = (self.read + u64::from(last.is_some()), last.is_none());
+                        return Ok(last);
                     }
                     if Instant::now() > deadline {
                         let problem = format!(
@@ -148,53 +138,64 @@ impl<'c> QueueWalk<'c> {
         Ok(None)
     }
 
+    /// The next message of a queue without ready messages: one that was on its way to this walk, or that another
+    /// program has just returned.
+    async fn take_last(&mut self) -> Result<Option<Delivery>, Failure> {
+        // The broker answers a get after the deliveries that it sent before, so that those are in the consumer.
+        let got = self.channel.basic_get(self.queue.as_str().into(), BasicGetOptions::default()).await;
+        let got = got.map_err(|error| failure(&self.queue, &error))?;
+        match self.consumers.back_mut().and_then(|consumer| consumer.next().now_or_never()).flatten() {
+            // A message of the get is requeued at the end.
+            Some(Ok(delivery)) => Ok(Some(delivery)),
+            Some(Err(error)) => Err(self.ended(&error.to_string())),
+            None => Ok(got.map(|got| got.delivery)),
+        }
+    }
+
     /// Removes a message of this walk.
     ///
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn remove(&mut self, tag: u64) -> Result<(), Failure> {
         self.removed += 1;
-        match self.pending_ack.replace(tag) {
-            Some(earlier) => self.ack(earlier).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn ack(&self, tag: u64) -> Result<(), Failure> {
         let acked = self.channel.basic_ack(tag, BasicAckOptions::default()).await;
-        acked.map_err(|error| InspectError::of(&self.queue, error).into())
+        acked.map_err(|error| failure(&self.queue, &error))
     }
 
-    /// Requeues everything that was not removed, and waits until the broker has applied it.
+    /// Requeues everything that was not removed, waits until the broker has applied it, and returns the number of ready
+    /// messages.
     ///
     /// The broker applies the settlements of a channel in order and with a delay. If the channel closes before,
-    /// acked messages return to the queue. Therefore the last settlement is a visible one: a requeued message. If there
-    /// is none, it is the last removed message.
+    /// acked messages return to the queue. A get is answered after all settlements before it are applied.
     ///
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
-    pub async fn finish(mut self) -> Result<Finished, Failure> {
-        let error = |source| InspectError::of(&self.queue, source);
+    pub async fn finish(self) -> Result<u64, Failure> {
+        let error = |error| failure(&self.queue, &error);
         for consumer in &self.consumers {
             let tag = consumer.tag();
             self.channel.basic_cancel(tag, BasicCancelOptions::default()).await.map_err(error)?;
         }
         // Includes messages that were delivered and not read.
         let left = if self.exhausted { self.read } else { self.total } - self.removed;
-        let (mut visible, mut last_requeued) = (left, false);
-        match self.pending_ack.take() {
-            Some(_) if left == 0 && self.removed > MAX_UNVERIFIED_ACKS => {
-                (visible, last_requeued) = (1, true);
-            }
-            Some(tag) => self.ack(tag).await?,
-            None => {}
-        }
+        // The message of the get and those behind it. The queue's own count may lag behind.
+        let mut counted = 0;
         if !self.consumers.is_empty() {
             // Tag 0 with `multiple` covers everything outstanding, including messages that the client has not read
-            // yet.
+            // yet and messages that arrived during the walk.
             let all = BasicNackOptions { multiple: true, requeue: true };
             self.channel.basic_nack(0, all).await.map_err(error)?;
+            let queue = self.queue.as_str().into();
+            let got = self.channel.basic_get(queue, BasicGetOptions::default()).await.map_err(error)?;
+            if let Some(got) = got {
+                counted = u64::from(got.message_count) + 1;
+                self.channel
+                    .basic_nack(got.delivery_tag, BasicNackOptions { multiple: false, ..all })
+                    .await
+                    .map_err(error)?;
+            }
         }
+        let visible = left.max(counted.min(1));
         let mut inspector = QueueInspector::new(self.connection);
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         while inspector.depth(&self.queue).await?.ready < visible {
@@ -209,11 +210,10 @@ impl<'c> QueueWalk<'c> {
             sleep(POLL_INTERVAL).await;
         }
         self.channel.close(200, "done".into()).await.map_err(error)?;
-        Ok(Finished { ready: inspector.depth(&self.queue).await?.ready, last_requeued })
+        Ok(inspector.depth(&self.queue).await?.ready.max(counted))
     }
 
     fn ended(&self, detail: &str) -> Failure {
-        let detail = detail.split_whitespace().collect::<Vec<_>>().join(" ");
         let problem = format!(
             "the broker ended the consumer of queue {:?}: {detail}; only messages that were read have been removed",
             self.queue

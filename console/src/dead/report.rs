@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use garenne_common::text::printable;
+use garenne_protocol::topology::Names;
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::dead_letter::DeadLetter;
+use super::{dead_letter::DeadLetter, held_queue::HeldQueue};
 
 /// Dead letters named per reason; the others are counted.
 const MAX_NAMED: usize = 20;
@@ -41,6 +43,14 @@ pub struct FailedLetters {
 }
 
 impl MoveReport {
+    /// As the record of the command has it.
+    pub(super) fn record(&self) -> Value {
+        json!({
+            "moved": self.moved, "read": self.read, "missed": self.missed, "failures": self.failures,
+            "interrupted": self.interrupted,
+        })
+    }
+
     /// Whether every dead letter that matched at the start was moved, up to the requested limit.
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty() && self.missed == 0 && !self.interrupted
@@ -57,8 +67,9 @@ impl MoveReport {
         }
     }
 
-    /// Remarks for the operator, besides the number of moved dead letters.
-    pub(super) fn remarks(&self, done: &str, dead: &str, tasks: &str) -> Vec<String> {
+    /// Remarks for the operator, besides the number of moved messages. `done` is the past participle of the action.
+    pub(super) fn remarks(&self, done: &str, held: HeldQueue, names: &Names) -> Vec<String> {
+        let (queue, noun, tasks) = (held.name(names), held.noun(), names.tasks());
         let mut lines: Vec<_> = self
             .failures
             .iter()
@@ -71,12 +82,12 @@ impl MoveReport {
             .collect();
         if self.missed > 0 {
             lines.push(format!(
-                "{} not {done}: another program consumed them from {dead}; run the command again",
+                "{} not {done}: another program consumed them from {queue}; run the command again",
                 self.missed
             ));
         }
         if self.interrupted {
-            lines.push(format!("interrupted: dead letters that were not {done} remain in {dead}"));
+            lines.push(format!("interrupted: {noun} that were not {done} remain in {queue}"));
         }
         if self.without_lane > 0 {
             lines.push(format!(
@@ -86,7 +97,7 @@ impl MoveReport {
         }
         if self.arrived > 0 {
             lines.push(format!(
-                "{} more are in {dead}: they arrived during the run, or another program was holding them",
+                "{} more are in {queue}: they arrived during the run, or another program was holding them",
                 self.arrived
             ));
         }
@@ -144,7 +155,7 @@ mod tests {
     fn remaining_dead_letters_are_named_up_to_a_limit() {
         let mut moved = MoveReport { moved: 3, read: 100, ..MoveReport::default() };
         assert!(moved.is_complete());
-        assert!(moved.remarks("replayed", "g.dead", "g.tasks").is_empty());
+        assert!(moved.remarks("replayed", HeldQueue::Dead, &Names::new("g")).is_empty());
         for n in 0..25 {
             moved.failed("no queue".into(), format!("id-{n}"));
         }
@@ -154,7 +165,7 @@ mod tests {
         assert!(!moved.is_complete());
         assert_eq!(moved.failures.len(), MAX_REASONS + 1);
         assert_eq!(moved.failures.values().map(|kept| kept.count).sum::<u64>(), 25 + 2 * MAX_REASONS as u64);
-        let lines = moved.remarks("replayed", "g.dead", "g.tasks");
+        let lines = moved.remarks("replayed", HeldQueue::Dead, &Names::new("g"));
         assert!(lines[0].starts_with("25 not replayed: no queue: id-0, id-1, "), "{}", lines[0]);
         assert!(lines[0].ends_with(", id-19 and 5 more"), "{}", lines[0]);
         assert_eq!(lines[2], r"1 not replayed: reason 0: \u{1b}[2J");

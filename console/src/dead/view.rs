@@ -9,8 +9,9 @@ use lapin::{BasicProperties, message::Delivery, types::AMQPValue};
 use serde_json::{Map, Value, json};
 
 use super::{
-    counts,
     dead_letter::{DeadLetter, FIELD_HEADERS, rfc3339},
+    held_queue::HeldQueue,
+    listing::Listing,
 };
 use crate::table::{cut, duration, grouped, lay_out};
 
@@ -20,38 +21,42 @@ pub(super) const DEFAULT_LIMIT: usize = 50;
 const ERROR_WIDTH: usize = 70;
 /// Bytes of a payload that are shown.
 const MAX_BODY: usize = 64 * 1024;
+/// The headers in which the broker counts returns to the queue. Before RabbitMQ 4.3 each look at the queue is a return,
+/// so they say nothing about the task.
+const RETURN_COUNTS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
-/// The newest dead letters, and counts by kind and reason.
-pub(super) fn list(letters: &[DeadLetter], read: u64, limit: usize) -> String {
+/// A page of the newest messages, newest last, and counts by kind and reason.
+pub(super) fn list(queue: HeldQueue, listing: &Listing, read: u64) -> String {
     let now = epoch_ms(SystemTime::now());
-    let columns = ["id", "kind", "reason", ">attempts", ">died", "error"];
-    let row = |letter: &DeadLetter| {
-        vec![
-            letter.id.clone().unwrap_or_else(|| "-".to_owned()),
-            letter.kind.clone(),
-            if letter.by_broker { format!("{} (broker)", letter.reason) } else { letter.reason.clone() },
-            letter.attempt.to_string(),
-            letter.died_at.map_or("-".to_owned(), |at| {
-                format!("{} ago", duration(now.saturating_sub(at).max(0).unsigned_abs()))
-            }),
-            cut(letter.error.as_deref().unwrap_or("-"), ERROR_WIDTH),
-        ]
-    };
-    let shown = &letters[letters.len().saturating_sub(limit)..];
+    let shown: Vec<_> = listing.newest_first().rev().collect();
     let mut text = String::new();
     if !shown.is_empty() {
-        text += &lay_out(&columns, shown.iter().map(row));
+        text += &match queue {
+            HeldQueue::Dead => {
+                let columns = ["id", "kind", "group", "reason", ">attempts", ">died", "error"];
+                lay_out(&columns, shown.iter().map(|letter| dead_row(letter, now)))
+            }
+            HeldQueue::Unroutable => {
+                let columns = ["id", "kind", "group", "routing key", ">published", ">bytes"];
+                lay_out(&columns, shown.iter().map(|message| unroutable_row(message, now)))
+            }
+        };
         text.push('\n');
     }
-    let groups: Vec<_> = counts(letters)
-        .into_iter()
-        .map(|((kind, reason), n)| format!("{} {} {}", grouped(n), printable(kind), printable(reason)))
-        .collect();
-    let matched = grouped(letters.len() as u64);
-    let _ = write!(text, "{matched} of {} dead letters", grouped(read));
-    if shown.len() < letters.len() {
-        let _ = write!(text, ", showing the newest {} (--limit)", grouped(shown.len() as u64));
+    let _ = write!(text, "{} of {} {}", grouped(listing.matched()), grouped(read), queue.noun());
+    let (page, pages) = (listing.page(), listing.pages());
+    if page.number > 1 {
+        let _ = write!(text, ", page {} of {}", grouped(page.number as u64), grouped(pages));
+    } else if pages > 1 {
+        let _ = write!(text, ", showing the newest {} (--limit, --page)", grouped(shown.len() as u64));
     }
+    let groups = listing.groups().map(|(kind, reason, count)| match queue {
+        HeldQueue::Dead => format!("{} {} {}", grouped(count), printable(kind), printable(reason)),
+        HeldQueue::Unroutable => format!("{} {}", grouped(count), printable(kind)),
+    });
+    let others =
+        (listing.ungrouped() > 0).then(|| format!("{} of other kinds", grouped(listing.ungrouped())));
+    let groups: Vec<_> = groups.chain(others).collect();
     if !groups.is_empty() {
         let _ = write!(text, ": {}", groups.join(", "));
     }
@@ -59,25 +64,67 @@ pub(super) fn list(letters: &[DeadLetter], read: u64, limit: usize) -> String {
     text
 }
 
-/// One JSON object per line, without payloads.
-pub(super) fn json_lines(letters: &[DeadLetter], limit: Option<usize>) -> String {
-    let skipped = limit.map_or(0, |limit| letters.len().saturating_sub(limit));
-    letters[skipped..].iter().fold(String::new(), |mut text, letter| {
-        let _ = writeln!(text, "{}", object(letter));
-        text
-    })
+fn or_dash(text: Option<&str>) -> String {
+    text.unwrap_or("-").to_owned()
+}
+
+fn ago(at: Option<i64>, now: i64) -> String {
+    let text = |at: i64| format!("{} ago", duration(now.saturating_sub(at).max(0).unsigned_abs()));
+    at.map_or("-".to_owned(), text)
+}
+
+fn dead_row(letter: &DeadLetter, now: i64) -> Vec<String> {
+    vec![
+        or_dash(letter.id.as_deref()),
+        letter.kind.clone(),
+        or_dash(letter.group.as_deref()),
+        if letter.by_broker { format!("{} (broker)", letter.reason) } else { letter.reason.clone() },
+        letter.attempt.to_string(),
+        ago(letter.died_at, now),
+        cut(letter.error.as_deref().unwrap_or("-"), ERROR_WIDTH),
+    ]
+}
+
+fn unroutable_row(message: &DeadLetter, now: i64) -> Vec<String> {
+    vec![
+        or_dash(message.id.as_deref()),
+        message.kind.clone(),
+        or_dash(message.group.as_deref()),
+        message.routing_key.clone(),
+        ago(message.died_at, now),
+        grouped(message.bytes as u64),
+    ]
+}
+
+/// The page as one JSON object per line, oldest first, without payloads.
+pub(super) fn json_lines(queue: HeldQueue, listing: &Listing) -> String {
+    let line = |letter: &DeadLetter| {
+        let object = match queue {
+            HeldQueue::Dead => object(letter),
+            HeldQueue::Unroutable => json!({
+                "id": letter.id,
+                "kind": letter.kind,
+                "group": letter.group,
+                "routing_key": letter.routing_key,
+                "published_at": letter.died_at.and_then(rfc3339),
+                "bytes": letter.bytes,
+            }),
+        };
+        format!("{object}\n")
+    };
+    listing.newest_first().rev().map(line).collect()
 }
 
 /// Everything about each dead letter, one JSON object per line.
 pub(super) fn show_json(letters: &[(DeadLetter, Delivery)]) -> String {
-    letters.iter().fold(String::new(), |mut text, (letter, delivery)| {
+    let line = |(letter, delivery): &(DeadLetter, Delivery)| {
         let mut whole = object(letter);
         whole["headers"] = headers(&delivery.properties);
         whole["body"] = serde_json::from_slice(&delivery.data)
             .unwrap_or_else(|_| json!({"base64": BASE64_STANDARD.encode(&delivery.data)}));
-        let _ = writeln!(text, "{whole}");
-        text
-    })
+        format!("{whole}\n")
+    };
+    letters.iter().map(line).collect()
 }
 
 /// Everything about each dead letter, as text.
@@ -90,6 +137,7 @@ pub(super) fn show(letters: &[(DeadLetter, Delivery)]) -> String {
         };
         line("id", letter.id.as_deref().unwrap_or("-"));
         line("kind", &letter.kind);
+        line("group", letter.group.as_deref().unwrap_or("-"));
         line("reason", &letter.reason);
         line("error", letter.error.as_deref().unwrap_or("-"));
         line("attempts", &letter.attempt.to_string());
@@ -122,13 +170,13 @@ fn object(letter: &DeadLetter) -> Value {
     serde_json::to_value(letter).expect("text and numbers")
 }
 
-/// Headers that are not shown as a field of their own.
+/// Headers that are not shown as a field of their own, without the broker's counts of returns.
 fn headers(properties: &BasicProperties) -> Value {
     let table = properties.headers();
     let rest = table
         .iter()
         .flat_map(|table| table.inner())
-        .filter(|(name, _)| !FIELD_HEADERS.contains(&name.as_str()));
+        .filter(|(name, _)| ![&FIELD_HEADERS[..], &RETURN_COUNTS].concat().contains(&name.as_str()));
     rest.map(|(name, value)| (name.to_string(), plain(value))).collect::<Map<_, _>>().into()
 }
 

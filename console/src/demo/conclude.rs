@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use garenne_chaos::audit::{Audit, Store};
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::{
+    exit::{Exit, Failure},
+    stdout,
+};
 
 use super::{
     findings::{self, Pass},
@@ -12,7 +15,9 @@ use super::{
     recording::Recording,
     run::{Demo, TICK, TICKS_PER_LINE},
 };
-use crate::{audit_table::totals_table, chaos, dead, interrupt::Interrupts, operator::Operator, output};
+use crate::{
+    audit_table::totals_table, dead, interrupt::Interrupts, operator::Operator, output, ticks::ticks,
+};
 
 /// A drain without progress for this long is over.
 const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -22,7 +27,7 @@ const IDLE_STALL_TIMEOUT: Duration = Duration::from_secs(5);
 const REPLAY_STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Demo<'_> {
-    /// Waits until every acknowledged reading is executed, stops the fleet, and prints the account.
+    /// Waits until every acknowledged reading is stored, stops the fleet, and prints the account.
     pub(super) async fn conclude(
         mut self,
         store: Option<Store>,
@@ -31,7 +36,7 @@ impl Demo<'_> {
         let finish = async {
             self.stop_replays().await?;
             self.screen.say("\n>> No more readings: the workers finish what is queued.");
-            self.drain().await?;
+            self.drain(store.as_ref()).await?;
             self.screen.end();
             let found = self.found(store.as_ref()).await;
             for exit in self.engine.stop(STOP_TIMEOUT).await? {
@@ -44,30 +49,25 @@ impl Demo<'_> {
             finished = finish => finished?,
             () = interrupts.recv() => {
                 self.screen.end();
-                eprintln!("interrupted again: no account");
+                eprintln!("interrupted again: the readings are not audited");
                 return Ok(Exit::Interrupted);
             }
         };
-        let account = &mut self.engine.account;
-        if let Some(store) = store {
-            let effects = store.effects(account.expected()).await?;
-            account.effects = Some(effects);
-        }
-        if !self.idle || account.open() > 0 {
-            account.dead = dead::reasons(self.operator).await?;
-        }
-        let audit = Audit::of(account);
+        self.count_outcomes(store.as_ref()).await?;
+        let audit = Audit::of(&self.engine.account);
         let file = self.dir.join("audit.ndjson");
         audit.write_findings(&file).with_context(|| format!("cannot write {}", file.display()))?;
-        println!("\nThe account of every reading the gateway acknowledged:");
-        print!("{}", totals_table(&audit.totals, "readings", "stored"));
-        println!("  one line per reading: {}", file.display());
+        stdout::print(format_args!(
+            "\nAudit of the readings that the gateway acknowledged:\n{}  one line per reading: {}\n",
+            totals_table(&audit.totals, "readings", "stored"),
+            file.display()
+        ))?;
         output::lines(&found)?;
         if let Some(connection) = self.connection {
             Operator::leave(connection).await;
         }
         if audit.totals.sent == 0 {
-            return Err(Failure::new(Exit::Failed, "no reading was sent: the account proves nothing"));
+            return Err(Failure::new(Exit::Failed, "no reading was sent: there is nothing to audit"));
         }
         Ok(if audit.totals.kept() { Exit::Done } else { Exit::Failed })
     }
@@ -94,22 +94,37 @@ impl Demo<'_> {
         self.read_receipts()
     }
 
-    async fn drain(&mut self) -> Result<(), Failure> {
-        let mut ticks = chaos::ticks(TICK);
+    /// Waits until every acknowledged reading is stored or a dead letter, or no progress is made.
+    async fn drain(&mut self, store: Option<&Store>) -> Result<(), Failure> {
+        let mut ticks = ticks(TICK);
         for tick in 1_u64.. {
             ticks.tick().await;
             self.poll()?;
             if tick.is_multiple_of(TICKS_PER_LINE) {
                 self.draw().await;
+                if self.engine.account.open() == 0 {
+                    self.count_outcomes(store).await?;
+                }
             }
-            let stalled = self.engine.account.stalled_for();
-            if self.engine.account.open() == 0
-                || (self.idle && stalled > IDLE_STALL_TIMEOUT)
-                || stalled > DRAIN_STALL_TIMEOUT
-            {
+            let account = &self.engine.account;
+            let is_resolved = account.open() == 0 && account.unresolved() == 0;
+            let stalled = account.stalled_for();
+            if is_resolved || (self.idle && stalled > IDLE_STALL_TIMEOUT) || stalled > DRAIN_STALL_TIMEOUT {
                 self.draw().await;
                 return Ok(());
             }
+        }
+        Ok(())
+    }
+
+    /// Counts the stored readings, and reads the dead letters if readings are missing.
+    async fn count_outcomes(&mut self, store: Option<&Store>) -> Result<(), Failure> {
+        let account = &mut self.engine.account;
+        if let Some(store) = store {
+            account.set_effects(Some(store.effects(account.expected()).await?));
+        }
+        if account.unresolved() > 0 {
+            account.set_dead(dead::reasons(self.operator).await?);
         }
         Ok(())
     }

@@ -82,17 +82,17 @@ pub(super) async fn find(
             let Anomaly { start, end, score, signal } = found;
             let score = format!("{score:.1}");
             lines.push(format!(
-                "  {device} {metric}: like nothing before it from {} to {} ({signal}, {score} times its threshold)",
+                "  {device} {metric}: anomaly from {} to {} ({signal}, {score} times its threshold)",
                 at(*start),
                 at(*end)
             ));
         }
     }
     let mut text = format!(
-        "\nWhat the fleet found in its recording ({windows} windows, {values} readings, first pass; times as recorded):\n"
+        "\nAnomalies in the recording ({windows} windows, {values} readings, first pass; times as recorded):\n"
     );
     match lines.is_empty() {
-        true => text += "  nothing out of the ordinary\n",
+        true => text += "  none\n",
         false => lines.iter().for_each(|line| text += &format!("{line}\n")),
     }
     if windows < asked.len() {

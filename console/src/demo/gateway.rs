@@ -53,11 +53,6 @@ impl Gateway {
         Ok(Self { process, launcher, url, admin, replays: 0 })
     }
 
-    /// Waits until it is ready.
-    pub(super) async fn until_ready(&mut self, http: &reqwest::Client, limit: Duration) -> Result<()> {
-        self.process.until_ready(http, &format!("{}/readyz", self.admin), limit).await
-    }
-
     /// Sends a recording. A temporary file is removed with the replay.
     pub(super) fn replay(&mut self, file: &Path, speed: &str, temporary: bool) -> Result<Replay> {
         self.replays += 1;

@@ -24,7 +24,7 @@ use super::{
     story,
     summary::{Counts, Summary},
 };
-use crate::{chaos, interrupt::Interrupts, operator::Operator, queues::Snapshot};
+use crate::{chaos, interrupt::Interrupts, operator::Operator, queues::Snapshot, ticks::ticks};
 
 /// Interval between two polls of the processes.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -103,7 +103,7 @@ impl<'o> Demo<'o> {
         let mut gateway = Gateway::start(launcher.clone())?;
         let command = chaos::stock_worker(operator, &[], Some(ADMIN_PORT + 1));
         let mut fleet = WorkerFleet::start(launcher, command, args.workers)?;
-        gateway.until_ready(&http, START_TIMEOUT).await?;
+        gateway.process.until_ready(&http, &format!("{}/readyz", gateway.admin), START_TIMEOUT).await?;
         fleet.until_ready(&http, START_TIMEOUT).await?;
         let mut connection = None;
         let dead_before = queues(operator, &mut connection).await.map_or(0, |queues| queues.dead.ready);
@@ -140,7 +140,7 @@ impl<'o> Demo<'o> {
         mut schedule: DemoSchedule,
     ) -> Result<(), Failure> {
         self.started = Instant::now();
-        let mut ticks = chaos::ticks(TICK);
+        let mut ticks = ticks(TICK);
         for tick in 0_u64.. {
             ticks.tick().await;
             let elapsed = self.started.elapsed();
@@ -255,7 +255,7 @@ impl<'o> Demo<'o> {
     /// Updates the summary line and the progress bar.
     pub(super) async fn draw(&mut self) {
         for worker in self.engine.fleet.workers() {
-            let Some(admin) = worker.admin() else { continue };
+            let Some(admin) = &worker.admin else { continue };
             if let Some(count) = metric_sum(&self.http, admin, "garenne_redeliveries_total").await {
                 self.redelivered.insert(worker.name().to_owned(), count);
             }
@@ -294,8 +294,8 @@ fn pace(recording: &Recording, args: &DemoArgs) -> (f64, String) {
             let rate = recording.readings as f64 / pass.max(1e-3);
             let readings = recording.readings;
             let line = format!(
-                "\nReplaying {hours:.1} hours of {readings} readings in {pass:.0} s, over and over: about {rate:.0} readings a second, \
-                 each with its own time."
+                "\nReplaying {hours:.1} hours with {readings} readings in {pass:.0} s, repeatedly: about {rate:.0} readings per \
+                 second, each with its own time."
             );
             (speed, line)
         }
@@ -318,7 +318,6 @@ fn fitting_speed(recording: &Movable, lasts: Option<Duration>) -> f64 {
 
 /// The queues now; nothing while the broker cannot be reached or a queue is missing.
 async fn queues(operator: &Operator, connection: &mut Option<Connection>) -> Option<Snapshot> {
-    // Not from the management API, whose numbers are seconds old.
-    let snapshot = Snapshot::take_by_amqp(operator, connection).await.ok()?;
+    let snapshot = Snapshot::take_on(operator, connection).await.ok()?;
     snapshot.missing.is_empty().then_some(snapshot)
 }

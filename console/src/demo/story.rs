@@ -17,7 +17,7 @@ pub(super) fn places(
         "\nLook around while it runs:\n  gateway   {gateway}/openapi.json  {gateway_admin}/metrics  {gateway_admin}/readyz\n            \
          (post your own readings to {gateway}/v1/readings)\n"
     );
-    for (name, admin) in workers.iter().filter_map(|worker| Some((worker.name(), worker.admin()?))) {
+    for (name, admin) in workers.iter().filter_map(|worker| Some((worker.name(), worker.admin.as_ref()?))) {
         text += &format!("  {name:<9} {admin}/metrics  {admin}/readyz  {admin}/pool\n");
     }
     if let Some(broker) = broker.map(ManagementClient::address) {
@@ -31,8 +31,8 @@ pub(super) fn places(
 
 pub(super) fn beginning(pace: &str, ends: Option<Duration>) -> String {
     let end = match ends {
-        Some(span) => format!("It ends after {} s with an account of every reading.", span.as_secs()),
-        None => "It goes on until you press Ctrl-C; then comes an account of every reading. \
+        Some(span) => format!("It ends after {} s with an audit of every reading.", span.as_secs()),
+        None => "It runs until you press Ctrl-C and then audits every reading. \
                  (--for 30s ends by itself.)"
             .to_owned(),
     };

@@ -29,7 +29,7 @@ pub struct DrillArgs {
     /// Tasks per second of all publishers together
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
-    /// Kind of the tasks; a lane must have it
+    /// Kind of the tasks; a lane must be bound to it
     #[arg(long, value_name = "KIND", default_value = "bench.sleep")]
     pub kind: String,
     /// Payload of the tasks, JSON
@@ -41,7 +41,7 @@ pub struct DrillArgs {
     /// Faults to inject.
     #[command(flatten)]
     pub faults: FaultArgs,
-    /// Limit without progress, after which open tasks count as lost
+    /// Time without progress after which unfinished tasks count as lost
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = duration)]
     pub patience: Duration,
     /// Postgres in which effects are counted [default: none; DRILL_EFFECTS is used if the workers write it]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use garenne_chaos::audit::{Audit, count_effects};
+use garenne_chaos::audit::{Audit, EffectSource, count_effects};
 use garenne_common::exit::{Exit, Failure};
 
 use super::{report::Report, run::Drill};
@@ -17,13 +17,7 @@ impl Drill<'_> {
         let seconds = self.engine.seconds();
         self.print_progress();
         self.engine.stop(STOP_TIMEOUT).await?;
-        let settings = &self.operator.settings;
-        let postgres = settings.postgres_url.as_ref().map(|url| url.expose());
-        let file = self.dir.join(super::run::EFFECTS_FILE_NAME);
-        let sql = self.args.effects_sql.as_deref();
-        let (source, effects) = count_effects(&file, postgres, sql, &settings.common.prefix).await?;
-        self.engine.account.effects = effects;
-        self.engine.account.dead = dead::reasons(self.operator).await?;
+        let source = self.count_outcomes().await?;
         self.engine.timeline.conclude();
         let audit = Audit::of(&self.engine.account);
         let mut executions: BTreeMap<usize, u64> = BTreeMap::new();
@@ -54,8 +48,23 @@ impl Drill<'_> {
             output::lines(&format!("{}\nreport: {}\n", report.table(), file.display()))?;
         }
         if audit.totals.sent == 0 {
-            return Err(Failure::new(Exit::Failed, "no task was published: the audit proves nothing"));
+            return Err(Failure::new(Exit::Failed, "no task was published: there is nothing to audit"));
         }
         Ok(if report.kept { Exit::Done } else { Exit::Failed })
+    }
+
+    /// Counts the effects, and reads the dead letters if tasks are missing among the effects.
+    pub(super) async fn count_outcomes(&mut self) -> Result<EffectSource, Failure> {
+        let settings = &self.operator.settings;
+        let postgres = settings.postgres_url.as_ref().map(|url| url.expose());
+        let file = self.dir.join(super::run::EFFECTS_FILE_NAME);
+        let sql = self.args.effects_sql.as_deref();
+        let (source, effects) = count_effects(&file, postgres, sql, &settings.common.prefix).await?;
+        let account = &mut self.engine.account;
+        account.set_effects(effects);
+        if account.unresolved() > 0 {
+            account.set_dead(dead::reasons(self.operator).await?);
+        }
+        Ok(source)
     }
 }

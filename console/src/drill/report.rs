@@ -69,9 +69,9 @@ impl Report {
         let mut text = totals_table(&self.totals, "tasks", "took effect");
         let executions: Vec<_> =
             self.executions.iter().map(|(times, ids)| format!("{} {times}x", grouped(*ids))).collect();
-        text += &format!("  executions per id: {}\n", executions.join(", "));
+        text += &format!("  executions per task: {}\n", executions.join(", "));
         text += &format!(
-            "  published again after doubt {}, requeued by stopping workers {}, crashes {}, {:.0} s\n",
+            "  published again because unconfirmed {}, requeued by stopping workers {}, crashes {}, {:.0} s\n",
             grouped(self.published_again),
             grouped(self.requeued),
             self.crashes,
@@ -90,7 +90,7 @@ impl Report {
                 event.recovered_after.map_or("-".to_owned(), |after| format!("{after:.2}s")),
             ]
         });
-        let columns = [">at", "what", "whom", ">away for", ">work again after"];
+        let columns = [">at", "event", "target", ">outage", ">recovered after"];
         if !self.timeline.events.is_empty() {
             text += "\n";
             text += &lay_out(&columns, rows);

@@ -1,4 +1,4 @@
-//! Runs a drill: publishes tasks, injects the faults of the schedule, and waits until every task is executed.
+//! Runs a drill: publishes tasks, injects the faults of the schedule, and waits until every task has taken effect.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,10 +18,12 @@ use garenne_protocol::task::Kind;
 use tokio::time::Instant;
 
 use super::cli::DrillArgs;
-use crate::{chaos, interrupt::Interrupts, operator::Operator, output, table::grouped};
+use crate::{chaos, interrupt::Interrupts, operator::Operator, output, table::grouped, ticks::ticks};
 
 /// Interval between two polls of the engine.
 const TICK: Duration = Duration::from_millis(50);
+/// Ticks between two counts of the effects, when every task was executed.
+const TICKS_PER_COUNT: u64 = 10;
 /// Ticks between two lines of progress.
 const TICKS_PER_LINE: u64 = 40;
 /// The file for the effects that workers report, in the run's folder.
@@ -44,7 +46,7 @@ pub(super) struct Drill<'a> {
 pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -> Result<Exit, Failure> {
     let kind = Kind::parse(&args.kind).map_err(|error| Failure::new(Exit::Usage, error))?;
     serde_json::from_str::<serde_json::Value>(&args.payload)
-        .map_err(|error| Failure::new(Exit::Usage, format_args!("--payload is no JSON: {error}")))?;
+        .map_err(|error| Failure::new(Exit::Usage, format_args!("--payload is not JSON: {error}")))?;
     let mut interrupts = Interrupts::catch()?;
     let version = chaos::ensure_topology(operator).await?;
     let dir = create_run_folder(args.report.as_deref(), "garenne-drill")?;
@@ -64,7 +66,7 @@ pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -
     tokio::select! {
         ended = drill.until_complete(publishers) => ended?,
         () = interrupts.recv() => {
-            eprintln!("interrupted: no account");
+            eprintln!("interrupted: the tasks are not audited");
             return Ok(Exit::Interrupted);
         }
     }
@@ -117,9 +119,12 @@ impl<'a> Drill<'a> {
         })
     }
 
-    /// Injects the faults that are due until every task is published and executed, or no progress is made.
+    /// Injects the faults that are due until every task is published and has taken effect, or no progress is made.
+    ///
+    /// An execution does not suffice: its worker or the broker may have been killed before the result was stored. The
+    /// task is delivered again then, perhaps after all others.
     async fn until_complete(&mut self, mut publishers: Publishers) -> Result<(), Failure> {
-        let mut ticks = chaos::ticks(TICK);
+        let mut ticks = ticks(TICK);
         let mut broker_lost: Option<Instant> = None;
         for tick in 1_u64.. {
             ticks.tick().await;
@@ -132,12 +137,24 @@ impl<'a> Drill<'a> {
             while let Some(step) = self.schedule.due(share) {
                 self.engine.inject(step)?;
             }
-            let account = &self.engine.account;
             let all_published = publishers.is_empty() && self.schedule.is_over();
-            let stalled = account.stalled_for();
-            let is_over = (all_published && account.open() == 0) || stalled > self.args.patience;
-            if self.engine.is_idle() && is_over {
-                break;
+            let stalled = self.engine.account.stalled_for();
+            if self.engine.is_idle() {
+                if stalled > self.args.patience {
+                    break;
+                }
+                let all_executed = all_published && self.engine.account.open() == 0;
+                if all_executed && tick.is_multiple_of(TICKS_PER_COUNT) {
+                    self.count_outcomes().await?;
+                    let unresolved = self.engine.account.unresolved();
+                    if unresolved == 0 {
+                        break;
+                    }
+                    output::note(format_args!(
+                        "all tasks were executed; {} have no effect yet and will be executed again",
+                        grouped(unresolved as u64)
+                    ));
+                }
             }
             if tick.is_multiple_of(TICKS_PER_LINE) {
                 self.print_progress();
@@ -167,7 +184,7 @@ impl<'a> Drill<'a> {
     pub(super) fn print_progress(&self) {
         let account = &self.engine.account;
         eprintln!(
-            "{:>5.0}s  published {}  done {}  open {}  troubles {}  workers {}",
+            "{:>5.0}s  published {}  done {}  open {}  faults {}  workers {}",
             self.engine.seconds(),
             grouped(account.expected().len() as u64),
             grouped(account.executed_tasks() as u64),
@@ -183,10 +200,7 @@ impl<'a> Drill<'a> {
         self.engine.acknowledged(expected.collect());
         for exit in self.engine.poll()? {
             if let Some(replacement) = &exit.replacement {
-                output::note(format_args!(
-                    "{} ended by itself ({}), {replacement} starts",
-                    exit.name, exit.status
-                ));
+                output::note(format_args!("{} crashed ({}), starting {replacement}", exit.name, exit.status));
             }
         }
         Ok(())

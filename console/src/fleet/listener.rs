@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use super::lifecycle::running_workers;
 use crate::{
-    directives::{ALL_WORKERS, WorkerCommand},
     operator::Operator,
-    queues::InspectError,
+    queues::failure,
+    worker_command::{ALL_WORKERS, WorkerCommand},
 };
 
 /// Length limit of the queue. The broker drops the oldest heartbeats first; newer ones repeat their counters.
@@ -37,7 +37,7 @@ pub struct HeartbeatListener {
 }
 
 impl HeartbeatListener {
-    /// Subscribes, asks every worker for a heartbeat, and reads which workers should answer.
+    /// Subscribes, asks every worker for a heartbeat unless the operator is read-only, and reads which workers should answer.
     ///
     /// # Errors
     /// One line and an exit code. The user needs configure, write and read permission on `<prefix>.console.*`
@@ -46,7 +46,7 @@ impl HeartbeatListener {
         let connection = operator.connect().await?;
         let queue = operator.names.console(&uuid::Uuid::now_v7().to_string());
         let events = operator.names.events();
-        let error = |source| InspectError::of(&events, source);
+        let error = |error| failure(&events, &error);
         let channel = connection.create_channel().await.map_err(error)?;
         let options = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };
         let mut arguments = FieldTable::default();
@@ -60,11 +60,14 @@ impl HeartbeatListener {
         let none = FieldTable::default();
         let heartbeats = channel.basic_consume(queue.as_str().into(), "".into(), options, none);
         let heartbeats = heartbeats.await.map_err(error)?;
-        let body = serde_json::to_vec(&WorkerCommand::Beat).expect("a constant");
-        let (exchange, key) = (operator.names.control().into(), ALL_WORKERS.into());
-        let options = BasicPublishOptions::default();
-        let asked = channel.basic_publish(exchange, key, options, &body, BasicProperties::default()).await;
-        asked.map_err(|error| operator.broker.explain(&error))?;
+        if !operator.read_only {
+            let body = serde_json::to_vec(&WorkerCommand::Beat).expect("a constant");
+            let (exchange, key) = (operator.names.control().into(), ALL_WORKERS.into());
+            let options = BasicPublishOptions::default();
+            let asked =
+                channel.basic_publish(exchange, key, options, &body, BasicProperties::default()).await;
+            asked.map_err(|error| operator.broker.explain(&error))?;
+        }
         let requested = Instant::now();
         let expected = running_workers(&connection, &operator.names.lifecycle()).await;
         let expected = expected.unwrap_or_else(|failure| {
@@ -84,7 +87,11 @@ impl HeartbeatListener {
             match self.heartbeats.next().await {
                 Some(Ok(message))
                     if message.data.len() > MAX_BYTES || unreadable(&message.properties).is_some() => {}
-                Some(Ok(message)) => match serde_json::from_slice(&message.data) {
+                Some(Ok(message)) => match serde_json::from_slice::<Heartbeat>(&message.data) {
+                    // The broker checks the routing key against the rights of the publisher, and nothing the body.
+                    Ok(heartbeat) if heartbeat.routing_key() != message.routing_key.as_str() => {
+                        tracing::debug!(key = %message.routing_key, id = heartbeat.id, "ignored a forged heartbeat");
+                    }
                     Ok(heartbeat) => return Ok(heartbeat),
                     Err(error) => tracing::debug!(%error, "ignored a malformed heartbeat"),
                 },

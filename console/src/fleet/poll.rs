@@ -18,11 +18,11 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Asks every worker for a heartbeat and waits until all workers on record have answered, one second at most.
 /// With `listen`, it waits that long instead. Gateways do not answer; they appear if they send a heartbeat in
-/// this time. Returns the processes that answered, the workers on record that did not, and the time of the poll.
+/// this time. Returns the processes that answered and the workers on record that did not.
 ///
 /// # Errors
 /// One line and an exit code.
-pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result<(Roster, i64), Failure> {
+pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result<Roster, Failure> {
     let now = || epoch_ms(SystemTime::now());
     let mut listener = HeartbeatListener::open(operator).await?;
     let mut roster = Roster::new(now());
@@ -50,5 +50,5 @@ pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result
         roster.expect(worker, at);
     }
     Operator::leave(listener.connection).await;
-    Ok((roster, at))
+    Ok(roster)
 }

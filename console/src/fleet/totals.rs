@@ -79,7 +79,6 @@ impl KindTotals {
     }
 
     /// The difference to `earlier`.
-    #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> Self {
         let Some(earlier) = earlier else { return self.clone() };
         let before = |at: usize| earlier.buckets.get(at).copied().unwrap_or(0);

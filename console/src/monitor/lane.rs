@@ -1,13 +1,14 @@
 //! Computes the sample of a lane from its queue, the workers' heartbeats and earlier samples.
 
-use garenne_protocol::heartbeat::Program;
+use garenne_protocol::heartbeat::{Heartbeat, LaneBeat, Program};
 
 use super::{
+    backlog::LaneWork,
     history::SampleHistory,
     sample::{LaneSample, Sample},
 };
 use crate::{
-    fleet::{KindTotals, Roster, State, Totals},
+    fleet::{KindTotals, Roster, State, Totals, count_unacked},
     operator::Operator,
     queues::LaneStatus,
     scale::Load,
@@ -25,30 +26,53 @@ const _: () = assert!(SampleHistory::SPAN >= SERVICE_WINDOW);
 struct LaneWorkers {
     slots: u64,
     running: u64,
-    held: u64,
     replicas: u32,
+    /// Slots of open workers without a task.
+    free: u64,
+    /// Ages of the tasks that run in slots of open workers, seconds.
+    ages: Vec<f64>,
 }
 
 impl LaneWorkers {
     fn of(roster: &Roster, lane: &str, now: i64) -> Self {
         let mut sum = Self::default();
         for member in roster.members(Program::Worker, now) {
-            let Some(beat) = member.process.heartbeat().and_then(|beat| beat.lanes.get(lane)) else {
-                continue;
-            };
+            let Some(whole) = member.process.heartbeat() else { continue };
+            let Some(beat) = whole.lanes.get(lane) else { continue };
             // The tasks of a silent worker may still run.
             if member.state == State::Stopped {
                 continue;
             }
             sum.running += beat.busy as u64;
-            sum.held += beat.held;
             if member.state == State::Open {
                 sum.slots += beat.slots as u64;
                 sum.replicas += 1;
+                sum.free += beat.slots.saturating_sub(beat.busy) as u64;
+                sum.ages.extend(ages(whole, lane, beat));
             }
         }
         sum
     }
+}
+
+/// The ages of a worker's running tasks in a lane. A heartbeat lists the oldest ones; the others get their mean age.
+fn ages(beat: &Heartbeat, lane: &str, counts: &LaneBeat) -> Vec<f64> {
+    let listed = beat.tasks.iter().filter(|task| task.lane == lane).map(|task| task.seconds.max(0.0));
+    let mut ages: Vec<_> = listed.take(counts.busy).collect();
+    let others = counts.busy - ages.len();
+    let age = (counts.running_for - ages.iter().sum::<f64>()).max(0.0) / others.max(1) as f64;
+    ages.resize(counts.busy, age);
+    ages
+}
+
+/// How long tasks have been waiting in a lane although none was removed from its queue, seconds.
+fn stalled_seconds(history: &SampleHistory, lane: &str, removed: u64, now: i64) -> f64 {
+    let waits = |sample: &&Sample| {
+        let waits = sample.lanes.get(lane).is_some_and(|it| it.load.backlog > it.load.running);
+        waits && sample.totals.removed.get(lane).copied().unwrap_or(0) == removed
+    };
+    let since = history.iter().rev().take_while(waits).last();
+    since.map_or(0.0, |sample| now.saturating_sub(sample.at).max(0) as f64 / 1e3)
 }
 
 pub(super) fn sample(
@@ -59,8 +83,9 @@ pub(super) fn sample(
     now: i64,
 ) -> LaneSample {
     let workers = LaneWorkers::of(roster, &status.name, now);
-    let queue = &status.queue;
-    let unacked = queue.unacked.unwrap_or(workers.held);
+    let mut queue = status.queue;
+    count_unacked(roster, &status.name, &mut queue, now);
+    let unacked = queue.unacked.unwrap_or(0);
     let backlog = queue.ready + unacked;
     let configured = operator.settings.lanes.defined().find(|(name, _)| *name == status.name);
     let configured = configured.map_or(1, |(_, lane)| lane.concurrency.max);
@@ -81,13 +106,11 @@ pub(super) fn sample(
         arrival_rate = ((backlog as f64 - lane.load.backlog as f64 + done) / seconds).max(0.0);
     }
     let service_seconds = service_seconds(operator, roster, history, &status.name, now);
-    let backlog_seconds = match (backlog, service_seconds) {
-        (0, _) => Some(0.0),
-        (_, Some(_)) if workers.slots == 0 => Some(f64::INFINITY),
-        (backlog, Some(service)) => Some(backlog as f64 * service / workers.slots as f64),
-        _ => None,
-    };
-    let (running, replicas) = (workers.running, workers.replicas);
+    let LaneWorkers { running, replicas, free, ages, .. } = workers;
+    let stalled = stalled_seconds(history, &status.name, removed(roster.totals()), now);
+    let waiting = backlog.saturating_sub(running);
+    let work = LaneWork { waiting, free, ages, service: service_seconds, stalled };
+    let backlog_seconds = if backlog == 0 { Some(0.0) } else { work.seconds() };
     LaneSample {
         ready: queue.ready,
         unacked,

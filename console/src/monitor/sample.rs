@@ -11,7 +11,7 @@ use crate::{fleet::Totals, scale::Load};
 pub struct LaneSample {
     /// Messages ready for delivery.
     pub ready: u64,
-    /// Messages delivered and not settled, as the broker reports them, else as the workers do.
+    /// Messages delivered and not settled, as the workers report them if all are heard, else as the broker does.
     pub unacked: u64,
     /// Consumers of the queue.
     pub consumers: u64,
@@ -24,8 +24,8 @@ pub struct LaneSample {
     pub load: Load,
     /// Slots of all workers.
     pub slots: u64,
-    /// Time to work off the backlog with all slots busy, seconds. Unknown without a measured service time,
-    /// infinite without a slot.
+    /// Time until a task that arrives now starts, seconds: the tasks before it are worked off by slots that become free
+    /// as the ages of their tasks let expect. Unknown until a task has run, infinite without a slot.
     pub backlog_seconds: Option<f64>,
 }
 

@@ -41,8 +41,8 @@ impl MonitorState {
             at: now,
             lanes,
             totals: self.roster.totals().clone(),
-            dead: snapshot.dead.ready + snapshot.dead.unacked.unwrap_or(0),
-            quarantine: snapshot.quarantine.ready + snapshot.quarantine.unacked.unwrap_or(0),
+            dead: snapshot.dead.held(),
+            quarantine: snapshot.quarantine.held(),
             unroutable: snapshot.unroutable.ready,
         };
         self.history.push(sample);

@@ -1,24 +1,22 @@
 //! All queues at one moment.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::SystemTime};
 
 use garenne_common::exit::Failure;
-use garenne_protocol::topology::{BrokerVersion, Delay, LaneQueues, Topology};
+use garenne_management::STATISTICS_INTERVAL;
+use garenne_protocol::{
+    task::epoch_ms,
+    topology::{BrokerVersion, Delay, LaneQueues, Topology},
+};
 use lapin::Connection;
 use serde::Serialize;
+use tokio::time::Instant;
 
-use super::inspector::{QueueInspector, QueueStatus, existing};
+use super::{
+    inspector::{QueueInspector, QueueStatus},
+    origin::{Origin, Source},
+};
 use crate::operator::Operator;
-
-/// Source of the numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// The management API: complete, and a few seconds old.
-    Management,
-    /// Passive declares: current, without unacknowledged messages.
-    Amqp,
-}
 
 /// One lane with its retry ladder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,8 +50,9 @@ pub struct Snapshot {
     pub version: String,
     /// The fleet's prefix.
     pub prefix: String,
-    /// Source of the numbers.
-    pub source: Source,
+    /// When the broker was asked first, milliseconds since 1970 by the console's clock. Ready messages, consumers and
+    /// retrying tasks are counts of passive declares since then.
+    pub read_at: i64,
     /// The lanes, by name.
     pub lanes: Vec<LaneStatus>,
     /// Quarantined tasks.
@@ -70,10 +69,10 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads every queue, from the management API if it is configured, else one by one.
+    /// Reads every queue.
     ///
     /// # Errors
-    /// One line and an exit code.
+    /// As [`take_on`](Self::take_on).
     pub async fn take(operator: &Operator) -> Result<Self, Failure> {
         let mut connection = None;
         let snapshot = Self::take_on(operator, &mut connection).await;
@@ -85,49 +84,61 @@ impl Snapshot {
 
     /// The same for regular polling: `connection` is opened if it is needed, and kept.
     ///
-    /// # Errors
-    /// One line and an exit code.
-    pub async fn take_on(operator: &Operator, connection: &mut Option<Connection>) -> Result<Self, Failure> {
-        let Some(management) = &operator.management else {
-            return Self::take_by_amqp(operator, connection).await;
-        };
-        let queues = management.queue_counts(&operator.broker.vhost()).await?;
-        let status = |queue: garenne_management::QueueCounts| {
-            let (ready, unacked, consumers) = (queue.ready, Some(queue.unacked), queue.consumers);
-            (queue.name, QueueStatus { ready, unacked, consumers, published: queue.published })
-        };
-        let version = operator.broker.version().await?;
-        Ok(Self::of(operator, version, Source::Management, &queues.into_iter().map(status).collect()))
-    }
-
-    /// The same, from passive declares.
+    /// Ready messages and consumers come from passive declares. If the management API is configured, it adds what they
+    /// do not count, and the queues of former settings.
     ///
     /// # Errors
-    /// One line and an exit code.
-    pub async fn take_by_amqp(
-        operator: &Operator,
-        connection: &mut Option<Connection>,
-    ) -> Result<Self, Failure> {
+    /// One line and an exit code. The broker or its configured management API refuses, or does not answer.
+    pub async fn take_on(operator: &Operator, connection: &mut Option<Connection>) -> Result<Self, Failure> {
         connection.take_if(|connection| !connection.status().connected());
         let connection = match connection {
             Some(connection) => connection,
             None => connection.insert(operator.connect().await?),
         };
         let version = operator.broker.version().await?;
-        let mut inspector = QueueInspector::new(connection);
-        let mut found = BTreeMap::new();
-        for name in wanted(operator, &operator.topology(version)) {
-            if let Some(queue) = existing(inspector.depth(&name).await)? {
-                found.insert(name, queue);
+        let mut statistics = BTreeMap::new();
+        if let Some(management) = &operator.management {
+            let asked = Instant::now();
+            for queue in management.queue_counts(&operator.broker.vhost()).await? {
+                let age = STATISTICS_INTERVAL + asked.elapsed();
+                let age_ms = age.as_millis().try_into().unwrap_or(u64::MAX);
+                let status = QueueStatus {
+                    ready: queue.ready,
+                    unacked: Some(queue.unacked),
+                    counted: Some(queue.ready + queue.unacked),
+                    unacked_from: Some(Origin { source: Source::Management, age_ms }),
+                    consumers: queue.consumers,
+                    published: queue.published,
+                };
+                statistics.insert(queue.name, status);
             }
         }
-        Ok(Self::of(operator, version, Source::Amqp, &found))
+        let read_at = epoch_ms(SystemTime::now());
+        let mut inspector = QueueInspector::new(connection);
+        let mut found = statistics.clone();
+        for name in wanted(operator, &operator.topology(version)) {
+            let counted = inspector.find(&name).await?;
+            match (counted, statistics.get(&name)) {
+                (Some(counted), Some(statistics)) => {
+                    let QueueStatus { ready, consumers, .. } = counted;
+                    found.insert(name, QueueStatus { ready, consumers, ..*statistics });
+                }
+                (Some(counted), None) => drop(found.insert(name, counted)),
+                (None, _) => drop(found.remove(&name)),
+            }
+        }
+        Ok(Self::of(operator, version, read_at, &found))
+    }
+
+    /// The age of what passive declares counted, milliseconds.
+    pub fn age_ms(&self, now: i64) -> u64 {
+        now.saturating_sub(self.read_at).max(0).unsigned_abs()
     }
 
     fn of(
         operator: &Operator,
         version: BrokerVersion,
-        source: Source,
+        read_at: i64,
         found: &BTreeMap<String, QueueStatus>,
     ) -> Self {
         let topology = operator.topology(version);
@@ -171,7 +182,7 @@ impl Snapshot {
             vhost: operator.broker.vhost(),
             version: version.to_string(),
             prefix: operator.settings.common.prefix.clone(),
-            source,
+            read_at,
             lanes: lanes.collect(),
             quarantine: queue(&names.quarantine()),
             dead: queue(&names.dead()),

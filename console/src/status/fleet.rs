@@ -3,29 +3,13 @@
 use garenne_protocol::heartbeat::Program;
 
 use crate::{
-    fleet::{MemberView, Roster, lanes_line},
-    table::{cut, duration, grouped, lay_out},
+    fleet::{Roster, groups, worker_row},
+    table::{grouped, lay_out},
 };
-
-/// Ids are cut to this width.
-const MAX_ID_WIDTH: usize = 40;
 
 /// Columns of the table of workers.
 const COLUMNS: [&str; 6] =
     ["worker", "state", "lanes: busy/slots +queued", "longest task", "for", "last heartbeat"];
-
-fn row(member: &MemberView) -> [String; 6] {
-    let beat = member.process.heartbeat();
-    let heard = member.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", duration(ms)));
-    let longest = beat.and_then(|beat| beat.tasks.first());
-    let task = longest.map_or_else(String::new, |task| {
-        let done = task.progress.map(|done| format!(" {:.0} %", done * 100.0)).unwrap_or_default();
-        format!("{} {}{done}", task.kind, cut(&task.id, MAX_ID_WIDTH))
-    });
-    let since = longest.map_or_else(String::new, |task| duration((task.seconds * 1e3) as u64));
-    let lanes = beat.map(|beat| lanes_line(&beat.lanes, &beat.paused)).unwrap_or_default();
-    [cut(member.process.id(), MAX_ID_WIDTH), member.state.to_string(), lanes, task, since, heard]
-}
 
 /// Both tables; an empty one is replaced by a line.
 pub(super) fn tables(roster: &Roster, now: i64) -> String {
@@ -33,8 +17,19 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
     let mut text = if workers.is_empty() {
         "no worker answered and none is on record\n".to_owned()
     } else {
-        lay_out(&COLUMNS, workers.iter().map(row))
+        lay_out(&COLUMNS, workers.iter().map(worker_row))
     };
+    let groups = groups(&workers);
+    if !groups.is_empty() {
+        let rows = groups.into_iter().map(|(name, group)| {
+            let paused = match group.paused {
+                0 => "-".to_owned(),
+                count => format!("{count} workers"),
+            };
+            [name, grouped(group.running as u64), grouped(group.queued as u64), paused]
+        });
+        text += &format!("\n{}", lay_out(&["group", ">running", ">queued", "paused on"], rows));
+    }
     let gateways: Vec<_> = roster
         .members(Program::Gateway, now)
         .into_iter()
@@ -72,10 +67,12 @@ mod tests {
         let beat = |id: &str, at: i64| -> Heartbeat {
             serde_json::from_value(serde_json::json!({
                 "program": "worker", "id": id, "incarnation": id, "started_at": 0, "at": at,
-                "every_ms": 1000, "stance": "open", "running": 1, "paused": ["g"],
+                "every_ms": 1000, "stance": "open", "running": 1, "paused": ["g"], "groups": {"import-7": {"running": 1, "queued": 3}},
+                "sinks": {"postgres": {"up": id == "b"}, "stdout": {"up": true}},
                 "lanes": {"fast": {"slots": 4, "busy": 1, "queued": 1200, "open": true},
                           "quarantine": {"slots": 1}},
-                "tasks": [{"id": "t-1", "kind": "bench.deaf", "lane": "fast", "seconds": 61.0, "progress": 0.25}],
+                "tasks": [{"id": "t-1", "kind": "bench.deaf", "lane": "fast", "seconds": 61.0, "progress": 0.25,
+                           "group": "import-7"}],
             }))
             .unwrap()
         };
@@ -88,10 +85,15 @@ mod tests {
         assert_eq!(
             lines[1..4],
             [
-                "b silent fast 1/4 +1,200; paused: g bench.deaf t-1 25 % 61s 10s ago",
+                "b silent fast 1/4 +1,200; paused: g bench.deaf 25% t-1 (group import-7) 61s 10s ago",
                 "never-seen silent never",
-                "a open fast 1/4 +1,200; paused: g bench.deaf t-1 25 % 61s 1.0s ago",
+                "a open fast 1/4 +1,200; paused: g; sink postgres down bench.deaf 25% t-1 (group import-7) 61s 1.0s ago",
             ]
+        );
+        assert_eq!(
+            lines[5..8],
+            ["group running queued paused on", "g 0 0 2 workers", "import-7 2 6 -"],
+            "{text}"
         );
     }
 

@@ -3,20 +3,24 @@
 use std::fmt::Write;
 
 use crate::{
-    queues::{QueueStatus, Snapshot, Source},
-    table::{grouped, lay_out},
+    queues::{Origin, QueueStatus, Snapshot, Source},
+    table::{duration, grouped, lay_out},
 };
 
-/// The snapshot as a table, followed by remarks.
-pub(super) fn table(snapshot: &Snapshot) -> String {
+/// The snapshot as a table, followed by remarks. `uncertain` are the lanes of which the unacknowledged messages are what
+/// workers reported last.
+pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], now: i64) -> String {
     let Snapshot { broker, version, vhost, prefix, .. } = snapshot;
-    let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n\n");
-    let columns = ["queue", ">ready", ">unacked", ">consumers", ">retrying"];
+    let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n");
+    let age = duration(snapshot.age_ms(now));
+    let _ = writeln!(text, "ready, consumers and retrying: counted by the broker {age} ago\n");
+    let columns = ["queue", ">ready", ">unacked", "unacked from", ">consumers", ">retrying"];
     let row = |name: String, queue: &QueueStatus, retrying: Option<u64>| {
         vec![
             name,
             grouped(queue.ready),
             queue.unacked.map_or("-".to_owned(), grouped),
+            queue.unacked_from.map_or("-".to_owned(), origin),
             grouped(queue.consumers),
             retrying.map_or(String::new(), grouped),
         ]
@@ -32,7 +36,7 @@ pub(super) fn table(snapshot: &Snapshot) -> String {
     ];
     let rest = rest.map(|(name, queue)| row(name.to_owned(), queue, None));
     text += &lay_out(&columns, lanes.chain(rest));
-    for line in remarks(snapshot) {
+    for line in remarks(snapshot, uncertain) {
         let _ = write!(text, "\n{line}");
     }
     if !text.ends_with('\n') {
@@ -41,8 +45,18 @@ pub(super) fn table(snapshot: &Snapshot) -> String {
     text
 }
 
+/// The source and the age of a count.
+fn origin(Origin { source, age_ms }: Origin) -> String {
+    let age = duration(age_ms);
+    match source {
+        Source::Amqp => format!("broker, {age} ago"),
+        Source::Heartbeats => format!("heartbeats, {age} ago"),
+        Source::Management => format!("management, up to {age} old"),
+    }
+}
+
 /// What needs attention, most urgent first.
-fn remarks(snapshot: &Snapshot) -> Vec<String> {
+fn remarks(snapshot: &Snapshot, uncertain: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
     if !snapshot.missing.is_empty() {
         lines.push(format!("missing: {} - run `garenne topology apply`", snapshot.missing.join(", ")));
@@ -75,12 +89,62 @@ fn remarks(snapshot: &Snapshot) -> Vec<String> {
     }
     if snapshot.unroutable.ready > 0 {
         lines.push(format!(
-            "{} unroutable messages: no binding matches them",
+            "{} unroutable messages: no binding matches them - `garenne unroutable list` shows them",
             grouped(snapshot.unroutable.ready)
         ));
     }
-    if snapshot.source == Source::Amqp {
-        lines.push("unacked is shown with --management-url only".to_owned());
+    if !uncertain.is_empty() {
+        lines.push(format!(
+            "unacked of {} is what workers reported last: a worker is silent, or another program consumes; \
+             --management-url adds the broker's count",
+            uncertain.join(", ")
+        ));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queues::LaneStatus;
+
+    #[test]
+    fn each_count_has_its_source_and_age() {
+        let queue = |unacked, source, age_ms| QueueStatus {
+            ready: 1_271,
+            unacked: Some(unacked),
+            unacked_from: Some(Origin { source, age_ms }),
+            consumers: 3,
+            ..QueueStatus::default()
+        };
+        let fast = LaneStatus {
+            name: "fast".into(),
+            queue: queue(150, Source::Heartbeats, 74),
+            shards: [].into(),
+            leftovers: [].into(),
+            retrying: 0,
+            rungs: [].into(),
+        };
+        let snapshot = Snapshot {
+            broker: "b:5672".into(),
+            vhost: "/".into(),
+            version: "4.0.5".into(),
+            prefix: "garenne".into(),
+            read_at: 1_000,
+            lanes: vec![fast],
+            quarantine: QueueStatus::default(),
+            dead: queue(7, Source::Management, 5_012),
+            unroutable: QueueStatus::default(),
+            missing: Vec::new(),
+            queues: [].into(),
+        };
+        let text = table(&snapshot, &["fast".to_owned()], 1_012);
+        let lines: Vec<_> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(lines[1], "ready, consumers and retrying: counted by the broker 12ms ago");
+        assert_eq!(lines[4], "lane fast 1,271 150 heartbeats, 74ms ago 3 0");
+        assert_eq!(lines[5], "quarantine 0 - - 0");
+        assert_eq!(lines[6], "dead 1,271 7 management, up to 5.0s old 3");
+        assert!(text.contains("unacked of fast is what workers reported last"), "{text}");
+    }
 }

@@ -5,13 +5,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::table::{cut, duration, lay_out};
+use crate::table::{duration, lay_out};
 
 /// Time limit of a request to an admin port.
 const TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Ids are cut to this width.
-const MAX_ID_WIDTH: usize = 40;
 
 /// The answer of a worker.
 #[derive(Debug, serde::Serialize)]
@@ -50,7 +47,7 @@ pub(super) async fn ask(urls: &[String]) -> anyhow::Result<Vec<Worker>> {
 
 /// The running tasks as a table, with the progress of those that report it.
 pub(super) fn table(workers: &[Worker]) -> String {
-    let columns = ["worker", "lane", "running task", ">running for", ">progress"];
+    let columns = ["worker", "lane", "running task", "group", ">running for", ">progress"];
     let mut rows = Vec::new();
     let mut silent = String::new();
     for worker in workers {
@@ -61,9 +58,11 @@ pub(super) fn table(workers: &[Worker]) -> String {
             for task in pool["tasks"].as_array().into_iter().flatten() {
                 let since = task["running_seconds"].as_f64().map(|seconds| duration((seconds * 1e3) as u64));
                 let done = task["progress"].as_f64().map(|done| format!("{:.0} %", done * 100.0));
-                let id = cut(task["id"].as_str().unwrap_or_default(), MAX_ID_WIDTH);
+                let id = task["id"].as_str().unwrap_or_default().to_owned();
+                let group = task["group"].as_str().map(str::to_owned);
                 let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-                rows.push(vec![worker.url.clone(), lane.clone(), id, or_dash(since), or_dash(done)]);
+                let (url, lane) = (worker.url.clone(), lane.clone());
+                rows.push(vec![url, lane, id, or_dash(group), or_dash(since), or_dash(done)]);
             }
         }
     }
@@ -78,8 +77,7 @@ mod tests {
 
     #[test]
     fn running_tasks_are_shown_with_their_progress() {
-        let task =
-            |id: &str, progress: Value| json!({"id": id, "running_seconds": 4.2, "progress": progress});
+        let task = |id: &str, progress: Value| json!({"id": id, "group": "import-7", "running_seconds": 4.2, "progress": progress});
         let slow = json!({"tasks": [task("a", json!(0.256)), task("b", Value::Null)]});
         let lanes = Some([("slow".to_owned(), slow)].into_iter().collect());
         let workers = [
@@ -88,9 +86,9 @@ mod tests {
         ];
         assert_eq!(
             table(&workers),
-            "\nworker    lane  running task  running for  progress\n\
-             http://w  slow  a                    4.2s      26 %\n\
-             http://w  slow  b                    4.2s         -\n\
+            "\nworker    lane  running task  group     running for  progress\n\
+             http://w  slow  a             import-7         4.2s      26 %\n\
+             http://w  slow  b             import-7         4.2s         -\n\
              http://x: no answer\n"
         );
     }

@@ -1,19 +1,21 @@
 //! Draws the fleet.
 
+use std::cmp::Reverse;
+
 use garenne_common::text::printable;
 use ratatui::{
     Frame,
     crossterm::event::{Event, KeyCode, KeyEventKind},
     layout::{Constraint, Layout, Rect},
     style::{Color, Modifier, Style},
-    text::Line,
-    widgets::{Cell, Paragraph, Row, Table},
+    text::{Line, Span},
+    widgets::{Cell, Paragraph, Row, Table, Wrap},
 };
 
 use crate::{
-    fleet::{MemberView, State, lanes_line},
+    fleet::{GroupTotals, MemberView, State, groups, worker_row},
     monitor::{KindPoint, LaneSample, Now},
-    table::{cut, duration, grouped},
+    table::{duration, grouped},
 };
 
 /// Limit on rows of the kinds' table; the busiest kinds come first.
@@ -102,17 +104,28 @@ impl Screen {
 
     fn draw_workers(&mut self, frame: &mut Frame<'_>, area: Rect, now: &Now) {
         self.skipped = self.skipped.min(now.workers.len().saturating_sub(1));
-        let rows = now.workers.iter().skip(self.skipped).map(worker_row);
-        let columns = [
-            ("worker", Constraint::Max(32)),
-            ("state", Constraint::Length(8)),
-            ("busy/slots +queued", Constraint::Fill(2)),
-            ("longest task", Constraint::Fill(3)),
-            ("for", Constraint::Length(6)),
-            ("heartbeat", Constraint::Length(9)),
-        ];
-        draw_table(frame, area, columns, rows);
+        let shown = &now.workers[self.skipped.min(now.workers.len())..];
+        let width = shown.iter().map(|worker| shown_width(worker.process.id())).max().unwrap_or(0).max(6);
+        let head = format!("{:width$} {:8} busy/slots +queued, longest running task", "worker", "state");
+        let head = Line::styled(head, Style::new().add_modifier(Modifier::DIM));
+        let lines = shown.iter().take(area.height.into()).flat_map(|worker| worker_lines(worker, width));
+        // Wrapped, so that ids are whole.
+        let text = Paragraph::new([head].into_iter().chain(lines).collect::<Vec<_>>());
+        frame.render_widget(text.wrap(Wrap { trim: false }), area);
     }
+}
+
+fn shown_width(text: &str) -> usize {
+    shown(text).chars().count()
+}
+
+/// A worker, and below it its longest running task.
+fn worker_lines(worker: &MemberView, width: usize) -> Vec<Line<'static>> {
+    let [id, state, lanes, task, running_for, heard] = worker_row(worker).map(|cell| shown(&cell));
+    let state = Span::styled(format!("{state:8}"), colour(worker.state));
+    let first = vec![format!("{id:width$} ").into(), state, format!(" {lanes}  {heard}").into()];
+    let second = (!task.is_empty()).then(|| Line::from(format!("    {running_for:>6} {task}")));
+    [Line::from(first)].into_iter().chain(second).collect()
 }
 
 fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
@@ -131,14 +144,30 @@ fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
         now.gateways.len(),
     );
     let style = if dead > 0 || count(State::Silent) > 0 { Style::new().fg(Color::Red) } else { Style::new() };
-    frame.render_widget(Paragraph::new(Line::styled(text, style.add_modifier(Modifier::BOLD))), area);
+    let first = Line::styled(text, style.add_modifier(Modifier::BOLD));
+    frame.render_widget(Paragraph::new(vec![first, Line::from(groups_line(now))]), area);
+}
+
+/// The groups whose tasks workers hold, largest first.
+fn groups_line(now: &Now) -> String {
+    let mut groups: Vec<_> = groups(&now.workers).into_iter().collect();
+    groups.sort_by_key(|(_, group)| Reverse(group.running + group.queued));
+    let group = |(name, group): &(String, GroupTotals)| {
+        let paused = if group.paused > 0 { " paused" } else { "" };
+        let (running, queued) = (grouped(group.running as u64), grouped(group.queued as u64));
+        format!("{} {running} +{queued}{paused}", shown(name))
+    };
+    match groups.is_empty() {
+        true => String::new(),
+        false => format!("groups: {}", groups.iter().map(group).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let row = |(name, lane): (&String, &LaneSample)| {
         let backlog = match lane.backlog_seconds {
             Some(seconds) if seconds.is_infinite() => "no workers".to_owned(),
-            _ if lane.load.backlog == 0 => "-".to_owned(),
+            Some(0.0) => "-".to_owned(),
             known => seconds(known),
         };
         let cells = [
@@ -185,22 +214,6 @@ fn draw_kinds(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     draw_table(frame, area, columns, kinds.into_iter().take(MAX_KINDS).map(row));
 }
 
-fn worker_row(worker: &MemberView) -> Row<'static> {
-    let beat = worker.process.heartbeat();
-    let lanes = beat.map(|beat| lanes_line(&beat.lanes, &beat.paused)).unwrap_or_default();
-    let (task, since) = match beat.and_then(|beat| beat.tasks.first()) {
-        Some(task) => {
-            let done = task.progress.map(|done| format!(" {:.0}%", done * 100.0)).unwrap_or_default();
-            (format!("{}{done} {}", printable(&task.kind), printable(&task.id)), seconds(Some(task.seconds)))
-        }
-        None => Default::default(),
-    };
-    let heard = worker.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", duration(ms)));
-    let state = Cell::from(worker.state.to_string()).style(colour(worker.state));
-    let id = Cell::from(cut(&printable(worker.process.id()), 32));
-    Row::new([id, state, shown(&lanes).into(), task.into(), since.into(), heard.into()])
-}
-
 #[cfg(test)]
 mod tests {
     use garenne_protocol::heartbeat::Heartbeat;
@@ -222,6 +235,7 @@ mod tests {
             "program": "worker", "id": id, "incarnation": id, "started_at": 0, "at": 0,
             "every_ms": 1000, "stance": "open", "running": 1,
             "lanes": {"fast": {"slots": 4, "busy": 1, "queued": 46}},
+            "groups": {"import-7": {"running": 1, "queued": 2}},
             "tasks": [{"id": task, "kind": "bench.deaf", "lane": "fast", "seconds": 372.0, "progress": 0.25}],
         }))
         .unwrap();
@@ -287,8 +301,22 @@ mod tests {
         let has = |text: &str| lines.iter().any(|line| line == text);
         assert!(has("fast 1,271 150 0 76.2 0.0 86ms 8/8 4.5s"), "{lines:#?}");
         assert!(has("bench.sleep 20.3 0.0 80µs 1.2s - 2"), "{lines:#?}");
-        assert!(has("frozen silent fast 1/4 +46 bench.deaf 25% t-1 6m 72ms ago"), "{lines:#?}");
-        assert!(has("greenhouse-1 open fast 1/4 +46 bench.deaf 25% t-1 6m 72ms ago"), "{lines:#?}");
+        assert_eq!(lines[1], "groups: import-7 2 +4");
+        assert!(has("frozen silent fast 1/4 +46 72ms ago"), "{lines:#?}");
+        assert!(has("greenhouse-1 open fast 1/4 +46 72ms ago"), "{lines:#?}");
+        assert!(has("6m bench.deaf 25% t-1"), "{lines:#?}");
+    }
+
+    #[test]
+    fn ids_are_drawn_whole_on_a_narrow_screen() {
+        let mut now = now();
+        let id = "0".repeat(36) + &"1".repeat(90);
+        now.workers = vec![worker(&id, State::Open, &id.replace('0', "2"))];
+        let mut terminal = Terminal::new(TestBackend::new(80, 30)).unwrap();
+        terminal.draw(|frame| Screen::default().draw(frame, &now)).unwrap();
+        let cells = terminal.backend().buffer().content().iter().map(|cell| cell.symbol());
+        let drawn: String = cells.collect::<String>().replace(' ', "");
+        assert!(drawn.contains(&id) && drawn.contains(&id.replace('0', "2")), "{drawn}");
     }
 
     #[test]
@@ -320,6 +348,9 @@ mod tests {
         let mut now = now();
         now.workers[0] = worker("frozen", State::Silent, "a\u{1b}[2J\u{202e}b");
         let lines = lines(&mut Screen::default(), &now);
-        assert!(lines.iter().any(|line| line.contains(r"25% a\u{1b}[2J\u{202e}b 6m")), "{lines:#?}");
+        assert!(
+            lines.iter().any(|line| line.contains(r"6m bench.deaf 25% a\u{1b}[2J\u{202e}b")),
+            "{lines:#?}"
+        );
     }
 }

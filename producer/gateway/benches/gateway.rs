@@ -78,6 +78,14 @@ async fn run(plan: &Plan) -> Rows {
                 }
             }
         }
+        for load in [Load::Steady, Load::Http, Load::Pipelined] {
+            for (backend, name) in [(Backend::Memory, "open"), (Backend::Scoped, "scoped")] {
+                if plan.takes(&format!("scopes/{load}")) {
+                    let result = measure("connection-pool", &backend, load, plan.seconds).await;
+                    result.add_to(&mut rows, &format!("gateway/scopes/{load}/{name}"));
+                }
+            }
+        }
         if round == 0 && plan.takes("overload") {
             // Long enough to show memory growth.
             let seconds = plan.seconds * 10;

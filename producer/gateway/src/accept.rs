@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::{config::ConfigError, supervise};
+use garenne_common::{
+    config::{ConfigError, Invalid},
+    supervise,
+};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -59,20 +62,15 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, ConfigError> {
     bind(address).map_err(|error| {
         let problem = match error.kind() {
             ErrorKind::AddrInUse => {
-                "the address is already in use: stop the program that uses it, or choose another port, such as --listen 127.0.0.1:8081".to_owned()
+                "the address is already in use: stop the program that uses it, or choose another port, such as --listen 127.0.0.1:8081"
             }
             ErrorKind::PermissionDenied => {
-                "this user may not listen on the port: choose a port from 1024".to_owned()
+                "this user may not listen on the port: choose a port from 1024"
             }
-            ErrorKind::AddrNotAvailable => "the address is not assigned to this host".to_owned(),
-            _ => error.to_string(),
+            ErrorKind::AddrNotAvailable => "the address is not assigned to this host",
+            _ => &error.to_string(),
         };
-        ConfigError::Invalid {
-            setting: "listen".to_owned(),
-            value: address.to_string(),
-            origin: "--listen or GARENNE_LISTEN".to_owned(),
-            problem,
-        }
+        Invalid::new("listen", address, problem).given_by("--listen or GARENNE_LISTEN")
     })
 }
 
@@ -95,9 +93,10 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> bool {
     let router = http::router(Arc::clone(&context));
-    let port = Arc::new(Port { gateway: Arc::clone(&context), router, stop: stop.clone() });
+    let port = Port { gateway: Arc::clone(&context), router, stop: stop.clone(), server: server.name() };
+    let port = Arc::new(port);
     let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
-    let source_limit = SourceLimit::new(context.limits.max_connections_per_source);
+    let network = &context.network;
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -109,7 +108,12 @@ pub async fn serve(
                 continue;
             }
         };
-        let source = source_limit.admit(peer.ip());
+        // A proxy has the connections of many senders, which are counted when their addresses are known.
+        let source = if network.is_proxy(peer.ip()) {
+            Some(SourceLimit::uncounted())
+        } else {
+            network.sources.admit(peer.ip())
+        };
         let connection = Connection { stream, peer, port: Arc::clone(&port), source };
         let offered = match &connection.source {
             Some(_) => server.offer(connection).map_err(|connection| (connection, "full")),
@@ -117,7 +121,7 @@ pub async fn serve(
         };
         if let Err((connection, reason)) = offered {
             context.instruments.refused(server.name(), reason);
-            Peer::new(peer).audit(server.name(), "too-many-connections", None);
+            context.instruments.audit.refused(&Peer::new(peer), server.name(), "too-many-connections", None);
             if let Ok(permit) = Arc::clone(&rejections).try_acquire_owned() {
                 let reject = async move {
                     let _ = connection.reject().await;

@@ -1,94 +1,99 @@
-//! Authentication by tokens from a file, which is read again when it changes, and by client certificates.
+//! Authentication by tokens and client certificates, and what each sender may send: the senders file, which is read
+//! again when it changes.
 
 mod caller;
+mod grant;
+mod pattern;
 mod peer;
-mod token_file;
+mod rate;
+mod senders;
+mod senders_file;
 
-use std::{collections::HashMap, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
-use garenne_common::config::ConfigError;
+use garenne_common::{config::ConfigError, reloaded::Reloaded};
 use sha2::{Digest, Sha256};
+use time::OffsetDateTime;
 
-use crate::{refusal::Refusal, reloaded::Reloaded};
+use crate::refusal::Refusal;
 pub(crate) use caller::Caller;
 use caller::Hash;
 pub(crate) use peer::Peer;
+use senders::Senders;
 
-type Tokens = HashMap<Hash, Caller>;
-
-/// Decides which connections may send. The default requires no authentication.
-#[derive(Default)]
+/// Decides which connections may send, and what. The default requires no authentication and allows everything but
+/// alerts.
 pub struct Access {
-    /// The callers of the token file, by the hashes of their tokens.
-    tokens: Option<Reloaded<Tokens>>,
-    /// Whether client certificates are required where there is no token.
-    certificates: bool,
+    senders: Reloaded<Senders>,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self::new(None, false, 0).expect("no file is read")
+    }
 }
 
 impl Access {
-    /// Requires a token of the file `tokens`, if given, or a client certificate if `certificates` is true. Without
-    /// either no authentication is required. One request may hold `max_request_records`.
+    /// The senders of `file`. Without it, a client certificate is required if `certificates` is true, and else no
+    /// authentication is. One request may hold `max_request_records`.
     ///
     /// # Errors
-    /// The file cannot be read, or one of its lines is invalid.
+    /// The file cannot be read, or one of its entries is invalid.
     pub fn new(
-        tokens: Option<&Path>,
+        file: Option<&Path>,
         certificates: bool,
         max_request_records: usize,
     ) -> Result<Self, ConfigError> {
         let max_request_records = u32::try_from(max_request_records).unwrap_or(u32::MAX);
-        let tokens = tokens.map(|path| {
-            let path = path.to_owned();
-            Reloaded::new("tokens", vec![path.clone()], move || token_file::read(&path, max_request_records))
-        });
-        Ok(Self { tokens: tokens.transpose()?, certificates })
+        let context = senders_file::Context { certificates, max_request_records };
+        let senders = match file {
+            None => Reloaded::new("senders", Vec::new(), move || Ok(Senders::without_file(certificates)))?,
+            Some(path) => {
+                let path = path.to_owned();
+                Reloaded::new("senders", vec![path.clone()], move || senders_file::read(&path, context))?
+            }
+        };
+        Ok(Self { senders })
     }
 
     /// Whether senders must authenticate.
     pub(crate) fn is_required(&self) -> bool {
-        self.tokens.is_some() || self.certificates
+        self.senders.get().anonymous.is_none()
     }
 
     /// Authenticates `peer` by its certificate and `token`.
     ///
     /// # Errors
-    /// The sender is unknown.
-    pub(crate) fn caller(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refusal> {
-        let device = peer.device.clone();
-        let caller = match (&self.tokens, token) {
-            (Some(tokens), Some(token)) => {
-                known(tokens, &Sha256::digest(token).into(), device).ok_or("unknown token")
-            }
-            _ if device.is_some() || !self.is_required() => Ok(Caller::without_token(device)),
-            (Some(_), None) => Err("no token"),
-            (None, _) => Err("no client certificate"),
-        };
-        let caller = caller.map_err(Refusal::unauthorized)?;
+    /// The sender is unknown, or its entry has expired.
+    pub(crate) fn caller(&self, peer: &Peer, token: Option<&str>) -> Result<Arc<Caller>, Refusal> {
+        let caller = self.find(peer, token.map(|token| Sha256::digest(token).into()))?;
         peer.set_authenticated();
         Ok(caller)
     }
 
-    /// The caller of a long-lived connection as the token file has it now, with its present rate limit.
+    /// The caller of a long-lived connection as the senders file has it now, with its present scopes and rate limit.
     ///
     /// # Errors
-    /// Its token is no longer in the token file.
-    pub(crate) fn renewed(&self, caller: &Caller) -> Result<Caller, Refusal> {
-        let (Some(tokens), Some(hash)) = (&self.tokens, &caller.token) else { return Ok(caller.clone()) };
-        let known = known(tokens, hash, caller.device.clone());
-        known.ok_or_else(|| Refusal::unauthorized("the token was removed"))
-    }
-
-    /// Reads the token file again if it has changed. If it is invalid, the previous tokens stay valid.
-    pub(crate) fn refresh(&self) {
-        if let Some(tokens) = &self.tokens {
-            tokens.refresh();
+    /// It is no longer in the senders file, or its entry has expired.
+    pub(crate) fn renewed(&self, caller: &Arc<Caller>, peer: &Peer) -> Result<Arc<Caller>, Refusal> {
+        let is_current = caller.generation == self.senders.generation();
+        if is_current && caller.expires.is_none_or(|end| OffsetDateTime::now_utc() < end) {
+            return Ok(Arc::clone(caller));
         }
+        self.find(peer, caller.token)
     }
-}
 
-/// The caller with this token, as the token file has it now.
-fn known(tokens: &Reloaded<Tokens>, token: &Hash, device: Option<Arc<str>>) -> Option<Caller> {
-    tokens.get().get(token).map(|known| Caller { device, ..known.clone() })
+    fn find(&self, peer: &Peer, token: Option<Hash>) -> Result<Arc<Caller>, Refusal> {
+        // Before the senders: a caller of a newer generation is looked up once too often and never too seldom.
+        let generation = self.senders.generation();
+        let found = self.senders.get().find(peer, token, OffsetDateTime::now_utc(), generation);
+        found.map(Arc::new).map_err(Refusal::unauthorized)
+    }
+
+    /// Reads the senders file again if it has changed. If it is invalid, the previous senders stay valid.
+    pub(crate) fn refresh(&self) {
+        self.senders.refresh();
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     pin::Pin,
     task::{Context, Poll, Waker, ready},
     time::Duration,
@@ -15,6 +16,12 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     time::{Sleep, sleep, timeout},
 };
+
+use crate::proxy_protocol;
+
+/// A byte stream in both directions.
+pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Transport for T {}
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,16 +82,46 @@ impl<S> ClientStream<S> {
 impl<S: AsyncRead + Unpin> ClientStream<S> {
     /// Reads until the protocol is known. `None` if the sender closes the connection or `deadline` passes.
     pub(super) async fn sniff(&mut self, deadline: Duration) -> io::Result<Option<Protocol>> {
-        self.first.reserve(FIRST_READ);
         let deciding = async {
-            while self.stream.read_buf(&mut self.first).await? > 0 {
+            loop {
+                // The first bytes may have arrived with a PROXY header.
                 if let Some(protocol) = classify(&self.first) {
                     return Ok(Some(protocol));
                 }
+                if self.read_more().await? == 0 {
+                    return Ok(None);
+                }
             }
-            Ok(None)
         };
         timeout(deadline, deciding).await.unwrap_or(Ok(None))
+    }
+
+    /// Reads the PROXY header at the start of the connection. Returns the sender's address; `None` for a connection of
+    /// the proxy itself.
+    ///
+    /// # Errors
+    /// There is no valid header before `deadline`.
+    pub(super) async fn read_proxy_header(&mut self, deadline: Duration) -> io::Result<Option<SocketAddr>> {
+        let reading = async {
+            loop {
+                if self.read_more().await? == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                let header = proxy_protocol::parse(&self.first);
+                if let Some(header) =
+                    header.map_err(|problem| io::Error::new(io::ErrorKind::InvalidData, problem))?
+                {
+                    self.first.advance(header.length);
+                    return Ok(header.source);
+                }
+            }
+        };
+        timeout(deadline, reading).await?
+    }
+
+    async fn read_more(&mut self) -> io::Result<usize> {
+        self.first.reserve(FIRST_READ);
+        self.stream.read_buf(&mut self.first).await
     }
 }
 
@@ -271,6 +308,30 @@ mod tests {
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await.unwrap();
         assert_eq!(all, b"POST /x");
+    }
+
+    #[tokio::test]
+    async fn bytes_after_a_proxy_header_are_those_of_the_sender() {
+        let (header, rest) = (b"PROXY TCP4 192.0.2.1 10.0.0.1 5 8080\r\n", b"POST /x");
+        for split in [1, 20, header.len(), header.len() + 2] {
+            let all = [&header[..], rest].concat();
+            let (first, second) = all.split_at(split);
+            let mut stream = ClientStream::new(AsyncReadExt::chain(first, second));
+            let sender = stream.read_proxy_header(Duration::from_secs(1)).await.unwrap();
+            assert_eq!(sender, Some("192.0.2.1:5".parse().unwrap()));
+            assert_eq!(stream.sniff(Duration::from_secs(1)).await.unwrap(), Some(Protocol::Http));
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await.unwrap();
+            assert_eq!(all, rest);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unfinished_proxy_header_is_refused_at_the_deadline() {
+        let (mut proxy, stream) = duplex(64);
+        proxy.write_all(b"PROXY TCP4 ").await.unwrap();
+        let error = ClientStream::new(stream).read_proxy_header(LIMIT).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test(start_paused = true)]

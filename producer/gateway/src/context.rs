@@ -5,15 +5,18 @@ use std::sync::Arc;
 use garenne_common::telemetry::Traces;
 
 use crate::{
-    auth::Access, ingest::Ingest, instruments::Instruments, limits::Limits, memory::MemoryBudget, tls::Tls,
+    auth::Access, ingest::Ingest, instruments::Instruments, limits::Limits, memory::MemoryBudget,
+    network::Network, tls::Tls,
 };
 
 /// The state that all connections of a gateway share.
 pub struct GatewayContext {
     /// Validates bodies and publishes their tasks.
     pub ingest: Arc<Ingest>,
-    /// Authentication.
+    /// Authentication, and what each sender may send.
     pub access: Access,
+    /// Where connections may come from and how.
+    pub network: Network,
     /// Certificates; without them the port does not speak TLS.
     pub tls: Option<Tls>,
     /// Limits per connection and request.

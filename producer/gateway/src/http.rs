@@ -1,9 +1,11 @@
 //! The HTTP API.
 
 mod api;
+mod cors;
 mod influx;
 mod observe;
 mod request;
+mod request_trace;
 
 use std::{future::poll_fn, io, pin::Pin, sync::Arc, time::Duration};
 
@@ -18,13 +20,13 @@ use axum::{
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{auth::Peer, context::GatewayContext, openapi};
+use crate::{auth::Peer, client_stream::Transport, context::GatewayContext, openapi};
 
 /// Largest head of a request, and largest chunk of a body that is read at once, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -36,7 +38,7 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) fn router(gateway: Arc<GatewayContext>) -> Router {
     let description = Bytes::from(openapi::document(&gateway.ingest.routes.bindings).to_string());
     let description = ([(header::CONTENT_TYPE, "application/json")], description);
-    Router::new()
+    let router = Router::new()
         .route("/v1/readings", post(api::readings))
         .route("/v1/tasks/{kind}", post(api::task))
         .route("/openapi.json", get(description))
@@ -44,23 +46,21 @@ pub(super) fn router(gateway: Arc<GatewayContext>) -> Router {
         .route("/write", post(influx::write))
         .route("/query", get(influx::query).post(influx::query))
         .route("/ping", get(influx::ping))
-        .route("/health", get(influx::health))
+        .route("/health", get(influx::health));
+    cors::allow(router, &gateway.network.allowed_origins)
         .layer(from_fn_with_state(Arc::clone(&gateway), observe::observe))
         .with_state(gateway)
 }
 
 /// Serves one connection until it ends. After `stop` is cancelled, it completes the current request and closes the
 /// connection.
-pub(super) async fn serve<S>(
-    stream: S,
+pub(super) async fn serve(
+    stream: impl Transport,
     router: Router,
     gateway: &GatewayContext,
     peer: &Peer,
     stop: &CancellationToken,
-) -> io::Result<()>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+) -> io::Result<()> {
     // `pipeline_flush` stays off: it writes no response while more requests arrive.
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(gateway.limits.header_timeout).max_buf_size(MAX_HEAD);
@@ -86,7 +86,7 @@ where
     ended.map_err(|error| {
         // No request was complete, so no handler has logged it.
         if error.is_timeout() {
-            peer.audit("http", "timeout", None);
+            gateway.instruments.audit.refused(peer, "http", "timeout", None);
         }
         io::Error::other(error)
     })

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     auth::Caller,
+    idempotency::{Fingerprint, UsedKeys},
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
@@ -22,6 +23,7 @@ use crate::{
     refusal::Refusal,
     routes::{READING, Routes},
     runtimes::publish_on,
+    task_devices::devices_of,
     task_publisher::{TaskPublisher, shutting_down},
 };
 
@@ -32,6 +34,7 @@ pub struct Ingest {
     /// The kind of readings, if a lane takes it; parsed once because most tasks are readings.
     reading: Option<Kind>,
     records: RecordLimits,
+    used_keys: UsedKeys,
     offload: Offload,
     /// The runtime of the broker's connection.
     publish_runtime: Handle,
@@ -47,10 +50,10 @@ pub(super) enum ReadingsFormat {
     LineProtocol(Precision),
 }
 
-/// The sender of readings and the properties of its request.
+/// The sender of readings or of a task, and the properties of its request.
 pub(super) struct Sender {
-    pub(super) caller: Caller,
-    /// The id that the sender gave the request.
+    pub(super) caller: Arc<Caller>,
+    /// The id that the sender gave the request, as an id of its own.
     pub(super) idempotency_key: Option<TaskId>,
     pub(super) trace: Option<TraceContext>,
 }
@@ -68,8 +71,8 @@ impl Ingest {
         let records = RecordLimits { records: limits.max_records, max_ahead };
         let reading = routes.kind(READING).ok();
         let (offload, limits) = (Offload::new(limits.retry_after), limits.clone());
-        let publish_runtime = Handle::current();
-        Arc::new(Self { publisher, routes, reading, records, offload, publish_runtime, limits })
+        let (used_keys, publish_runtime) = (UsedKeys::new(), Handle::current());
+        Arc::new(Self { publisher, routes, reading, records, used_keys, offload, publish_runtime, limits })
     }
 
     /// Publishes the readings of a body: one task per record, in the order of the records. As in InfluxDB, a body in its
@@ -95,9 +98,13 @@ impl Ingest {
             let records = match format {
                 ReadingsFormat::Json(form) => readings_in(form, &body, now(), &ingest.records),
                 ReadingsFormat::LineProtocol(unit) => influx::records(&body, unit, now(), &ingest.records),
-            };
+            }?;
+            let used = sender.idempotency_key.as_ref().map(|key| (key, Fingerprint::of(READING, &body)));
             drop(body);
-            ingest.record_tasks(records?, &sender)
+            let tasks = ingest.record_tasks(records, &sender)?;
+            // After all other checks: a refused body may be corrected under the same key.
+            used.map_or(Ok(()), |(key, body)| ingest.used_keys.check(key, body))?;
+            Ok(tasks)
         };
         self.publish_and_confirm(payload, Some(mark), parse).await
     }
@@ -108,18 +115,31 @@ impl Ingest {
     /// The task is invalid or the caller may not send it, and nothing is published; or as
     /// [`Ingest::publish_and_confirm`].
     pub(super) async fn ingest_task(
-        &self,
+        self: &Arc<Self>,
         task: NewTask,
         payload: Payload,
-        caller: &Caller,
+        sender: Sender,
     ) -> Result<Receipts, Refusal> {
-        caller.admit_task(task.kind.as_str())?;
+        let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
             // A body that no worker could parse is refused here, where the sender gets the error.
             serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::not_json)?;
+            ingest.admit_task(&task, &body, &sender.caller)?;
+            if let Some(key) = &sender.idempotency_key {
+                ingest.used_keys.check(key, Fingerprint::of(task.kind.as_str(), &body))?;
+            }
             Ok(vec![NewTask { body, ..task }])
         };
         self.publish_and_confirm(payload, None, parse).await
+    }
+
+    /// Checks that the caller may send a task of this kind with this payload now.
+    fn admit_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<(), Refusal> {
+        let devices = match caller.has_limited_devices() {
+            true => devices_of(task, body, &caller.name, now(), &self.records)?,
+            false => Vec::new(),
+        };
+        caller.admit(task.kind.as_str(), devices.iter().map(String::as_str))
     }
 
     /// Makes one task per record, after checking that the caller may send all of them now.
@@ -128,11 +148,11 @@ impl Ingest {
             return Ok(Vec::new());
         }
         let kind = self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?;
-        sender.caller.admit(records.iter().map(|record| &*record.reading.device))?;
+        sender.caller.admit(kind.as_str(), records.iter().map(|record| &*record.reading.device))?;
         let tasks = records.into_iter().enumerate().map(|(index, record)| {
             let body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
             let mut task = NewTask::new(kind.clone(), ContentType::Json, body);
-            if let Some(id) = record_id(&record, sender.idempotency_key.as_ref(), index) {
+            if let Some(id) = record_id(&record, sender, index) {
                 task.id = id;
             }
             task.trace.clone_from(&sender.trace);
@@ -169,14 +189,14 @@ impl Ingest {
     }
 }
 
-/// The id that a record has in every repetition: the sender's own id, else one derived from the request's idempotency
-/// key and the record's index, else one derived from device, metric, time and value. `None` for a reading without a
-/// time of its own, which gets a random id.
-fn record_id(record: &Record, request: Option<&TaskId>, index: usize) -> Option<TaskId> {
+/// The id that a record has in every repetition: that of the sender's id of the record, else one derived from the
+/// request's idempotency key and the record's index, else one derived from device, metric, time and value. `None` for a
+/// reading without a time of its own, which gets a random id.
+fn record_id(record: &Record, sender: &Sender, index: usize) -> Option<TaskId> {
     if let Some(id) = &record.id {
-        return TaskId::parse(id).ok();
+        return TaskId::parse(id).ok().map(|id| sender.caller.own_id(id));
     }
-    if let Some(request) = request {
+    if let Some(request) = &sender.idempotency_key {
         return Some(TaskId::derived(request, &index.to_string()));
     }
     (!record.time_assumed).then(|| reading_id(&record.reading))

@@ -5,7 +5,7 @@ use prometheus::{
     IntCounterVec, IntGauge, register_int_counter_vec_with_registry, register_int_gauge_with_registry,
 };
 
-use crate::memory::MemoryBudget;
+use crate::{audit::Audit, memory::MemoryBudget};
 
 /// Metrics of the gateway. Clones share them.
 #[derive(Clone)]
@@ -13,6 +13,8 @@ pub struct Instruments {
     metrics: Metrics,
     records: IntCounterVec,
     refused: IntCounterVec,
+    /// Logs and counts refusals.
+    pub(crate) audit: Audit,
 }
 
 impl Instruments {
@@ -35,7 +37,7 @@ impl Instruments {
         let reserved = register_int_gauge_with_registry!(name, help, registry)?;
         let budget = budget.clone();
         metrics.before_encode(move || reserved.set(i64::try_from(budget.used()).unwrap_or(i64::MAX)));
-        Ok(Self { metrics: metrics.clone(), records, refused })
+        Ok(Self { metrics: metrics.clone(), records, refused, audit: Audit::register(registry)? })
     }
 
     /// Counts an answer that confirms `records`.

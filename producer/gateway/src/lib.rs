@@ -13,23 +13,28 @@
 //! without a gateway.
 
 mod accept;
+mod audit;
 mod auth;
 pub mod broker;
+mod certificate;
 mod client_stream;
 mod connection;
 mod context;
+mod expiry;
 mod http;
+mod idempotency;
 pub mod influx;
 mod ingest;
 mod instruments;
 mod limits;
 mod line_reader;
 mod memory;
+mod network;
 mod offload;
 mod openapi;
 mod payload;
+mod proxy_protocol;
 mod refusal;
-mod reloaded;
 mod routes;
 mod run;
 mod runtimes;
@@ -37,6 +42,7 @@ mod server;
 mod settings;
 mod source_limit;
 mod status;
+mod task_devices;
 pub mod task_publisher;
 mod tcp;
 mod tls;
@@ -50,12 +56,13 @@ pub use ingest::{Ingest, reading_id};
 pub use instruments::Instruments;
 pub use limits::Limits;
 pub use memory::MemoryBudget;
+pub use network::Network;
 pub use refusal::Refusal;
 pub use routes::{READING, Routes};
 pub use run::run;
 pub use server::{Server, ServerKind};
 pub use settings::GatewaySettings;
-pub use tls::Tls;
+pub use tls::{Tls, TlsVersion};
 
 #[cfg(test)]
 mod tests;

@@ -102,20 +102,41 @@ impl Refusal {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", format!("not authenticated: {why}"))
     }
 
-    /// A reading of another device than the certificate's, at this index of the request.
-    pub(super) fn foreign_device(record: usize, device: &str, subject: &str) -> Self {
-        let message = format!(
-            "record {record}: device: {} is not the certificate's device {subject:?}",
-            quoted(device)
-        );
+    /// A record of a device that its sender may not send records of, at this index of the request.
+    pub(super) fn foreign_device(record: usize, device: &str, sender: &str) -> Self {
+        let message = format!("record {record}: device: sender {sender:?} may not send {}", quoted(device));
         let refusal = Self::new(StatusCode::FORBIDDEN, "foreign-device", message).at("device");
         Self { record: Some(record), ..refusal }
     }
 
-    /// A task of a sender with a certificate, which may send only readings.
-    pub(super) fn device_task(kind: &str, subject: &str) -> Self {
-        let message = format!("device {subject:?} may send readings, not tasks of kind {}", quoted(kind));
-        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    /// A payload that may name devices where they are not looked for.
+    pub(super) fn hidden_device(sender: &str) -> Self {
+        let message =
+            format!("body: sender {sender:?} may send some devices only, so the payload must be an object");
+        Self::new(StatusCode::FORBIDDEN, "foreign-device", message).at("body")
+    }
+
+    /// A kind that its sender may not send.
+    pub(super) fn foreign_kind(kind: &str, sender: &str) -> Self {
+        let message = format!("kind: sender {sender:?} may not send {}", quoted(kind));
+        Self::new(StatusCode::FORBIDDEN, "foreign-kind", message).at("kind")
+    }
+
+    /// A request from a web page of another origin.
+    pub(super) fn foreign_origin(origin: &str) -> Self {
+        let message = format!("Origin: pages of {} may not send (allowed_origins)", quoted(origin));
+        Self::new(StatusCode::FORBIDDEN, "foreign-origin", message).at("Origin")
+    }
+
+    /// A connection without TLS, which the setting `tls_only` refuses.
+    pub(super) fn tls_required() -> Self {
+        Self::new(StatusCode::FORBIDDEN, "tls-required", "this port accepts TLS only (tls_only)")
+    }
+
+    /// A key that the same sender has used with another body.
+    pub(super) fn key_reused() -> Self {
+        let message = "Idempotency-Key: the key was used with another body";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "key-reused", message).at("Idempotency-Key")
     }
 
     /// The sender's rate limit is used up until `wait` has passed.
@@ -141,6 +162,12 @@ impl Refusal {
             _ => "unavailable",
         };
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, error.to_string()).retry_after(wait)
+    }
+
+    /// The sender's address has as many connections or requests as `most` allows.
+    pub(super) fn too_many_of_a_source(most: usize, wait: Duration) -> Self {
+        let limit = format!("gateway.max_connections_per_source {most}");
+        Self::overloaded(format!("too many connections from this address ({limit})"), wait)
     }
 
     /// The gateway is overloaded. `why` names the resource that is used up, and its limit.
@@ -249,8 +276,12 @@ mod tests {
             Refusal::encoding("br"),
             Refusal::media_type("text/csv"),
             Refusal::unauthorized("no token"),
-            Refusal::foreign_device(0, "d2", "d1"),
-            Refusal::device_task("a.b", "d1"),
+            Refusal::foreign_device(0, "d2", "roof"),
+            Refusal::hidden_device("roof"),
+            Refusal::foreign_kind("a.b", "roof"),
+            Refusal::foreign_origin("http://example.org"),
+            Refusal::tls_required(),
+            Refusal::key_reused(),
             Refusal::rate_limited(5, wait),
             Refusal::timeout("line", wait),
             Refusal::broker(&PublishError::Blocked, wait),
@@ -276,6 +307,7 @@ mod tests {
             Fault::BadTime,
             Fault::ClockSkew,
             Fault::UnknownUnit,
+            Fault::WrongUnit,
             Fault::UnsupportedVersion,
             Fault::NotNumeric,
         ];

@@ -48,7 +48,7 @@ const IN_FLIGHT: usize = 8192;
 /// How often a lost connection is opened again while no request needs it.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often the token file and the certificates are checked for changes.
+/// How often the senders file and the certificates are checked for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the gateway until a command stops it.
@@ -67,14 +67,20 @@ pub async fn run(
     let (sender, mut commands) = commands;
     raise_file_limit();
     let limits = settings.limits.clone();
+    let network = settings.network();
     let access =
         Access::new(settings.tokens.as_deref(), settings.tls_client_ca.is_some(), limits.max_records)?;
-    let tls = settings.tls_files().map(tls::load).transpose()?;
+    let tls = match (settings.tls_cert, settings.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Some(tls::load(certificate, key, settings.tls_client_ca, settings.tls_min_version)?)
+        }
+        _ => None,
+    };
     let listener = listen(settings.listen)?;
     let address = listener.local_addr().unwrap_or(settings.listen);
     let admin = admin::bind(&broker.common).await?;
     let metrics = Metrics::new("gateway");
-    let awaited = "not begun: connecting to the broker";
+    let awaited = "starting: connecting to the broker";
     let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, sender, awaited);
     let config = PublisherConfig {
         in_flight: IN_FLIGHT,
@@ -107,7 +113,8 @@ pub async fn run(
     let connections = connection_runtime().context("cannot start the threads for connections")?;
     let server = settings.server.start(&limits, &instruments, connections.handle());
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
-    let context = Arc::new(GatewayContext { ingest, access, tls, limits, budget, instruments, traces });
+    let context =
+        Arc::new(GatewayContext { ingest, access, network, tls, limits, budget, instruments, traces });
 
     let connected = metrics.connection().up(Role::Publish);
     let status = Status::new(connected.clone(), settings.server);
@@ -167,12 +174,13 @@ fn exit(drained: Result<bool, supervise::Failure>) -> Result<Exit, Failure> {
     }
 }
 
-/// Reads the token file and the certificates again when they change.
+/// Reads the senders file and the certificates again when they change, and reports refusals that were not logged.
 async fn watch_files(context: &GatewayContext) {
     let mut tick = tokio::time::interval(FILE_CHECK_INTERVAL);
     loop {
         tick.tick().await;
         context.access.refresh();
+        context.instruments.audit.report_suppressed();
         if let Some(tls) = &context.tls {
             tls.refresh();
         }

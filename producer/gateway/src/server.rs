@@ -35,7 +35,7 @@ pub trait Server: Send + Sync + 'static {
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Default, Display, EnumString, IntoStaticStr, Serialize, Deserialize,
 )]
-#[serde(rename_all = "kebab-case", try_from = "String")]
+#[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum ServerKind {
     /// An elastic worker pool that polls all connections.
@@ -69,15 +69,6 @@ impl ServerKind {
         let permits = Arc::new(Semaphore::new(max_connections as usize));
         let active = instruments.connections(self.as_str(), "active");
         Ok(Arc::new(BoundedServer { kind: self, workers, permits, max_connections, active }))
-    }
-}
-
-impl TryFrom<String> for ServerKind {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, Self::Error> {
-        let unknown = |_| format!("server {name:?} is unknown, expected worker-pool or connection-pool");
-        name.trim().parse().map_err(unknown)
     }
 }
 

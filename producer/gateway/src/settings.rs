@@ -6,11 +6,14 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::config::Invalid;
+use axum::http::HeaderValue;
+use garenne_common::config::{Invalid, list};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    limits::Limits, server::ServerKind, task_publisher::group_commit::GroupCommitConfig, tls::TlsFiles,
+    limits::Limits, network::Network, server::ServerKind, source_limit::SourceLimit,
+    task_publisher::group_commit::GroupCommitConfig, tls::TlsVersion,
 };
 
 /// The default of `max_clock_skew`.
@@ -24,7 +27,7 @@ pub struct GatewaySettings {
     pub listen: SocketAddr,
     /// The server that runs the connections.
     pub server: ServerKind,
-    /// File with token hashes; unset, no token is needed.
+    /// File of the senders: tokens, certificates, and what each may send. Unset, no token is needed.
     pub tokens: Option<PathBuf>,
     /// Certificate chain in PEM; with it and a key the port also speaks TLS.
     pub tls_cert: Option<PathBuf>,
@@ -32,6 +35,18 @@ pub struct GatewaySettings {
     pub tls_key: Option<PathBuf>,
     /// Certificate authority of the sensors' certificates; with it every TLS client needs one.
     pub tls_client_ca: Option<PathBuf>,
+    /// Refuses connections without TLS.
+    pub tls_only: bool,
+    /// The lowest TLS version.
+    pub tls_min_version: TlsVersion,
+    /// Networks of proxies that are trusted to name the sender's address.
+    #[serde(with = "list")]
+    pub trusted_proxies: Vec<IpNet>,
+    /// Connections of trusted proxies start with a header of the PROXY protocol.
+    pub proxy_protocol: bool,
+    /// Origins of web pages that may send, such as `https://app.example.org`.
+    #[serde(with = "list")]
+    pub allowed_origins: Vec<String>,
     /// How far a reading's time may be ahead of the local clock; 0 for no limit. Workers have the same setting.
     #[serde(with = "humantime_serde")]
     pub max_clock_skew: Duration,
@@ -51,6 +66,11 @@ impl Default for GatewaySettings {
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
+            tls_only: false,
+            tls_min_version: TlsVersion::default(),
+            trusted_proxies: Vec::new(),
+            proxy_protocol: false,
+            allowed_origins: Vec::new(),
             max_clock_skew: MAX_CLOCK_SKEW,
             limits: Limits::default(),
             group_commit: GroupCommitConfig::default(),
@@ -65,18 +85,41 @@ impl GatewaySettings {
         self.limits.validate()?;
         self.group_commit.validate()?;
         let missing =
-            |setting, given| Err(Invalid::new(setting, "nothing", format!("{given} is set and needs it")));
+            |setting, given| Err(Invalid::new(setting, "unset", format!("required because {given} is set")));
         match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {
-            (Some(_), None, _) => missing("tls_key", "tls_cert"),
-            (None, Some(_), _) => missing("tls_cert", "tls_key"),
-            (None, None, Some(_)) => missing("tls_cert", "tls_client_ca"),
-            _ => Ok(()),
+            (Some(_), None, _) => return missing("tls_key", "tls_cert"),
+            (None, Some(_), _) => return missing("tls_cert", "tls_key"),
+            (None, None, Some(_)) => return missing("tls_cert", "tls_client_ca"),
+            (None, None, None) if self.tls_only => return missing("tls_cert", "tls_only"),
+            _ => {}
         }
+        if self.proxy_protocol && self.trusted_proxies.is_empty() {
+            return missing("trusted_proxies", "proxy_protocol");
+        }
+        self.allowed_origins.iter().try_for_each(|origin| check_origin(origin))
     }
 
-    /// The files for TLS, if it is on.
-    pub(super) fn tls_files(&self) -> Option<TlsFiles> {
-        let (certificate, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
-        Some(TlsFiles { certificate, key, client_ca: self.tls_client_ca.clone() })
+    /// Where connections may come from and how.
+    pub fn network(&self) -> Network {
+        // The check accepts visible ASCII only, so that no origin is left out.
+        let origins = self.allowed_origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
+        Network {
+            proxy_protocol: self.proxy_protocol,
+            trusted_proxies: self.trusted_proxies.clone(),
+            tls_only: self.tls_only,
+            allowed_origins: origins.collect(),
+            sources: SourceLimit::new(self.limits.max_connections_per_source),
+        }
     }
+}
+
+/// Refuses what no browser sends as an origin. It would match nothing.
+fn check_origin(origin: &str) -> Result<(), Invalid> {
+    let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+    let is_origin = host.is_some_and(|host| {
+        !host.is_empty() && !host.contains(['/', '*']) && host.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    let expected =
+        "expected a scheme, a host and a port unless it is the scheme's own, such as https://app.example.org";
+    Invalid::unless(is_origin, "allowed_origins", format!("{origin:?}"), expected)
 }

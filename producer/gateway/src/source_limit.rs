@@ -1,10 +1,12 @@
 //! Limits the connections of one source address.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     net::{IpAddr, Ipv6Addr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use scopeguard::guard;
 
 /// Counts connections by source: an IPv4 address, or the /64 network of an IPv6 address, the size that one subscriber
 /// usually gets.
@@ -15,31 +17,41 @@ pub(super) struct SourceLimit {
     connections: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-/// One counted connection, until this is dropped.
-#[derive(Debug)]
-pub(super) struct SourcePermit {
-    source: IpAddr,
-    counter: SourceLimit,
-}
+/// Counts one connection until it is dropped. Boxed to keep `Connection` small, which is moved by value.
+pub(super) type SourcePermit = Box<dyn Send + Sync>;
 
 impl SourceLimit {
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, connections: Arc::default() }
     }
 
-    /// Counts a connection of this address; `None` if its source has `limit` already. Boxed to keep `Connection`
-    /// small, which is moved by value.
-    pub(super) fn admit(&self, address: IpAddr) -> Option<Box<SourcePermit>> {
-        let source = source(address);
-        if self.limit > 0 {
-            let mut connections = self.connections();
-            let count = connections.entry(source).or_default();
-            if *count >= self.limit {
-                return None;
-            }
-            *count += 1;
+    /// Counts a connection of this address; `None` if its source has `limit` already.
+    pub(super) fn admit(&self, address: IpAddr) -> Option<SourcePermit> {
+        if self.limit == 0 {
+            return Some(Self::uncounted());
         }
-        Some(Box::new(SourcePermit { source, counter: self.clone() }))
+        let source = source(address);
+        let mut connections = self.connections();
+        let count = connections.entry(source).or_default();
+        if *count >= self.limit {
+            return None;
+        }
+        *count += 1;
+        Some(Box::new(guard(self.clone(), move |limit| limit.release(source))))
+    }
+
+    /// Of a connection that is not counted.
+    pub(super) fn uncounted() -> SourcePermit {
+        Box::new(())
+    }
+
+    fn release(&self, source: IpAddr) {
+        if let Entry::Occupied(mut count) = self.connections().entry(source) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 
     fn connections(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -47,22 +59,8 @@ impl SourceLimit {
     }
 }
 
-impl Drop for SourcePermit {
-    fn drop(&mut self) {
-        if self.counter.limit == 0 {
-            return;
-        }
-        let mut connections = self.counter.connections();
-        if let Some(count) = connections.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                connections.remove(&self.source);
-            }
-        }
-    }
-}
-
-fn source(address: IpAddr) -> IpAddr {
+/// The source of an address.
+pub(super) fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
             let [a, b, c, d, ..] = address.segments();

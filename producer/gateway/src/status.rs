@@ -63,11 +63,13 @@ impl Status {
             stance: if status.accepting.load(Ordering::Relaxed) { Stance::Open } else { Stance::Stopping },
             lanes: BTreeMap::new(),
             paused: Vec::new(),
+            groups: Default::default(),
             running: 0,
             tasks: Vec::new(),
             kinds: BTreeMap::new(),
             connections: metrics.connection_counts(),
             blocked: metrics.connection().blocked.get() != 0,
+            sinks: BTreeMap::new(),
             gateway: Some(metrics.gateway_counts()),
         }
     }

@@ -17,7 +17,7 @@ use garenne_protocol::task::NewTask;
 pub use broker::BrokerPublisher;
 pub use traced::TracedPublisher;
 
-/// How long a task may wait for a publisher permit or a place in a message before it is refused.
+/// How long a task may wait for a publisher permit or room in a message before it is refused.
 pub const PUBLISH_SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The outcome of tasks that are in flight when the process ends.

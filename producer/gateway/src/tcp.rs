@@ -10,15 +10,14 @@ use futures_util::{
 };
 use garenne_common::telemetry::traces::{Begun, SpanKind};
 use garenne_protocol::{sensor::parse::Form, task::TraceContext};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    time::timeout,
-};
+use tokio::{io::AsyncWriteExt, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     auth::{Caller, Peer},
+    client_stream::Transport,
     context::GatewayContext,
+    expiry,
     ingest::{ReadingsFormat, Sender},
     line_reader::{Frame, LineReader},
     memory::Reservation,
@@ -56,15 +55,12 @@ impl Answer {
 
 /// Serves one connection until the sender closes it, sends nothing for `idle_timeout`, or `stop` is cancelled. Then
 /// it reads no more lines and answers those that it has read.
-pub(super) async fn serve<S>(
-    stream: S,
+pub(super) async fn serve(
+    stream: impl Transport,
     gateway: &Arc<GatewayContext>,
     peer: &Peer,
     stop: &CancellationToken,
-) -> io::Result<()>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+) -> io::Result<()> {
     let limits = &gateway.limits;
     let (reader, mut writer) = tokio::io::split(stream);
     // `None` until the sender authenticates, if that is required.
@@ -79,6 +75,7 @@ where
         short_of_memory &= !in_flight.is_empty();
         let longest = limits.max_line.bytes();
         let longest = if caller.is_some() { longest } else { longest.min(MAX_AUTH_LINE) };
+        let expires = caller.as_ref().and_then(|caller| caller.expires);
         tokio::select! {
             biased;
             Some(answer) = in_flight.next(), if !in_flight.is_empty() => {
@@ -99,6 +96,10 @@ where
                 lines.answered();
             }
             () = stop.cancelled(), if reading => reading = false,
+            () = expiry::reached(expires), if reading => {
+                reading = false;
+                in_flight.push_back(Answer::ready(Err(Refusal::unauthorized(EXPIRED)), None));
+            }
             frame = lines.next(longest), if reading && !short_of_memory && in_flight.len() < limits.max_in_flight => {
                 let line = match frame? {
                     Frame::Idle if !in_flight.is_empty() => {
@@ -132,12 +133,13 @@ where
 }
 
 const AUTH_FIRST: &str = "the first line must be auth TOKEN";
+const EXPIRED: &str = "the sender's entry has expired";
 
 /// Starts what a line asks for. `auth TOKEN` sets the caller; any other line has readings and needs a caller whose token
 /// is still valid. Takes `memory`, unless the line is refused.
 fn answer(
     line: &[u8],
-    caller: &mut Option<Caller>,
+    caller: &mut Option<Arc<Caller>>,
     gateway: &Arc<GatewayContext>,
     peer: &Peer,
     memory: &mut Option<Reservation>,
@@ -148,10 +150,13 @@ fn answer(
         return Ok(Answer::ready(Ok(Reply::Welcome(Arc::clone(&known.name))), memory.take()));
     }
     let known = caller.as_ref().ok_or_else(|| Refusal::unauthorized(AUTH_FIRST))?;
-    let caller = gateway.access.renewed(known)?;
+    let current = gateway.access.renewed(known, peer)?;
     let reserved = gateway.budget.reserve(line.len())?;
     let memory = memory.take().ok_or_else(|| gateway.budget.exhausted())?;
-    Ok(ingest_line(gateway, Payload::plain(line.to_vec(), reserved), caller, memory))
+    let payload = Payload::plain(line.to_vec(), reserved);
+    let answer = ingest_line(gateway, payload, Arc::clone(&current), memory);
+    *caller = Some(current);
+    Ok(answer)
 }
 
 /// Publishes the readings of a line. The protocol carries no trace context, so each line starts a trace. `memory` is
@@ -159,7 +164,7 @@ fn answer(
 fn ingest_line(
     gateway: &Arc<GatewayContext>,
     payload: Payload,
-    caller: Caller,
+    caller: Arc<Caller>,
     memory: Reservation,
 ) -> BoxFuture<'static, Answer> {
     let Begun { context, span } = gateway.traces.begin(None, SpanKind::Server, |span| {
@@ -216,7 +221,7 @@ impl WriteBuffer {
             }
             Err(refusal) => {
                 gateway.instruments.answered("tcp", refusal.code, 0);
-                peer.audit("tcp", refusal.code, trace.as_ref());
+                gateway.instruments.audit.refused(peer, "tcp", refusal.code, trace.as_ref());
                 out.extend_from_slice(refusal.line().as_bytes());
             }
         }

@@ -2,9 +2,13 @@
 
 mod connections;
 mod hostile;
+mod idempotency;
 mod influx;
 pub(crate) mod memory_publisher;
+mod origins;
+mod proxies;
 mod requests;
+mod scopes;
 mod security;
 mod traces;
 
@@ -26,8 +30,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Access, GatewayContext, Ingest, Instruments, Limits, MemoryBudget, Routes, ServerKind, Tls,
-    task_publisher::TracedPublisher,
+    Access, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, MemoryBudget, Routes, ServerKind,
+    Tls, task_publisher::TracedPublisher,
 };
 use memory_publisher::MemoryPublisher;
 
@@ -64,18 +68,31 @@ async fn start_traced(
     security: (Access, Option<Tls>),
     traces: Traces,
 ) -> Running {
+    let settings = GatewaySettings { server: kind, limits, ..GatewaySettings::default() };
+    start_with(settings, publisher, security, traces).await
+}
+
+async fn start_with(
+    settings: GatewaySettings,
+    publisher: Arc<MemoryPublisher>,
+    security: (Access, Option<Tls>),
+    traces: Traces,
+) -> Running {
+    settings.validate().unwrap();
+    let (network, limits) = (settings.network(), settings.limits);
     let metrics = Metrics::new("gateway");
     let budget = MemoryBudget::new(&limits);
     let instruments = Instruments::register(&metrics, &budget).unwrap();
-    let routes = Routes::new(["reading.#".to_owned(), "bench.#".to_owned()]);
+    let routes = Routes::new(["reading.#", "bench.#", "alert.#", "window.#"].map(str::to_owned));
     let traced = TracedPublisher::wrap(publisher.clone(), &traces, &Names::new("garenne"));
     let ingest = Ingest::new(traced, routes, &limits, Duration::from_secs(600));
-    let server = kind.start(&limits, &instruments, &Handle::current()).unwrap();
+    let server = settings.server.start(&limits, &instruments, &Handle::current()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
     let (access, tls) = security;
-    let context = Arc::new(GatewayContext { ingest, access, tls, limits, budget, instruments, traces });
+    let context =
+        Arc::new(GatewayContext { ingest, access, network, tls, limits, budget, instruments, traces });
     let serving = tokio::spawn(crate::serve(listener, Arc::clone(&context), server, stop.clone()));
     Running { address, publisher, stop, serving, metrics, context }
 }

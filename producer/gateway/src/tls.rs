@@ -1,4 +1,4 @@
-//! TLS, and devices identified by client certificates.
+//! TLS with certificates from files.
 
 use std::{
     fmt::Display,
@@ -6,49 +6,72 @@ use std::{
     sync::Arc,
 };
 
-use garenne_common::config::ConfigError;
+use garenne_common::{config::ConfigError, reloaded::Reloaded};
 use rustls::{
-    RootCertStore, ServerConfig,
+    RootCertStore, ServerConfig, SupportedProtocolVersion,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
+    version::{TLS12, TLS13},
 };
+use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString};
 use tokio_rustls::TlsAcceptor;
-use x509_parser::prelude::{FromDer, X509Certificate};
-
-use crate::reloaded::Reloaded;
-
-/// The PEM files.
-#[derive(Clone, Debug)]
-pub(crate) struct TlsFiles {
-    /// The certificate chain.
-    pub(crate) certificate: PathBuf,
-    /// The private key.
-    pub(crate) key: PathBuf,
-    /// The certificate authority of client certificates; with it every client needs one.
-    pub(crate) client_ca: Option<PathBuf>,
-}
 
 /// TLS with certificates that are reloaded when their files change, so that a renewal needs no restart. Open
 /// connections keep their certificates.
 pub type Tls = Reloaded<TlsAcceptor>;
 
-/// Reads the certificates.
+/// The setting `tls_min_version`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Display, EnumString, Serialize, Deserialize)]
+pub enum TlsVersion {
+    /// TLS 1.2 and 1.3.
+    #[default]
+    #[serde(rename = "1.2")]
+    #[strum(serialize = "1.2")]
+    V12,
+    /// TLS 1.3 only.
+    #[serde(rename = "1.3")]
+    #[strum(serialize = "1.3")]
+    V13,
+}
+
+impl TlsVersion {
+    /// This version and the later ones.
+    fn and_later(self) -> Vec<&'static SupportedProtocolVersion> {
+        match self {
+            Self::V12 => vec![&TLS12, &TLS13],
+            Self::V13 => vec![&TLS13],
+        }
+    }
+}
+
+/// Reads a certificate chain and its key in PEM. With `client_ca`, the certificate authority of client certificates,
+/// every client needs one.
 ///
 /// # Errors
 /// A file cannot be read, is invalid, or does not match the others.
-pub(crate) fn load(files: TlsFiles) -> Result<Tls, ConfigError> {
-    let paths = [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()];
-    let paths = paths.into_iter().flatten().cloned().collect();
-    Reloaded::new("certificates", paths, move || acceptor(&files))
+pub(crate) fn load(
+    certificate: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
+    min_version: TlsVersion,
+) -> Result<Tls, ConfigError> {
+    let paths = [Some(&certificate), Some(&key), client_ca.as_ref()].into_iter().flatten().cloned().collect();
+    let read = move || acceptor(&certificate, &key, client_ca.as_deref(), min_version);
+    Reloaded::new("certificates", paths, read)
 }
 
-fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ConfigError> {
-    let TlsFiles { certificate, key, client_ca } = files;
+fn acceptor(
+    certificate: &Path,
+    key: &Path,
+    client_ca: Option<&Path>,
+    min_version: TlsVersion,
+) -> Result<TlsAcceptor, ConfigError> {
     let chain = certificates("tls_cert", certificate)?;
     let private_key = PrivateKeyDer::from_pem_file(key).map_err(refused("tls_key", key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(&min_version.and_later())
         .map_err(refused("tls_cert", certificate))?;
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
@@ -76,14 +99,5 @@ fn certificates(setting: &str, path: &Path) -> Result<Vec<CertificateDer<'static
 
 /// Makes the error for a problem with the file of a setting.
 fn refused<E: Display>(setting: &str, path: &Path) -> impl FnOnce(E) -> ConfigError {
-    let (origin, path) = (format!("setting {setting}"), path.to_owned());
-    move |problem| ConfigError::File { what: "PEM file", path, origin, problem: problem.to_string() }
-}
-
-/// The common name of the client's certificate: the device whose readings it may send.
-pub(super) fn subject(session: &rustls::ServerConnection) -> Option<Arc<str>> {
-    let der = session.peer_certificates()?.first()?;
-    let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
-    Some(name.into())
+    move |problem| ConfigError::file("PEM file", path, format!("setting {setting}"), problem)
 }

@@ -1,21 +1,43 @@
 //! Parses dates and times of day in the formats of recordings.
 
+use clap::ValueEnum;
+use derive_more::Display;
 use garenne_protocol::sensor::Timestamp;
 use jiff::{
-    SignedDuration, Unit,
+    SignedDuration,
     civil::{Date, DateTime, Time},
     fmt::strtime::{self, BrokenDownTime},
-    tz::Offset,
+    tz::{Offset, TimeZone},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    moment::{Moment, NoMoment},
+    named_date::{named_date, without_weekday},
 };
 
-/// The order of a date that does not start with the year.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// The order of a date that has only numbers and does not start with a year of four digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum DateOrder {
     /// Day, month, year.
     #[default]
     Dmy,
     /// Month, day, year.
     Mdy,
+    /// Year of two digits, month, day.
+    Ymd,
+}
+
+impl DateOrder {
+    /// The order in words, for a message.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Dmy => "day first",
+            Self::Mdy => "month first",
+            Self::Ymd => "year first",
+        }
+    }
 }
 
 /// A date, a time of day, or both, with a UTC offset if one is given.
@@ -28,6 +50,11 @@ pub(super) struct CivilTime {
 }
 
 impl CivilTime {
+    /// A date and the time since its midnight.
+    pub(super) fn of(date: Date, clock: SignedDuration) -> Self {
+        Self { date: Some(date), clock: Some(clock), offset: None }
+    }
+
     /// Combines a date and a time of day from two columns.
     pub(super) fn joined(self, other: Self) -> Self {
         Self {
@@ -37,20 +64,21 @@ impl CivilTime {
         }
     }
 
-    /// The instant. A date alone is its midnight; `zone` is the offset if none is given.
-    pub(super) fn instant(self, zone: Offset) -> Option<Timestamp> {
-        let midnight = DateTime::from(self.date?);
-        let moment = midnight.checked_add(self.clock.unwrap_or_default()).ok()?;
-        timestamp(self.offset.unwrap_or(zone).to_timestamp(moment).ok()?)
+    /// The moment. A date alone is its midnight; `zone` counts if no offset is given.
+    ///
+    /// # Errors
+    /// There is no date, or no such moment.
+    pub(super) fn moment(self, zone: &TimeZone) -> Result<Moment, NoMoment> {
+        let midnight = DateTime::from(self.date.ok_or(NoMoment::NotATime)?);
+        let local = midnight.checked_add(self.clock.unwrap_or_default()).map_err(|_| NoMoment::NotATime)?;
+        match self.offset {
+            Some(offset) => Moment::at(offset, local),
+            None => Moment::in_zone(zone, local),
+        }
     }
 }
 
-/// Rounds to the microseconds of a [`Timestamp`].
-fn timestamp(instant: jiff::Timestamp) -> Option<Timestamp> {
-    Timestamp::from_micros(instant.round(Unit::Microsecond).ok()?.as_microsecond()).ok()
-}
-
-/// Characters between a date and a time of day.
+/// Characters between a date of numbers and a time of day.
 const DATE_ENDS: [char; 4] = ['T', 't', ' ', '_'];
 /// Characters between the parts of a date.
 const DATE_SEPARATORS: [char; 3] = ['-', '/', '.'];
@@ -58,50 +86,68 @@ const DATE_SEPARATORS: [char; 3] = ['-', '/', '.'];
 /// Parses a date, a time of day, or both.
 pub(super) fn civil(text: &str, order: DateOrder) -> Option<CivilTime> {
     let text = text.trim();
-    let (date_text, clock_text) = match text.split_once(DATE_ENDS) {
-        Some((before, after)) if before.starts_with(|c: char| c.is_ascii_digit()) => (before, Some(after)),
-        _ => (text, None),
+    let with_clock = |date: Date, rest: &str| match rest.trim() {
+        "" => Some(CivilTime { date: Some(date), clock: None, offset: None }),
+        rest => Some(CivilTime { date: Some(date), ..time_of_day(rest)? }),
     };
-    match (date(date_text, order), clock_text) {
-        (Some(date), Some(text)) => Some(CivilTime { date: Some(date), ..clock(text)? }),
-        (date @ Some(_), None) => Some(CivilTime { date, clock: None, offset: None }),
-        (None, _) => clock(text),
+    if let Some((date, rest)) = named_date(text) {
+        return with_clock(date, &rest);
+    }
+    let (date_text, rest) = numeric_date(text);
+    match date(date_text, order) {
+        Some(date) => with_clock(date, rest),
+        None => time_of_day(text),
     }
 }
 
-/// Whether [`civil`] reads the date by its [`DateOrder`]: it has only numbers, and does not start with the year.
+/// Parses the texts of several columns, which have a date and a time of day in any order.
+pub(super) fn civil_of_columns(texts: &[&str], order: DateOrder) -> Option<CivilTime> {
+    let mut times: Vec<CivilTime> = texts.iter().map(|text| civil(text, order)).collect::<Option<_>>()?;
+    // `10.03.04` is a time of day beside a date.
+    if times.iter().filter(|time| time.date.is_some()).count() > 1 {
+        for (time, text) in times.iter_mut().zip(texts) {
+            *time = time_of_day(text).unwrap_or(*time);
+        }
+    }
+    times.into_iter().reduce(CivilTime::joined)
+}
+
+/// Whether [`civil`] reads the date by its [`DateOrder`]: it has only numbers, and does not start with a year of four
+/// digits.
 pub(super) fn depends_on_order(text: &str) -> bool {
-    let date = text.trim().split(DATE_ENDS).next().unwrap_or_default();
+    let (date, _) = numeric_date(text.trim());
     !date.contains(char::is_alphabetic) && date.find(DATE_SEPARATORS).is_some_and(|at| at <= 2)
+}
+
+/// Splits a text into a date of numbers and the time of day after it.
+fn numeric_date(text: &str) -> (&str, &str) {
+    let text = without_weekday(text);
+    text.split_once(DATE_ENDS)
+        .filter(|(date, _)| date.starts_with(|c: char| c.is_ascii_digit()))
+        .unwrap_or((text, ""))
 }
 
 fn date(text: &str, order: DateOrder) -> Option<Date> {
     if text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Date::strptime("%Y%m%d", text).ok();
     }
-    let is_name = |part: &str| part.chars().all(char::is_alphabetic);
-    // Of a month's name only the first three letters count.
-    let parts: Vec<&str> = text
-        .split(DATE_SEPARATORS)
-        .map(|part| part.get(..3).filter(|_| is_name(part)).unwrap_or(part))
-        .collect();
-    let [first, second, third] = parts[..] else { return None };
-    let (month, year) = (
-        if is_name(first) || is_name(second) { "%b" } else { "%m" },
-        if third.len() <= 2 { "%y" } else { "%Y" },
-    );
+    let parts: Vec<&str> = text.trim_end_matches(',').split(DATE_SEPARATORS).collect();
+    let [first, _, third] = parts[..] else { return None };
+    let year = if third.len() <= 2 { "%y" } else { "%Y" };
     let format = match order {
-        _ if first.len() == 4 => format!("%Y-{month}-%d"),
-        DateOrder::Dmy if !is_name(first) => format!("%d-{month}-{year}"),
-        DateOrder::Mdy if is_name(second) => format!("%d-{month}-{year}"),
-        _ => format!("{month}-%d-{year}"),
+        _ if first.len() == 4 => "%Y-%m-%d".to_owned(),
+        DateOrder::Dmy => format!("%d-%m-{year}"),
+        DateOrder::Mdy => format!("%m-%d-{year}"),
+        DateOrder::Ymd if third.len() <= 2 => "%y-%m-%d".to_owned(),
+        DateOrder::Ymd => return None,
     };
     Date::strptime(format, parts.join("-")).ok()
 }
 
 /// `HH:MM`, `HH:MM:SS.f`, `HH.MM.SS`, `HHMM`, `HHMMSS`, with `AM`/`PM` and an offset.
-fn clock(text: &str) -> Option<CivilTime> {
+pub(super) fn time_of_day(text: &str) -> Option<CivilTime> {
     let text = text.trim();
+    let text = text.strip_suffix("Uhr").map_or(text, str::trim_end);
     let (text, offset) = match text.find(['Z', 'z', 'U', 'G', '+', '-']) {
         Some(at) => (text[..at].trim_end(), Some(offset(&text[at..])?)),
         None => (text, None),
@@ -157,6 +203,7 @@ pub(super) fn epoch(number: f64) -> Option<Timestamp> {
 }
 
 /// A format that the user gave, in the notation of `strftime`.
+#[derive(Display)]
 pub(super) struct Format(String);
 
 impl Format {
@@ -168,10 +215,16 @@ impl Format {
             .map_err(|error| format!("time format {format:?} cannot be used: {error}"))
     }
 
-    pub(super) fn read(&self, text: &str, zone: Offset) -> Option<Timestamp> {
-        let mut parsed = BrokenDownTime::parse(&self.0, text.trim()).ok()?;
-        parsed.set_offset(parsed.offset().or(Some(zone)));
-        timestamp(parsed.to_timestamp().ok()?)
+    /// The moment of a text in this format; `zone` counts if it has no offset.
+    ///
+    /// # Errors
+    /// The text has another format, or there is no such moment.
+    pub(super) fn moment(&self, text: &str, zone: &TimeZone) -> Result<Moment, NoMoment> {
+        let parsed = BrokenDownTime::parse(&self.0, text.trim()).map_err(|_| NoMoment::NotATime)?;
+        if parsed.offset().is_some() || parsed.timestamp().is_some() {
+            return Moment::of(parsed.to_timestamp().map_err(|_| NoMoment::NotATime)?);
+        }
+        Moment::in_zone(zone, parsed.to_datetime().map_err(|_| NoMoment::NotATime)?)
     }
 }
 
@@ -180,8 +233,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str, order: DateOrder) -> String {
-        let instant = civil(text, order).and_then(|civil| civil.instant(Offset::UTC));
-        instant.map_or_else(|| "none".to_owned(), |instant| instant.to_string())
+        let moment = civil(text, order).and_then(|civil| civil.moment(&TimeZone::UTC).ok());
+        moment.map_or_else(|| "none".to_owned(), |moment| moment.first().to_string())
     }
 
     #[test]
@@ -207,10 +260,17 @@ mod tests {
             ("2004-03-10 12:59:60 PM +02", "2004-03-10T10:59:59Z"),
             ("2004-03-10 0630 pm", "2004-03-10T18:30:00Z"),
             ("2004-03-10 0:30 AM", "2004-03-10T00:30:00Z"),
+            ("10-October-2004 18:00", "2004-10-10T18:00:00Z"),
+            ("August 1, 2004 6:05 PM", "2004-08-01T18:05:00Z"),
+            ("Wed, 10 Mar 2004 18:30:00 +0100", "2004-03-10T17:30:00Z"),
+            ("Wed Mar 10 18:30:00 2004", "2004-03-10T18:30:00Z"),
+            ("Mittwoch, 10.03.2004, 18:30 Uhr", "2004-03-10T18:30:00Z"),
         ] {
             assert_eq!(read(text, DateOrder::Dmy), instant, "{text}");
         }
         assert_eq!(read("03/10/2004 1:02", DateOrder::Mdy), "2004-03-10T01:02:00Z");
+        assert_eq!(read("04/03/10 1:02", DateOrder::Ymd), "2004-03-10T01:02:00Z");
+        assert_eq!(read("04/03/2010", DateOrder::Ymd), "none");
     }
 
     #[test]
@@ -237,8 +297,20 @@ mod tests {
     fn date_and_time_of_day_from_two_columns_are_combined() {
         let date = civil("10/03/2004", DateOrder::Dmy).unwrap();
         let clock = civil("18.00.00", DateOrder::Dmy).unwrap();
-        let zone = offset("+01:00").unwrap();
-        assert_eq!(date.joined(clock).instant(zone).unwrap().to_string(), "2004-03-10T17:00:00Z");
+        let zone = TimeZone::fixed(offset("+01:00").unwrap());
+        let moment = date.joined(clock).moment(&zone).unwrap();
+        assert_eq!(moment.first().to_string(), "2004-03-10T17:00:00Z");
+    }
+
+    #[test]
+    fn a_time_of_day_that_may_be_a_date_is_read_beside_a_date() {
+        let read = |texts: &[&str]| {
+            let civil = civil_of_columns(texts, DateOrder::Dmy);
+            civil.and_then(|civil| civil.moment(&TimeZone::UTC).ok()).map(|moment| moment.first().to_string())
+        };
+        assert_eq!(read(&["10/03/2004", "18.05.04"]).unwrap(), "2004-03-10T18:05:04Z");
+        assert_eq!(read(&["18.05.04", "10/03/2004"]).unwrap(), "2004-03-10T18:05:04Z");
+        assert_eq!(read(&["18.05.04"]).unwrap(), "2004-05-18T00:00:00Z");
     }
 
     #[test]
@@ -246,18 +318,19 @@ mod tests {
         for number in [1_763_600_000.0, 1_763_600_000e3, 1_763_600_000e6, 1_763_600_000e9] {
             assert_eq!(epoch(number).unwrap().to_string(), "2025-11-20T00:53:20Z");
         }
-        let format = Format::parse("%d/%m/%Y %H.%M.%S").unwrap();
+        let read = |format: &str, text: &str, zone: &str| {
+            let zone = TimeZone::fixed(offset(zone).unwrap());
+            let moment = Format::parse(format).unwrap().moment(text, &zone);
+            moment.map_or("none".to_owned(), |moment| moment.first().to_string())
+        };
+        assert_eq!(read("%d/%m/%Y %H.%M.%S", "10/03/2004 18.00.00", "Z"), "2004-03-10T18:00:00Z");
+        assert_eq!(read("%d/%m/%Y %H.%M.%S", "2004-03-10", "Z"), "none");
+        assert_eq!(read("%d.%m.%y", "10.03.04", "-0530"), "2004-03-10T05:30:00Z");
         assert_eq!(
-            format.read("10/03/2004 18.00.00", Offset::UTC).unwrap().to_string(),
-            "2004-03-10T18:00:00Z"
+            read("%F %H:%M:%S%.f %z", "2004-03-10 18:00:00.5 +0100", "-0530"),
+            "2004-03-10T17:00:00.5Z"
         );
-        assert!(format.read("2004-03-10", Offset::UTC).is_none());
-        let date = Format::parse("%d.%m.%y").unwrap();
-        let zone = offset("-0530").unwrap();
-        assert_eq!(date.read("10.03.04", zone).unwrap().to_string(), "2004-03-10T05:30:00Z");
-        let with_offset = Format::parse("%F %H:%M:%S%.f %z").unwrap();
-        let read = with_offset.read("2004-03-10 18:00:00.5 +0100", zone).unwrap();
-        assert_eq!(read.to_string(), "2004-03-10T17:00:00.5Z");
+        assert_eq!(read("%s", "1763600000", "-0530"), "2025-11-20T00:53:20Z");
         assert_eq!(
             Format::parse("%d %!").err().unwrap().split(':').next(),
             Some("time format \"%d %!\" cannot be used")

@@ -49,6 +49,16 @@ pub(super) fn metric_and_unit(heading: &str) -> (String, Option<Unit>) {
     (heading.to_owned(), None)
 }
 
+/// The unit of a metric in a cell. A symbol that can only be a spelling of another unit is read as that: the
+/// temperature of a recording is in degrees Celsius, not in coulombs.
+///
+/// # Errors
+/// The symbol is unknown.
+pub(super) fn unit_of(symbol: &str, metric: &str) -> Result<Unit, String> {
+    let unit = Unit::parse(symbol).map_err(|error| error.to_string())?;
+    Ok(unit.meant_for(metric).unwrap_or(unit))
+}
+
 fn bracketed(heading: &str) -> Option<(&str, Unit)> {
     let split = |open: char, close: char| heading.strip_suffix(close)?.rsplit_once(open);
     let (metric, symbol) = split('(', ')').or_else(|| split('[', ']'))?;

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use garenne_protocol::sensor::Unit;
-use jiff::tz::Offset;
+use jiff::tz::TimeZone;
 
 use super::{
-    civil_time::{DateOrder, Format},
+    civil_time::Format,
     fields,
     heading::metric_and_unit,
-    mapping::Mapping,
-    number::{self, Cell, NumberFormat},
+    mapping::{Column, Mapping},
+    number::{self, MissingCodes, NumberFormat},
 };
 
+mod decimal_signs;
 mod dialect;
 mod time_columns;
 
@@ -22,15 +23,18 @@ pub(super) use time_columns::{Notation, TimeColumns};
 /// The layout of a CSV recording.
 pub(super) struct Layout {
     pub(super) delimiter: char,
-    pub(super) numbers: NumberFormat,
+    pub(super) missing: MissingCodes,
     pub(super) headings: Vec<String>,
+    /// The format of each column's numbers.
+    pub(super) numbers: Vec<NumberFormat>,
     pub(super) has_header: bool,
     pub(super) time: TimeColumns,
-    pub(super) order: DateOrder,
     pub(super) format: Option<Format>,
-    pub(super) zone: Offset,
+    pub(super) zone: TimeZone,
     pub(super) device: Device,
     pub(super) shape: Shape,
+    /// The first row, as an example of its time.
+    pub(super) first_row: Vec<String>,
     /// Assumptions to show to the user.
     pub(super) notes: Vec<String>,
 }
@@ -47,6 +51,16 @@ pub(super) enum Shape {
     Wide(Vec<Metric>),
     /// One reading per row, with its metric in a column.
     Long { metric: usize, value: usize, unit: Option<usize> },
+}
+
+impl Shape {
+    /// The columns with values.
+    pub(super) fn value_columns(&self) -> Vec<usize> {
+        match self {
+            Self::Wide(metrics) => metrics.iter().map(|metric| metric.index).collect(),
+            Self::Long { value, .. } => vec![*value],
+        }
+    }
 }
 
 /// A column with values of a metric.
@@ -133,7 +147,7 @@ impl Layout {
     /// # Errors
     /// A part of the layout is unknown. The text says how to give it.
     pub(super) fn detect(sample: &[String], mapping: &Mapping, file_device: &str) -> Result<Self, String> {
-        let zone = mapping.zone()?;
+        let zone = mapping.time_zone()?;
         let format = mapping.time_format.as_deref().map(Format::parse).transpose()?;
         let lines: Vec<&str> =
             sample.iter().map(String::as_str).filter(|line| !dialect::skipped(line)).collect();
@@ -143,45 +157,59 @@ impl Layout {
         let delimiter = mapping.delimiter.unwrap_or_else(|| dialect::delimiter(&lines));
         let mut rows: Vec<Vec<String>> =
             lines.iter().filter_map(|line| fields::split(line, delimiter)).collect();
-        let decimal_comma =
-            mapping.decimal_comma.unwrap_or_else(|| delimiter != ',' && dialect::decimal_comma(&rows));
-        let has_header = dialect::has_header(&rows, decimal_comma);
-        let headings = if has_header {
+        let has_header = dialect::has_header(&rows);
+        let headings: Vec<String> = if has_header {
             rows.remove(0).into_iter().map(|heading| heading.trim().to_owned()).collect()
         } else {
             let width = rows.iter().map(Vec::len).max().unwrap_or(0);
             (1..=width).map(|number| format!("column{number}")).collect()
         };
+        if has_header && rows.is_empty() {
+            return Err(format!("the file has a header ({}) and no rows", headings.join(", ")));
+        }
         let rows = Rows { headings, rows };
         let mut notes = Vec::new();
-        let numbers = NumberFormat { decimal_comma, ..NumberFormat::default() };
 
-        let (time, order) = time_columns::find(&rows, mapping, delimiter, decimal_comma, &mut notes)?;
+        let time = time_columns::find(&rows, mapping, delimiter, &mut notes)?;
+        let is_time = |index: usize| {
+            time.indexes.contains(&index) || time.fraction.is_some_and(|fraction| fraction.index == index)
+        };
         let device = match (&mapping.device, &mapping.device_column) {
             (Some(name), _) => Device::Fixed(name.as_str().into()),
             (None, Some(column)) => Device::Column(rows.exactly(column)?),
-            (None, None) => match rows.named(DEVICES).filter(|index| !time.indexes.contains(index)) {
+            (None, None) => match rows.named(DEVICES).filter(|index| !is_time(*index)) {
                 Some(index) => Device::Column(index),
                 None => Device::Fixed(file_device.into()),
             },
         };
-        let used = |index: usize| {
-            time.indexes.contains(&index) || matches!(device, Device::Column(at) if at == index)
+        let used = |index: usize| is_time(index) || matches!(device, Device::Column(at) if at == index);
+        let shape = shape(&rows, mapping, used, &mut notes)?;
+        let values = shape.value_columns();
+        let numbers = decimal_signs::formats(&rows, &values, mapping, delimiter, &mut notes)?;
+        let missing = match &mapping.missing {
+            Some(codes) => MissingCodes::of(codes.iter().map(String::as_str)),
+            None => guess_missing(&rows, &values, &numbers, &mut notes),
         };
-        let shape = shape(&rows, mapping, &numbers, used, &mut notes)?;
-        let numbers = match &mapping.missing {
-            Some(codes) => numbers.with_missing(codes.iter().map(String::as_str)),
-            None => guess_missing(&rows, &shape, numbers, &mut notes),
-        };
-        let headings = rows.headings;
-        Ok(Self { delimiter, numbers, headings, has_header, time, order, format, zone, device, shape, notes })
+        Ok(Self {
+            delimiter,
+            missing,
+            first_row: rows.rows.first().cloned().unwrap_or_default(),
+            headings: rows.headings,
+            numbers,
+            has_header,
+            time,
+            format,
+            zone,
+            device,
+            shape,
+            notes,
+        })
     }
 }
 
 fn shape(
     rows: &Rows,
     mapping: &Mapping,
-    numbers: &NumberFormat,
     used: impl Fn(usize) -> bool,
     notes: &mut Vec<String>,
 ) -> Result<Shape, String> {
@@ -195,7 +223,7 @@ fn shape(
     let mut metrics = Vec::new();
     let mut left_out = Vec::new();
     for (index, heading) in rows.headings.iter().enumerate().filter(|(index, _)| !used(*index)) {
-        let numeric = rows.cells(index).any(|cell| matches!(numbers.cell(cell), Cell::Number(_)));
+        let numeric = rows.cells(index).any(|cell| number::notation(cell).is_some());
         match heading.as_str() {
             // Such as a column that comes from a trailing delimiter.
             _ if rows.cells(index).next().is_none() => {}
@@ -220,15 +248,22 @@ fn shape(
 }
 
 fn mapped(rows: &Rows, mapping: &Mapping) -> Result<Vec<Metric>, String> {
-    let column = |(heading, column): (&String, &super::mapping::Column)| {
+    let column = |(heading, column): (&String, &Column)| {
         let unit = column
             .unit
             .as_deref()
             .map(|symbol| Unit::parse(symbol).map_err(|error| format!("column {heading:?}: {error}")))
             .transpose()?;
+        let name = column.metric.as_deref().unwrap_or(heading);
+        if let Some((unit, meant)) = unit.and_then(|unit| Some((unit, unit.meant_for(name)?))) {
+            let (symbol, description, meant) = (unit.symbol(), unit.description(), meant.symbol());
+            return Err(format!(
+                "column {heading:?}: unit {symbol:?} is the {description}, did you mean {meant:?}?"
+            ));
+        }
         Ok(Metric {
             index: rows.exactly(heading)?,
-            name: column.metric.as_deref().unwrap_or(heading).into(),
+            name: name.into(),
             unit,
             scale: column.scale.unwrap_or(1.0),
             offset: column.offset.unwrap_or(0.0),
@@ -241,23 +276,18 @@ fn mapped(rows: &Rows, mapping: &Mapping) -> Result<Vec<Metric>, String> {
 
 fn guess_missing(
     rows: &Rows,
-    shape: &Shape,
-    mut numbers: NumberFormat,
+    columns: &[usize],
+    numbers: &[NumberFormat],
     notes: &mut Vec<String>,
-) -> NumberFormat {
-    let indexes: Vec<usize> = match shape {
-        Shape::Wide(metrics) => metrics.iter().map(|metric| metric.index).collect(),
-        Shape::Long { value, .. } => vec![*value],
-    };
-    let column = |index: usize| {
-        rows.cells(index).filter_map(|cell| number::parse(cell, numbers.decimal_comma)).collect()
-    };
-    let columns: Vec<Vec<f64>> = indexes.into_iter().map(column).collect();
+) -> MissingCodes {
+    let mut codes = MissingCodes::default();
+    let column = |&index: &usize| rows.cells(index).filter_map(|cell| numbers[index].parse(cell)).collect();
+    let columns: Vec<Vec<f64>> = columns.iter().map(column).collect();
     if let Some(code) = number::missing_code(&columns) {
         notes.push(format!("{code} is treated as a missing value (--missing none disables this)"));
-        numbers.missing_numbers.push(code);
+        codes.numbers.push(code);
     }
-    numbers
+    codes
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::{
     io::{self, BufRead, BufReader, Cursor, Read},
 };
 
+use crate::input;
+
 /// Bytes at the start of a file from which the layout is detected.
 const SAMPLE_SIZE: usize = 512 * 1024;
 /// Longest line in bytes. The rest of a longer line is skipped.
@@ -33,6 +35,7 @@ pub(super) struct Line<'a> {
 pub(super) fn sampled(mut reader: Box<dyn Read + Send>) -> io::Result<(Vec<String>, LineReader)> {
     let mut start = Vec::new();
     reader.by_ref().take(SAMPLE_SIZE as u64).read_to_end(&mut start)?;
+    input::refuse_compressed(&start)?;
     if start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]) {
         return Err(io::Error::other("the file is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"));
     }

@@ -1,14 +1,155 @@
 //! Parses the numbers of recordings.
 
-/// The number format of a file and its codes of missing values.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// A decimal sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Sign {
+    /// `2.6`
+    Point,
+    /// `2,6`
+    Comma,
+}
+
+impl Sign {
+    /// The other sign, which may separate thousands.
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Point => Self::Comma,
+            Self::Comma => Self::Point,
+        }
+    }
+
+    fn character(self) -> char {
+        match self {
+            Self::Point => '.',
+            Self::Comma => ',',
+        }
+    }
+}
+
+/// What the notation of a number tells.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Notation {
+    /// It has one value.
+    Certain {
+        value: f64,
+        /// The decimal sign that it proves: `2,6` proves a comma, and so does `1.234.567`.
+        sign: Option<Sign>,
+        /// Whether the other sign separates thousands.
+        grouped: bool,
+    },
+    /// One sign with three digits after it, such as `1.013`.
+    Either {
+        sign: Sign,
+        /// The value if it is the decimal sign: 1.013.
+        decimal: f64,
+        /// The value if it separates thousands: 1013.
+        thousands: f64,
+    },
+}
+
+/// Characters that separate thousands and are no decimal sign.
+const SPACES: [char; 6] = [' ', '\u{a0}', '\u{2009}', '\u{202f}', '\'', '\u{2019}'];
+
+/// Reads a finite number. `None` for other text.
+pub(super) fn notation(text: &str) -> Option<Notation> {
+    let text = text.trim();
+    if !text.contains(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let text = text.replace('\u{2212}', "-");
+    let (minus, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(&text)),
+    };
+    let (mantissa, exponent) = digits.split_at(digits.find(['e', 'E']).unwrap_or(digits.len()));
+    let (whole, fraction) = mantissa.split_at(mantissa.find(['.', ',']).unwrap_or(mantissa.len()));
+    let spaced = whole.contains(SPACES);
+    if spaced && !is_grouped(whole, SPACES.into_iter().find(|space| whole.contains(*space))?) {
+        return None;
+    }
+    let mantissa = format!("{}{fraction}", whole.replace(SPACES, ""));
+    // Refuses `inf`, `nan` and hexadecimal numbers.
+    if mantissa.contains(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',')) {
+        return None;
+    }
+    let value = |plain: &str| {
+        let number: Option<f64> = format!("{minus}{plain}{exponent}").parse().ok();
+        number.filter(|number| number.is_finite())
+    };
+    let certain = |plain: &str, sign: Option<Sign>, grouped: bool| {
+        Some(Notation::Certain { value: value(plain)?, sign, grouped })
+    };
+    let first = if fraction.starts_with(',') { Sign::Comma } else { Sign::Point };
+    let (mark, other) = (first.character(), first.other().character());
+    match (mantissa.matches(mark).count(), mantissa.matches(other).count()) {
+        (0, _) => certain(&mantissa, None, false),
+        (1, 0) => {
+            let (whole, after) = mantissa.split_once(mark)?;
+            let decimal = format!("{whole}.{after}");
+            let both = after.len() == 3 && is_grouped(&mantissa, mark) && !whole.starts_with('0');
+            if both && !spaced && exponent.is_empty() {
+                let thousands = value(&format!("{whole}{after}"))?;
+                return Some(Notation::Either { sign: first, decimal: value(&decimal)?, thousands });
+            }
+            certain(&decimal, Some(first), false)
+        }
+        (_, 0) if is_grouped(&mantissa, mark) && !spaced => {
+            certain(&mantissa.replace(mark, ""), Some(first.other()), true)
+        }
+        (_, 1) => {
+            let (whole, after) = mantissa.split_once(other)?;
+            let grouped = is_grouped(whole, mark) && !after.contains(mark) && !spaced;
+            let plain = grouped.then(|| format!("{}.{after}", whole.replace(mark, "")))?;
+            certain(&plain, Some(first.other()), true)
+        }
+        _ => None,
+    }
+}
+
+/// Whether `separator` divides the digits into groups of three.
+fn is_grouped(digits: &str, separator: char) -> bool {
+    let mut groups = digits.split(separator);
+    let first = groups.next().unwrap_or_default();
+    (1..=3).contains(&first.len()) && groups.all(|group| group.len() == 3)
+}
+
+/// Reads a number in which point and comma are both decimal signs, such as the seconds of a time.
+pub(super) fn decimal(text: &str) -> Option<f64> {
+    match notation(text)? {
+        Notation::Certain { value, .. } => Some(value),
+        Notation::Either { decimal, .. } => Some(decimal),
+    }
+}
+
+/// How the numbers of a column are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NumberFormat {
-    /// `2,6` is 2.6.
-    pub(super) decimal_comma: bool,
-    /// Numbers that mean a missing value, such as -200.
-    pub(super) missing_numbers: Vec<f64>,
-    /// Texts that mean a missing value, besides the usual ones.
-    pub(super) missing_texts: Vec<String>,
+    /// The decimal sign of numbers such as `1.013`. `None`: they are ambiguous.
+    pub(super) sign: Option<Sign>,
+    /// Whether the other sign separates thousands. If not, `1,013` beside `2.6` is ambiguous.
+    pub(super) grouped: bool,
+}
+
+impl NumberFormat {
+    /// A format whose decimal sign is known.
+    pub(super) fn known(sign: Sign) -> Self {
+        Self { sign: Some(sign), grouped: true }
+    }
+
+    fn value(self, notation: Notation) -> Option<f64> {
+        match notation {
+            Notation::Certain { value, .. } => Some(value),
+            Notation::Either { sign, decimal, .. } if self.sign == Some(sign) => Some(decimal),
+            Notation::Either { sign, thousands, .. } => {
+                (self.sign == Some(sign.other()) && self.grouped).then_some(thousands)
+            }
+        }
+    }
+
+    /// Parses a number. `None` for other text and for an ambiguous number.
+    pub(super) fn parse(self, text: &str) -> Option<f64> {
+        self.value(notation(text)?)
+    }
 }
 
 /// The content of a cell.
@@ -18,69 +159,68 @@ pub(super) enum Cell {
     Number(f64),
     /// A missing value: a code or an empty cell.
     Missing,
+    /// A number with two possible values.
+    Ambiguous { decimal: f64, thousands: f64 },
     /// Other text.
     Text,
 }
 
 /// Usual texts of missing values.
-const MISSING_TEXTS: &[&str] = &["na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing"];
+const MISSING_TEXTS: &[&str] = &[
+    "na", "n/a", "#n/a", "#nv", "n.a.", "k.a.", "nan", "null", "none", "nil", "-", "--", "---", "?",
+    "missing",
+];
 
-impl NumberFormat {
-    /// Adds the codes of a user. Numbers are compared by value, other codes as text.
-    pub(super) fn with_missing<'a>(mut self, codes: impl IntoIterator<Item = &'a str>) -> Self {
+/// The codes of missing values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct MissingCodes {
+    /// Numbers, such as -200.
+    pub(super) numbers: Vec<f64>,
+    /// Texts besides the usual ones.
+    texts: Vec<String>,
+}
+
+impl MissingCodes {
+    /// The codes of a user. Numbers are compared by value, other codes as text.
+    pub(super) fn of<'a>(codes: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut all = Self::default();
         for code in codes {
-            match parse(code.trim(), self.decimal_comma).or_else(|| parse(code.trim(), false)) {
-                Some(number) => self.missing_numbers.push(number),
-                None => self.missing_texts.push(code.trim().to_owned()),
+            match decimal(code) {
+                Some(number) => all.numbers.push(number),
+                None => all.texts.push(code.trim().to_owned()),
             }
         }
-        self
+        all
     }
 
-    /// Parses a cell.
-    pub(super) fn cell(&self, text: &str) -> Cell {
+    /// The codes as a user gives them.
+    pub(super) fn shown(&self) -> Vec<String> {
+        let numbers = self.numbers.iter().map(ToString::to_string);
+        let codes: Vec<String> = numbers.chain(self.texts.iter().cloned()).collect();
+        if codes.is_empty() { vec!["none".to_owned()] } else { codes }
+    }
+
+    /// Parses a cell of a column with this format.
+    pub(super) fn cell(&self, text: &str, format: NumberFormat) -> Cell {
         let text = text.trim();
         if text.is_empty()
             || MISSING_TEXTS.iter().any(|missing| missing.eq_ignore_ascii_case(text))
-            || self.missing_texts.iter().any(|code| code == text)
+            || self.texts.iter().any(|code| code == text)
         {
             return Cell::Missing;
         }
-        match parse(text, self.decimal_comma) {
-            Some(number) if self.missing_numbers.contains(&number) => Cell::Missing,
-            Some(number) => Cell::Number(number),
-            None => Cell::Text,
+        let Some(notation) = notation(text) else { return Cell::Text };
+        match (format.value(notation), notation) {
+            (Some(number), _) if self.numbers.contains(&number) => Cell::Missing,
+            (Some(number), _) => Cell::Number(number),
+            (None, Notation::Either { decimal, thousands, .. }) => Cell::Ambiguous { decimal, thousands },
+            (None, Notation::Certain { .. }) => Cell::Text,
         }
     }
 }
 
-/// Parses a finite number. The other separator is allowed between groups of three digits.
-pub(super) fn parse(text: &str, decimal_comma: bool) -> Option<f64> {
-    let (mark, thousands) = if decimal_comma { (',', '.') } else { ('.', ',') };
-    let text = text.trim().replace('\u{2212}', "-");
-    let digits = text.trim_start_matches(['+', '-']);
-    // Refuses `inf`, `nan` and hexadecimal numbers.
-    if !digits.starts_with(|c: char| c.is_ascii_digit() || c == mark) {
-        return None;
-    }
-    let (whole, _) = digits.split_once([mark, 'e', 'E']).unwrap_or((digits, ""));
-    let is_grouped = || {
-        let mut groups = whole.split(thousands);
-        let first = groups.next().unwrap_or_default();
-        (1..=3).contains(&first.len()) && groups.all(|group| group.len() == 3)
-    };
-    let plain = match whole.contains(thousands) {
-        false => text.replace(mark, "."),
-        true if is_grouped() => text.replace(thousands, "").replace(mark, "."),
-        // In a file with decimal commas, a point that separates no thousands is a decimal point.
-        true if decimal_comma && !digits.contains(mark) => text,
-        true => return None,
-    };
-    plain.parse().ok().filter(|number: &f64| number.is_finite())
-}
-
 /// Codes that loggers use for missing values.
-const CODES: &[f64] =
+pub(super) const CODES: &[f64] =
     [-99.0, -99.9, -99.99, -200.0, -888.0, -999.0, -999.9, -999.99, -9999.0, -9999.9, -99999.0].as_slice();
 
 /// Detects the code of missing values in these columns: a known code that occurs more than once and is far from all
@@ -100,36 +240,73 @@ pub(super) fn missing_code(columns: &[Vec<f64>]) -> Option<f64> {
 mod tests {
     use super::*;
 
+    const POINT: NumberFormat = NumberFormat { sign: Some(Sign::Point), grouped: false };
+    const COMMA: NumberFormat = NumberFormat { sign: Some(Sign::Comma), grouped: false };
+
     #[test]
     fn numbers_with_decimal_point_or_comma_are_parsed() {
-        for (text, comma, number) in [
-            ("2,6", true, Some(2.6)),
-            ("1.234,5", true, Some(1234.5)),
-            ("12.5", true, Some(12.5)),
-            ("-0,7578", true, Some(-0.7578)),
-            ("1,234.5", false, Some(1234.5)),
-            ("2,6", false, None),
-            ("1e3", false, Some(1000.0)),
-            ("\u{2212}4", false, Some(-4.0)),
-            ("+4.5", false, Some(4.5)),
-            ("inf", false, None),
-            ("0x10", false, None),
-            ("18.00.00", false, None),
-            ("", false, None),
+        for (text, number) in [
+            ("2,6", Some(2.6)),
+            ("12.5", Some(12.5)),
+            ("1.234,5", Some(1234.5)),
+            ("1,234.5", Some(1234.5)),
+            ("1.234.567", Some(1_234_567.0)),
+            ("1,234,567.25", Some(1_234_567.25)),
+            ("1 234,5", Some(1234.5)),
+            ("12\u{a0}345\u{202f}678", None),
+            ("12\u{202f}345", Some(12345.0)),
+            ("1'234.567", Some(1234.567)),
+            ("-0,7578", Some(-0.7578)),
+            ("0.757", Some(0.757)),
+            ("1013.250", Some(1013.25)),
+            ("1e3", Some(1000.0)),
+            ("1.013e3", Some(1013.0)),
+            ("\u{2212}4", Some(-4.0)),
+            ("+4.5", Some(4.5)),
+            (",5", Some(0.5)),
+            ("inf", None),
+            ("0x10", None),
+            ("18.00.00", None),
+            ("1,23,456.5", None),
+            ("1 2", None),
+            ("--1", None),
+            (".", None),
+            ("", None),
         ] {
-            assert_eq!(parse(text, comma), number, "{text}");
+            for format in [POINT, COMMA, NumberFormat::default()] {
+                assert_eq!(format.parse(text), number, "{text}");
+            }
         }
     }
 
     #[test]
-    fn codes_words_and_empty_cells_are_missing_values() {
-        let numbers =
-            NumberFormat { decimal_comma: true, ..NumberFormat::default() }.with_missing(["-200", "bad"]);
-        for text in ["", " ", "-200", "-200,0", "NaN", "n/a", "bad"] {
-            assert_eq!(numbers.cell(text), Cell::Missing, "{text}");
+    fn one_sign_with_three_digits_after_it_has_two_values() {
+        let grouped = |format: NumberFormat| NumberFormat { grouped: true, ..format };
+        for (text, format, number) in [
+            ("1.013", POINT, Some(1.013)),
+            ("1,013", COMMA, Some(1.013)),
+            ("1.013", COMMA, None),
+            ("1,013", POINT, None),
+            ("-1.013", grouped(COMMA), Some(-1013.0)),
+            ("1,013", grouped(POINT), Some(1013.0)),
+            ("1.013", grouped(POINT), Some(1.013)),
+            ("1.013", NumberFormat::default(), None),
+        ] {
+            assert_eq!(format.parse(text), number, "{text} {format:?}");
         }
-        assert_eq!(numbers.cell("-200,5"), Cell::Number(-200.5));
-        assert_eq!(numbers.cell("ok"), Cell::Text);
+        let ambiguous = MissingCodes::default().cell("1.013", COMMA);
+        assert_eq!(ambiguous, Cell::Ambiguous { decimal: 1.013, thousands: 1013.0 });
+        assert_eq!(decimal("12,345"), Some(12.345));
+    }
+
+    #[test]
+    fn codes_words_and_empty_cells_are_missing_values() {
+        let codes = MissingCodes::of(["-200", "bad"]);
+        for text in ["", " ", "-200", "-200,0", "NaN", "n/a", "#NV", "bad"] {
+            assert_eq!(codes.cell(text, COMMA), Cell::Missing, "{text}");
+        }
+        assert_eq!(codes.cell("-200,5", COMMA), Cell::Number(-200.5));
+        assert_eq!(codes.cell("ok", COMMA), Cell::Text);
     }
 
     #[test]

@@ -10,9 +10,11 @@ use garenne_protocol::sensor::{Timestamp, readings_from};
 use time::OffsetDateTime;
 
 use super::{
+    date_jump::DateJumps,
     layout::Layout,
     line_reader::{self, LineReader},
     mapping::Mapping,
+    repeated_hour::RepeatedHours,
     row::Row,
 };
 use crate::input;
@@ -22,6 +24,10 @@ pub(super) struct Recording {
     lines: LineReader,
     format: Format,
     header_read: bool,
+    /// Only if the times are in a named zone.
+    repeated_hours: Option<RepeatedHours>,
+    /// Only if the order of the dates is a guess.
+    date_jumps: Option<DateJumps>,
 }
 
 /// The format of a recording.
@@ -55,15 +61,29 @@ impl Recording {
             Some(format) => format,
             None => Format::Csv(Box::new(Layout::detect(&sample, mapping, device)?)),
         };
-        Ok(Self { lines, format, header_read: false })
+        let layout = if let Format::Csv(layout) = &format { Some(layout) } else { None };
+        let zoned = layout.filter(|layout| layout.zone.to_fixed_offset().is_err());
+        let guessed = layout.filter(|layout| layout.time.order_guessed);
+        Ok(Self {
+            repeated_hours: zoned.map(|layout| RepeatedHours::new(layout.has_one_metric_per_row())),
+            date_jumps: guessed.map(|layout| DateJumps::new(layout.time.order)),
+            lines,
+            format,
+            header_read: false,
+        })
+    }
+
+    /// The layout of a CSV recording.
+    pub(super) fn layout(&self) -> Option<&Layout> {
+        match &self.format {
+            Format::Csv(layout) => Some(layout),
+            Format::Ndjson | Format::Json => None,
+        }
     }
 
     /// Assumptions about the layout.
     pub(super) fn notes(&self) -> &[String] {
-        match &self.format {
-            Format::Csv(layout) => &layout.notes,
-            Format::Ndjson | Format::Json => &[],
-        }
+        self.layout().map_or(&[], |layout| &layout.notes)
     }
 
     /// Bytes read so far.
@@ -79,6 +99,33 @@ impl Recording {
         if let Format::Json = self.format {
             return self.document();
         }
+        let mut next = self.in_order()?;
+        if let (Some((_, row)), Some(jumps)) = (&mut next, &mut self.date_jumps) {
+            row.note = row.time().and_then(|time| jumps.note(time));
+        }
+        Ok(next)
+    }
+
+    /// Returns the next row, with its time decided.
+    fn in_order(&mut self) -> io::Result<Option<(u64, Row)>> {
+        loop {
+            if let Some(row) = self.repeated_hours.as_mut().and_then(RepeatedHours::pop) {
+                return Ok(Some(row));
+            }
+            let next = self.line()?;
+            match (next, &mut self.repeated_hours) {
+                (Some((line, row)), Some(hours)) => hours.push(line, row),
+                (None, Some(hours)) => {
+                    hours.finish();
+                    return Ok(hours.pop());
+                }
+                (next, None) => return Ok(next),
+            }
+        }
+    }
+
+    /// Parses the next line.
+    fn line(&mut self) -> io::Result<Option<(u64, Row)>> {
         loop {
             let Some(line) = self.lines.next()? else { return Ok(None) };
             let number = line.number;
@@ -171,5 +218,40 @@ mod tests {
         assert_eq!(read(&format!("{reading}\n{{broken\n{reading}\n")), [(1, 1, 0), (2, 0, 1), (3, 1, 0)]);
         assert_eq!(read(&format!("[\n{reading},\n{reading}\n]\n")), [(1, 2, 0)]);
         assert_eq!(read("# made by hand\ntime,a\n2026-01-01T00:00:00Z,1\n"), [(1, 0, 0), (3, 1, 0)]);
+    }
+    fn notes_of_rows(text: &str, mapping: &Mapping) -> Vec<(u64, String)> {
+        let mut recording =
+            Recording::new(Box::new(io::Cursor::new(text.to_owned())), mapping, "file").unwrap();
+        std::iter::from_fn(|| recording.next().unwrap())
+            .filter_map(|(line, row)| Some((line, row.note.or_else(|| row.faults.first().cloned())?)))
+            .collect()
+    }
+
+    #[test]
+    fn ambiguous_dates_that_jump_are_noted_with_their_line() {
+        let text = "date;v\n01/02/2020;1\n02/02/2020;2\n01/03/2020;2\n";
+        let note = "the time jumps by 28 days to 2020-03-01T00:00:00Z; ambiguous dates are read day first \
+                    (--date-order decides)";
+        assert_eq!(notes_of_rows(text, &Mapping::default()), [(4, note.to_owned())]);
+        assert_eq!(notes_of_rows(&text.replace("02/02", "13/02"), &Mapping::default()), []);
+    }
+
+    #[test]
+    fn the_hours_of_a_clock_change_are_refused_with_their_lines() {
+        let mapping = Mapping { zone: Some("Europe/Berlin".to_owned()), ..Mapping::default() };
+        let text = "time,v\n2026-03-29 01:59,1\n2026-03-29 02:00,1\n2026-10-25 01:00,1\n2026-10-25 02:00,1\n";
+        let missing =
+            "\"2026-03-29 02:00\" does not exist in Europe/Berlin: the clock is set forward 60 min over it";
+        let twice = "\"2026-10-25 02:00\" in Europe/Berlin occurs twice, and the order of the rows does not tell which \
+                     is meant";
+        assert_eq!(notes_of_rows(text, &mapping), [(3, missing.to_owned()), (5, twice.to_owned())]);
+        let twice = format!("{text}2026-10-25 02:00,2\n");
+        assert_eq!(notes_of_rows(&twice, &mapping), [(3, missing.to_owned())]);
+    }
+
+    #[test]
+    fn compressed_recordings_are_refused() {
+        let open = Recording::new(Box::new(&b"\x1f\x8b\x08\0"[..]), &Mapping::default(), "file");
+        assert!(open.err().unwrap().starts_with("the input is compressed (gzip)"));
     }
 }

@@ -7,21 +7,23 @@
 //! - `none`: a redelivered task takes effect only if it has not before;
 //! - `acks-first`: acknowledges tasks before they run;
 //! - `drops-on-shutdown`: on SIGTERM acknowledges all held tasks and exits;
-//! - `no-unique-key`: a redelivered task takes effect again.
+//! - `no-unique-key`: a redelivered task takes effect again;
+//! - `fails-first`: reports a first delivery without an effect and requeues it after [`REQUEUE_AFTER`]. No fault: an
+//!   execution is not yet an effect.
 
-use std::{env, fs::OpenOptions, io::Write, time::Duration};
+use std::{collections::VecDeque, env, fs::OpenOptions, io::Write, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use futures_util::StreamExt;
 use lapin::{
     Channel, Connection, ConnectionProperties,
     message::Delivery,
-    options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
+    options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions},
     types::FieldTable,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
-    time::sleep,
+    time::{Instant, sleep, sleep_until},
 };
 
 /// Maximum number of unacknowledged deliveries.
@@ -30,6 +32,8 @@ const PREFETCH: u16 = 32;
 const ACK_EVERY: u64 = 8;
 /// Duration of a task.
 const WORK: Duration = Duration::from_millis(5);
+/// Time from a failed execution to its requeue.
+const REQUEUE_AFTER: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -37,6 +41,7 @@ enum Fault {
     AcksFirst,
     DropsOnShutdown,
     NoUniqueKey,
+    FailsFirst,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -46,7 +51,8 @@ async fn main() -> Result<()> {
         Some("acks-first") => Fault::AcksFirst,
         Some("drops-on-shutdown") => Fault::DropsOnShutdown,
         Some("no-unique-key") => Fault::NoUniqueKey,
-        other => bail!("none, acks-first, drops-on-shutdown or no-unique-key, not {other:?}"),
+        Some("fails-first") => Fault::FailsFirst,
+        other => bail!("none, acks-first, drops-on-shutdown, no-unique-key or fails-first, not {other:?}"),
     };
     let effects = env::var("DRILL_EFFECTS").context("DRILL_EFFECTS")?;
     let queue = format!("{}.tasks.fast", env::var("GARENNE_PREFIX").context("GARENNE_PREFIX")?);
@@ -64,11 +70,28 @@ async fn main() -> Result<()> {
         )
         .await?;
     let mut last = 0;
+    let mut failed: VecDeque<(Instant, u64)> = VecDeque::new();
     loop {
+        let requeue = failed.front().copied();
         let delivery = tokio::select! {
             task = tasks.next() => task.context("the broker cancelled the consumer")??,
             _ = terminate.recv() => break,
+            () = sleep_until(requeue.map_or_else(Instant::now, |(at, _)| at)), if requeue.is_some() => {
+                let (_, tag) = failed.pop_front().context("nothing to requeue")?;
+                channel.basic_nack(tag, BasicNackOptions { requeue: true, multiple: false }).await?;
+                continue;
+            }
         };
+        if fault == Fault::FailsFirst {
+            if delivery.redelivered {
+                work(&delivery, fault, &effects).await?;
+                channel.basic_ack(delivery.delivery_tag, BasicAckOptions::default()).await?;
+            } else {
+                report(&delivery)?;
+                failed.push_back((Instant::now() + REQUEUE_AFTER, delivery.delivery_tag));
+            }
+            continue;
+        }
         last = delivery.delivery_tag;
         let at_once = fault == Fault::AcksFirst;
         if at_once {
@@ -97,14 +120,23 @@ async fn ack(channel: &Channel, up_to: u64) -> Result<()> {
 
 async fn work(delivery: &Delivery, fault: Fault, effects: &str) -> Result<()> {
     sleep(WORK).await;
-    let id = delivery.properties.message_id().as_ref().context("a task without an id")?.as_str();
-    let line = format!("{{\"task_id\":\"{id}\"}}\n");
+    let line = line(delivery)?;
     let check = delivery.redelivered && fault != Fault::NoUniqueKey;
     if !check || !std::fs::read_to_string(effects).unwrap_or_default().contains(&line) {
         // One write: a kill leaves the whole line or none.
         OpenOptions::new().create(true).append(true).open(effects)?.write_all(line.as_bytes())?;
     }
+    report(delivery)
+}
+
+/// Reports an execution.
+fn report(delivery: &Delivery) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(line.as_bytes())?;
+    stdout.write_all(line(delivery)?.as_bytes())?;
     Ok(stdout.flush()?)
+}
+
+fn line(delivery: &Delivery) -> Result<String> {
+    let id = delivery.properties.message_id().as_ref().context("a task without an id")?.as_str();
+    Ok(format!("{{\"task_id\":\"{id}\"}}\n"))
 }

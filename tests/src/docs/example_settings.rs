@@ -22,8 +22,10 @@ pub const PATH: &str = "docs/garenne.example.toml";
 const WIDTH: usize = 110;
 
 /// Example values, in TOML, of the settings without a default.
-const EXAMPLES: [(&str, &str); 28] = [
+const EXAMPLES: [(&str, &str); 34] = [
     ("admin", "\"127.0.0.1:9464\""),
+    ("admin_tls_cert", "\"/etc/garenne/admin.pem\""),
+    ("admin_tls_key", "\"/etc/garenne/admin.key\""),
     ("admin_token_file", "\"/run/secrets/admin-token\""),
     ("alert.webhooks.<name>.headers", "{ Authorization = \"Bearer token\" }"),
     ("alert.webhooks.<name>.secret", "\"whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz\""),
@@ -32,8 +34,12 @@ const EXAMPLES: [(&str, &str); 28] = [
     ("amqp_tls.cert", "\"/etc/garenne/client.pem\""),
     ("amqp_tls.key", "\"/etc/garenne/client.key\""),
     ("calibration", "\"/etc/garenne/calibration.toml\""),
+    ("dashboard.operators", "\"/etc/garenne/operators\""),
+    ("dashboard.tls_cert", "\"/etc/garenne/dashboard.pem\""),
+    ("dashboard.tls_key", "\"/etc/garenne/dashboard.key\""),
     ("lanes.<name>.consumer_timeout", "\"30m\""),
     ("lanes.<name>.default_kind", "\"reading.process\""),
+    ("lanes.<name>.max_per_key", "2"),
     ("lanes.only", "[\"fast\"]"),
     ("management_url", "\"http://guest:guest@127.0.0.1:15672\""),
     ("otlp.endpoint", "\"http://127.0.0.1:4318\""),
@@ -48,7 +54,7 @@ const EXAMPLES: [(&str, &str); 28] = [
     ("tls_cert", "\"/etc/garenne/gateway.pem\""),
     ("tls_client_ca", "\"/etc/garenne/sensors-ca.pem\""),
     ("tls_key", "\"/etc/garenne/gateway.key\""),
-    ("tokens", "\"/etc/garenne/tokens\""),
+    ("tokens", "\"/etc/garenne/tokens.toml\""),
     ("worker_amqp_url", "\"amqp://garenne-worker:password@127.0.0.1:5672/%2f\""),
     ("worker_id", "\"worker-1\""),
 ];

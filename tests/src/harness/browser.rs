@@ -116,6 +116,12 @@ impl Browser {
         Ok(())
     }
 
+    /// Sets the width of the window in CSS pixels.
+    pub async fn set_width(&mut self, width: u32) -> Result<()> {
+        let size = json!({"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false});
+        self.command("Emulation.setDeviceMetricsOverride", size).await.map(drop)
+    }
+
     /// Evaluates a JavaScript expression on the page.
     pub async fn value(&mut self, expression: &str) -> Result<Value> {
         let parameters = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
@@ -133,11 +139,16 @@ impl Browser {
         .await
     }
 
+    /// Makes the page as wide and high as this, in CSS pixels.
+    pub async fn resize(&mut self, width: u32, height: u32) -> Result<()> {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.command("Emulation.setDeviceMetricsOverride", size).await.map(drop)
+    }
+
     /// Saves a screenshot under this name in the folder `GARENNE_TEST_SCREENSHOTS`, if that variable is set.
     pub async fn screenshot(&mut self, name: &str) -> Result<()> {
         let Some(folder) = std::env::var_os("GARENNE_TEST_SCREENSHOTS") else { return Ok(()) };
-        let size = json!({"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": false});
-        self.command("Emulation.setDeviceMetricsOverride", size).await?;
+        self.resize(1280, 800).await?;
         let taken = self.command("Page.captureScreenshot", json!({"format": "png"})).await?;
         let bytes = BASE64_STANDARD.decode(taken["data"].as_str().context("no image")?)?;
         Ok(tokio::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).await?)
@@ -153,11 +164,12 @@ impl Browser {
         let code = match key {
             "Enter" => 13,
             "Tab" => 9,
+            "ArrowLeft" => 37,
             other => u32::from(other.to_uppercase().bytes().next().unwrap_or(0)),
         };
         let text = match key {
             "Enter" => "\r",
-            "Tab" => "",
+            "Tab" | "ArrowLeft" => "",
             other => other,
         };
         for kind in ["keyDown", "keyUp"] {

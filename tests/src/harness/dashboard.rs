@@ -27,17 +27,35 @@ pub struct Dashboard {
 impl Dashboard {
     /// Starts a dashboard for the test environment's virtual host on a free port and waits until it listens.
     pub async fn start(env: &TestEnv) -> Result<Self> {
+        Self::start_with(env, |program| program).await
+    }
+
+    /// The same, with the workers' database.
+    pub async fn with_database(env: &TestEnv, postgres_url: &str) -> Result<Self> {
+        Self::start_with(env, |program| program.option("--postgres-url", postgres_url)).await
+    }
+
+    /// The same, with further options.
+    pub async fn start_with(env: &TestEnv, options: impl FnOnce(Program) -> Program) -> Result<Self> {
+        Self::start_as(env, &env.users().console, options).await
+    }
+
+    /// The same, as another user of the broker.
+    pub async fn start_as(
+        env: &TestEnv,
+        amqp_url: &str,
+        options: impl FnOnce(Program) -> Program,
+    ) -> Result<Self> {
         let token = env.folder().join("dashboard-token");
         std::fs::write(&token, TOKEN)?;
-        let process = Program::new("garenne")
+        let program = Program::new("garenne")
             .arg("dashboard")
             .option("--listen", "127.0.0.1:0")
             .option("--admin", "127.0.0.1:0")
-            .option("--amqp-url", &env.users().console)
+            .option("--amqp-url", amqp_url)
             .option("--management-url", env.vhost().management_url())
-            .option("--admin-token-file", &token)
-            .start()
-            .await?;
+            .option("--admin-token-file", &token);
+        let process = options(program).start().await?;
         let address = process.stderr().until("the dashboard's address", |lines| {
             let line = lines.iter().find(|line| line.contains("dashboard is listening"))?;
             Some(line.rsplit("address=").next()?.trim().to_owned())
@@ -55,7 +73,13 @@ impl Dashboard {
 
     /// `GET` with any status.
     pub async fn get(&self, path: &str) -> Result<Response> {
-        let mut request = self.http.request(Method::GET, format!("{}{path}", self.url));
+        self.get_as(path, "*/*").await
+    }
+
+    /// `GET` with a header `accept`, with any status.
+    pub async fn get_as(&self, path: &str, accept: &str) -> Result<Response> {
+        let request = self.http.request(Method::GET, format!("{}{path}", self.url));
+        let mut request = request.header("accept", accept);
         if let Some(cookie) = &self.cookie {
             request = request.header("cookie", cookie);
         }
@@ -93,8 +117,16 @@ impl Dashboard {
 
     /// Logs in.
     pub async fn login(&mut self, token: &str) -> Result<()> {
-        let body = serde_json::json!({ "token": token });
-        let answer = self.http.post(format!("{}/api/login", self.url)).json(&body).send().await?;
+        self.login_with(&serde_json::json!({ "token": token })).await
+    }
+
+    /// Logs a person in.
+    pub async fn login_as(&mut self, name: &str, password: &str) -> Result<()> {
+        self.login_with(&serde_json::json!({ "name": name, "password": password })).await
+    }
+
+    async fn login_with(&mut self, body: &Value) -> Result<()> {
+        let answer = self.http.post(format!("{}/api/login", self.url)).json(body).send().await?;
         ensure!(answer.status() == StatusCode::NO_CONTENT, "{}: {}", answer.status(), answer.text().await?);
         let cookie = answer.headers().get("set-cookie").context("no cookie")?.to_str()?.to_owned();
         ensure!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");

@@ -136,6 +136,12 @@ impl Database {
     pub async fn connect(&self) -> Result<Client> {
         connect(&self.url()).await
     }
+
+    /// The result of a query, as one text; empty if it is null.
+    pub async fn text(&self, query: &str) -> Result<String> {
+        let row = self.connect().await?.query_one(&format!("SELECT ({query})::text"), &[]).await?;
+        Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
+    }
 }
 
 impl Drop for Database {

@@ -54,8 +54,7 @@ impl Stack {
         });
         let events = listen.start().await?;
         let mut stack = Self { compose, project, environment, events, _cleanup: cleanup };
-        // One service per image; other services use the same images.
-        stack.finish(&["build", "topology", "gateway", "worker"], BUILD).await?;
+        stack.finish(&["build"], BUILD).await?;
         // Chosen after the build, because a free port may be in use minutes later.
         for port in ["RABBITMQ_UI_PORT", "GATEWAY_PORT", "DASHBOARD_PORT", "PROMETHEUS_PORT"] {
             stack.environment.push((port.to_owned(), free_port()?.to_string()));

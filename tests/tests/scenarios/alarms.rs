@@ -11,32 +11,37 @@ use garenne_tests::harness::{
     webhook::Webhook,
     worker::WorkerPlan,
 };
-use lapin::options::QueueDeleteOptions;
 use serde_json::{Value, json};
 
-fn rules(env: &TestEnv, rule: &str) -> Result<PathBuf> {
+pub(super) fn rules(env: &TestEnv, rule: &str) -> Result<PathBuf> {
     let path = env.folder().join("rules.toml");
     fs::write(&path, format!("[[rule]]\nname = \"r\"\nmetric = \"temperature\"\nunit = \"Cel\"\n{rule}\n"))?;
     Ok(path)
 }
 
-fn watching(env: &TestEnv, name: &str, database: &Database, hook: &Webhook) -> Result<WorkerPlan> {
+pub(super) fn watching(env: &TestEnv, name: &str, database: &Database, hook: &Webhook) -> Result<WorkerPlan> {
     let plan = env.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
     Ok(plan
         .option("--rules", env.folder().join("rules.toml"))
-        .env("GARENNE_ALERT__WEBHOOKS__DEFAULT__URL", hook.url())
-        .env("GARENNE_ALERT__ALLOW_NETWORKS", "127.0.0.0/8"))
+        .env("GARENNE_ALERT__WEBHOOKS__DEFAULT__URL", hook.url()))
 }
 
-async fn reading(env: &TestEnv, id: &str, second: i64, value: f64, unit: &str) -> Result<()> {
-    let time = 1_790_000_000 + second;
-    let body = json!({"device": "d1", "metric": "temperature", "value": value, "unit": unit, "time": time});
+pub(super) async fn reading(env: &TestEnv, id: &str, second: i64, value: f64, unit: &str) -> Result<()> {
+    publish_reading(env, id, json!({"value": value, "unit": unit, "time": 1_790_000_000 + second})).await
+}
+
+/// Publishes a reading with these fields, which replace those of an ordinary one.
+pub(super) async fn publish_reading(env: &TestEnv, id: &str, fields: Value) -> Result<()> {
+    let mut body = json!({"device": "d1", "metric": "temperature", "value": 20.0, "unit": "Cel"});
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        body[name] = value.clone();
+    }
     let body = body.to_string();
     env.client().publish("garenne.tasks", "reading.process", with_id(id), body.as_bytes()).await
 }
 
 /// State, timestamp and value of each alert.
-fn alert_summaries(alerts: &[Value]) -> Vec<(String, String, f64)> {
+pub(super) fn alert_summaries(alerts: &[Value]) -> Vec<(String, String, f64)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let one = |alert: &Value| {
         let data = &alert["data"];
@@ -80,52 +85,5 @@ async fn two_workers_send_one_alert_per_crossing_in_any_order_of_readings() -> R
     for worker in [first, second] {
         assert_eq!(worker.stop().await?.receipt.dead, 0);
     }
-    Ok(())
-}
-
-/// The alarm is stored, but its alert cannot be published. The reading stays unacked, and the worker that receives
-/// it next publishes the alert.
-#[tokio::test]
-async fn an_alert_that_could_not_be_published_is_sent_by_the_next_worker() -> Result<()> {
-    let env = TestEnv::new().await?;
-    let database = Postgres::shared().await?.database().await?;
-    let hook = Webhook::start([]).await?;
-    rules(&env, "above = 30")?;
-    let plan = watching(&env, "first", &database, &hook)?.option("--shutdown-timeout", "1s");
-    let first = plan.lane("fast:prefetch=10,concurrency=2..2").start().await?;
-    let options = QueueDeleteOptions::default();
-    env.client().channel().queue_delete("garenne.tasks.slow".into(), options).await?;
-    reading(&env, "hot", 1, 31.0, "Cel").await?;
-    first.until_logged("not confirmed").await?;
-    let receipt = first.stop().await?.receipt;
-    assert_eq!((receipt.delivered, receipt.acked, receipt.requeued), (1, 0, 1), "{receipt:?}");
-
-    // A worker may not declare queues; the operator declares the missing one again.
-    assert_eq!(env.garenne(&["topology", "apply"]).await?.code, Some(0));
-    let second = watching(&env, "second", &database, &hook)?.start().await?;
-    let alerts = alert_summaries(&hook.until_alerts(1).await?);
-    assert_eq!(alerts, [("raised".to_owned(), "2026-09-21T14:13:21Z".to_owned(), 31.0)]);
-    let receipt = second.stop().await?.receipt;
-    assert_eq!((receipt.acked, receipt.dead), (2, 0), "{receipt:?}");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_silent_device_raises_an_alert_that_its_next_reading_clears() -> Result<()> {
-    let env = TestEnv::new().await?;
-    let database = Postgres::shared().await?.database().await?;
-    let hook = Webhook::start([]).await?;
-    rules(&env, "silent_for = \"1s\"")?;
-    let worker = watching(&env, "listening", &database, &hook)?.start().await?;
-    reading(&env, "last", 1, 20.0, "Cel").await?;
-    let raised = hook.until_alerts(1).await?;
-    assert_eq!(alert_summaries(&raised)[0].0, "raised");
-    reading(&env, "again", 2, 20.0, "Cel").await?;
-    let all = alert_summaries(&hook.until_alerts(2).await?);
-    assert_eq!(all[1].0, "cleared");
-    // The silence is measured again from the second reading.
-    let all = alert_summaries(&hook.until_alerts(3).await?);
-    assert_eq!(all[2].0, "raised");
-    assert_eq!(worker.stop().await?.receipt.dead, 0);
     Ok(())
 }

@@ -156,6 +156,10 @@ async fn dashboard_page_loads_no_external_resources() -> Result<()> {
         ("/style.css", "text/css"),
         ("/app.js", "text/javascript"),
         ("/charts.js", "text/javascript"),
+        ("/devices", "text/html"),
+        ("/devices.js", "text/javascript"),
+        ("/curve.js", "text/javascript"),
+        ("/dom.js", "text/javascript"),
     ] {
         let answer = dashboard.get(path).await?.error_for_status()?;
         let header = |name: &str| {

@@ -80,6 +80,14 @@ async fn drill_detects_a_worker_without_a_unique_key() -> Result<()> {
 }
 
 #[tokio::test]
+async fn drill_waits_for_the_effects_of_executed_tasks() -> Result<()> {
+    let (code, report) = drill("fails-first", &["--kills", "0", "--softs", "0", "--hards", "0"]).await?;
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!((count(&report, "once"), count(&report, "rerun")), (600, 600), "{report:#}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn drill_passes_the_stock_worker() -> Result<()> {
     let env = TestEnv::new().await?;
     env.garenne(&["topology", "apply"]).await?;

@@ -3,10 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use garenne_tests::harness::{process::Signal, test_env::TestEnv};
+use garenne_tests::harness::{
+    process::Signal,
+    test_env::TestEnv,
+    wait::{Seen, eventually},
+};
 use serde_json::json;
 
 const TASKS: usize = 10_000;
+/// Tasks that wait before the workers start.
+const EARLY: usize = 3_000;
 
 #[tokio::test]
 async fn fleet_loses_no_task_when_its_workers_end_in_different_ways() -> Result<()> {
@@ -19,23 +25,24 @@ async fn fleet_loses_no_task_when_its_workers_end_in_different_ways() -> Result<
         plan("hard")?.option("--shutdown-mode", "hard").start(),
         plan("killed")?.start(),
     )?;
-    let payload = json!({"ms": 2});
-    // Half of the tasks wait before the workers start, so that stopping workers have deliveries to requeue.
+    // Stopping workers must have deliveries to requeue: the broker delivers tasks of 20 ms faster than four slots run
+    // them, also on a busy machine.
+    let (early, late) = (json!({"ms": 20}), json!({"ms": 2}));
     for worker in [&soft, &hard, &killed] {
         worker.signal(Signal::TSTP)?;
     }
     env.until_no_consumer("fast").await?;
-    let mut ids = env.publish("bench.sleep", &payload, "early", TASKS / 2).await?;
+    let mut ids = env.publish("bench.sleep", &early, "early", EARLY).await?;
     for worker in [&soft, &hard, &killed] {
         worker.signal(Signal::CONT)?;
     }
-    let published = env.publish("bench.sleep", &payload, "late", TASKS / 2);
+    let published = env.publish("bench.sleep", &late, "late", TASKS - EARLY);
     let ends = async {
-        soft.until_done(500).await?;
+        soft.until_done(200).await?;
         soft.signal(Signal::TERM)?;
-        hard.until_done(700).await?;
+        hard.until_done(300).await?;
         hard.signal(Signal::TERM)?;
-        killed.until_done(900).await?;
+        killed.until_done(400).await?;
         let killed = killed.kill().await?;
         let fourth = plan("fourth")?.option("--shutdown-mode", "light").start().await?;
         let (soft, hard) = tokio::try_join!(soft.stopped(), hard.stopped())?;
@@ -43,8 +50,15 @@ async fn fleet_loses_no_task_when_its_workers_end_in_different_ways() -> Result<
     };
     let (late, (soft, hard, killed, fourth)) = tokio::try_join!(published, ends)?;
     ids.extend(late);
-    // Only the fourth worker holds tasks now, and a light stop finishes all of them.
-    env.until_ready("fast", 0).await?;
+    // Only the fourth worker is left. The queue's own count may lag behind, so the executions are counted.
+    let before: BTreeSet<_> =
+        soft.done.iter().chain(&hard.done).chain(&killed).map(|done| done.task_id.clone()).collect();
+    eventually("every task was done", async || {
+        let mut done: BTreeSet<_> = fourth.done()?.into_iter().map(|done| done.task_id).collect();
+        done.extend(before.iter().cloned());
+        Ok(Seen::when(done.len() == TASKS, done.len()))
+    })
+    .await?;
     let fourth = fourth.stop().await?;
 
     for clean in [&soft, &hard, &fourth] {

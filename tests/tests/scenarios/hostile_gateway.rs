@@ -29,9 +29,14 @@ use tokio::{
 
 /// Maximum of the gateway's peak memory, in MB.
 const MAX_PEAK_MB: u64 = 128;
-/// The healthy sensor's token, and its line in the file.
+/// The healthy sensor's token, and its entry in the senders file.
 const TOKEN: &str = "s3cret";
-const TOKENS: &str = "roof 1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0\n";
+const SENDERS: &str = r#"
+[[sender]]
+name = "roof"
+token_sha256 = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0"
+devices = ["healthy"]
+"#;
 
 fn full() -> bool {
     std::env::var_os("GARENNE_TEST_FULL").is_some()
@@ -280,8 +285,8 @@ async fn start(plan: GatewayPlan, env: &TestEnv, tokens: bool) -> Result<Gateway
     if !tokens {
         return plan.start().await;
     }
-    let file = env.folder().join("tokens");
-    fs::write(&file, TOKENS)?;
+    let file = env.folder().join("senders.toml");
+    fs::write(&file, SENDERS)?;
     plan.option("--tokens", file).start().await
 }
 

@@ -21,12 +21,12 @@ async fn a_worker_is_live_while_it_waits_for_the_broker_and_for_postgres() -> Re
     postgres.cut();
     let plan = env.worker_at("early", &amqp_url)?.option("--sink", "postgres");
     let mut worker = plan.option("--postgres-url", postgres_url).begin().await?;
-    worker.until_not_ready_for("not begun").await?;
+    worker.until_not_ready_for("starting").await?;
     assert!(worker.is_live().await?);
     broker.heal();
     worker.until_logged("connected to RabbitMQ").await?;
     worker.until_logged("Postgres unavailable, retrying").await?;
-    worker.until_not_ready_for("not begun").await?;
+    worker.until_not_ready_for("starting").await?;
     assert!(worker.is_live().await?);
     postgres.heal();
     worker.until_ready().await?;

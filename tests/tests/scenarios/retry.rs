@@ -38,7 +38,7 @@ async fn a_task_becomes_a_dead_letter_after_its_last_attempt() -> Result<()> {
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!(dead.text("garenne-reason"), "attempts-exhausted");
     assert_eq!(dead.text("garenne-error"), "asked to fail 99 times, this is attempt 3 (attempt 3 of 3)");
-    assert_eq!((dead.id(), dead.number("garenne-attempt")), ("failing-0", Some(2)));
+    assert_eq!((dead.id(), dead.number("garenne-attempt")), ("failing-0", Some(3)));
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.retried, receipt.dead), (3, 2, 1));
     Ok(())

@@ -3,12 +3,15 @@
 
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
-    client::with_id,
+    client::{Client, with_id},
+    dashboard::Dashboard,
     gateway::GatewayPlan,
     process::{Ended, Program},
     test_env::TestEnv,
     users,
+    wait::{Seen, eventually},
 };
+use serde_json::{Value, json};
 
 /// The retry delays of the test environment's workers. All programs must agree on them, as they are in the topology.
 const DELAYS: &str = "200ms,400ms";
@@ -75,5 +78,88 @@ async fn a_stolen_user_can_do_no_more_than_its_program() -> Result<()> {
         let refused = ended.stderr.iter().any(|line| line.contains("ACCESS_REFUSED"));
         assert!(ended.code == Some(77) && refused, "{role} {arguments:?}: {ended:?}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_gateways_user_cannot_forge_a_workers_heartbeat() -> Result<()> {
+    let env = TestEnv::new().await?;
+    succeeds(&user(&env, "topology").await?, &["topology", "apply"]).await?;
+    let gateway = user(&env, "gateway").await?;
+    let beat = |program: &str, id: &str| {
+        json!({"program": program, "id": id, "incarnation": "1", "started_at": 1, "at": 2, "every_ms": 600_000,
+               "stance": "open"})
+        .to_string()
+    };
+    let publish = async |key: &str, body: String| {
+        let options = lapin::options::BasicPublishOptions::default();
+        let client = Client::connect(&gateway).await?;
+        let sent = client.channel().basic_publish(
+            "garenne.events".into(),
+            key.into(),
+            options,
+            body.as_bytes(),
+            Default::default(),
+        );
+        sent.await?.await?;
+        anyhow::Ok(())
+    };
+    let dashboard = Dashboard::start(&env).await?;
+    let heard = eventually("the gateway's own heartbeat is shown, and no other", async || {
+        let refused = publish("beat.worker.forged", beat("worker", "forged")).await;
+        ensure!(refused.is_err_and(|error| format!("{error:#}").contains("ACCESS_REFUSED")), "accepted");
+        // Its own key, with a worker's body.
+        publish("beat.gateway.forged", beat("worker", "forged")).await?;
+        publish("beat.gateway.real", beat("gateway", "real")).await?;
+        let now = dashboard.json("/api/now").await?;
+        let known = now["gateways"].as_array().is_some_and(|all| all.iter().any(|it| it["id"] == "real"));
+        Ok(if known { Seen::Wanted(now) } else { Seen::Other(now.to_string()) })
+    });
+    let now = heard.await?;
+    ensure!(now["workers"] == json!([]), "{now}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_read_only_dashboard_needs_no_right_to_write() -> Result<()> {
+    let env = TestEnv::new().await?;
+    succeeds(&user(&env, "topology").await?, &["topology", "apply"]).await?;
+    let viewer = user(&env, "viewer").await?;
+    let worker = env.worker("w")?.stdout().env("GARENNE_EVENTS__HEARTBEAT", "200ms").start().await?;
+    let dashboard = Dashboard::start_as(&env, &viewer, |program| program.arg("--read-only")).await?;
+    let shown = |now: &Value| {
+        now["workers"][0]["state"] == "open"
+            && now["point"]["lanes"]["fast"].is_object()
+            && now["fleet_problem"].is_null()
+            && now["queue_problem"].is_null()
+    };
+    dashboard.until("the worker and the queues", shown).await?;
+    // Who may read dead letters may remove them.
+    env.client().publish("garenne.dead", "any.kind", with_id("letter"), b"{}").await?;
+    let dead = dashboard.get("/api/dead").await?;
+    let (status, text) = (dead.status().as_u16(), dead.text().await?);
+    ensure!(status == 502 && text.contains("denied access"), "{status} {text}");
+    // The user can send no command, and neither can it remove a message.
+    for arguments in [
+        &["drain", "--all"][..],
+        &["task", "stop", "any"],
+        &["group", "pause", "g"],
+        &["dead", "replay", "--all"],
+        &["dead", "drop", "--all", "--yes"],
+    ] {
+        let ended = garenne(&viewer, arguments).await?;
+        ensure!(ended.code == Some(77), "{arguments:?}: {ended:?}");
+    }
+    for (exchange, key) in [
+        ("", "garenne.dead"),
+        ("garenne.tasks", "reading.process"),
+        ("garenne.control", "workers"),
+        ("garenne.events", "beat.worker.w"),
+        ("garenne.events", "audit.x"),
+    ] {
+        let sent = Client::connect(&viewer).await?.publish(exchange, key, with_id("x"), b"{}").await;
+        ensure!(sent.is_err_and(|error| format!("{error:#}").contains("ACCESS_REFUSED")), "{exchange} {key}");
+    }
+    worker.stop().await?;
     Ok(())
 }

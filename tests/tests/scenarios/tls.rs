@@ -59,7 +59,8 @@ async fn worker_and_broker_verify_each_others_certificates() -> Result<()> {
     broker.restart().await?;
     worker.until_ready().await?;
     let stopped = worker.stop().await?;
-    assert_eq!((stopped.code, stopped.receipt.acked), (0, 50), "{:?}", stopped.receipt);
+    // The broker may have been killed before it stored the last acks: those tasks were delivered again.
+    assert!(stopped.code == 0 && stopped.receipt.acked >= 50, "{:?}", stopped.receipt);
 
     let (code, error) = failed_start(with("absent")?.env("GARENNE_AMQP_TLS__CERT", file("none.pem"))).await?;
     assert_eq!(code, Some(78), "{error}");

@@ -8,6 +8,7 @@ use garenne_common::{
     config::{self, CommonArgs, ConfigError, LaneArgs, Settings},
     exit::{self, Exit, Failure},
     shutdown::signal,
+    stdout,
     telemetry::tracing,
 };
 use serde::Serialize;
@@ -84,7 +85,7 @@ impl WorkerArgs {
     {
         let config: C = self.config(own)?;
         if self.common.print_config {
-            print!("{}", config::print_config(&config));
+            stdout::print(config::print_config(&config))?;
             return Ok(Exit::Done);
         }
         let worker = config.as_ref();

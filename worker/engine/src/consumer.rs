@@ -9,7 +9,6 @@ pub(crate) mod control_queue;
 mod delivery;
 mod ledger;
 mod missing_queues;
-mod reply;
 pub(crate) mod stream_reader;
 mod subscriber;
 mod subscription;

@@ -17,7 +17,7 @@ use garenne_protocol::task::{DeadReason, Envelope};
 use crate::{
     consumer::ChannelGeneration,
     fleet::{DirectiveEffect, Directives},
-    handler::{ErrorAction, Output, TaskContext, TaskError, WorkerContext},
+    handler::{ErrorAction, Helpers, Output, TaskContext, TaskError, WorkerContext},
     panics,
     registry::Entry,
     spans::AttemptSpan,
@@ -51,6 +51,15 @@ impl Attempt {
         self.entry.options.deadline.into_iter().chain(self.envelope.timeout).min()
     }
 
+    /// Gives the attempt a team if the lane's idle workers may help with it.
+    pub(crate) fn with_team(mut self) -> Self {
+        let is_large = |helpers: Helpers| self.body.len() >= helpers.from_bytes;
+        if self.deadline().is_some() && self.entry.options.helpers.is_some_and(is_large) {
+            self.worker_context.team = Some(Arc::default());
+        }
+        self
+    }
+
     /// How the pool runs the task, or the batch that it stands for.
     pub(crate) fn spec(&self, deadline: Option<Duration>) -> Spec {
         let mut spec = Spec::short(self.envelope.id.shared());
@@ -59,6 +68,9 @@ impl Attempt {
         }
         if self.entry.options.cpu_bound {
             spec = spec.on_threads();
+        }
+        if let (Some(helpers), Some(_)) = (self.entry.options.helpers, &self.worker_context.team) {
+            spec = spec.helped_by(helpers.max);
         }
         if let Some(group) = &self.envelope.group {
             spec = spec.group(group.as_str());

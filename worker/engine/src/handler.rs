@@ -19,8 +19,9 @@ mod follow_up;
 mod output;
 mod progress;
 mod retry;
+mod team;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -36,6 +37,7 @@ pub(crate) use follow_up::Routes;
 pub use output::{IntoOutput, Output, ReadingRow};
 pub(crate) use progress::ProgressBoard;
 pub use retry::{ErrorClass, RetryPolicy};
+pub(crate) use team::Team;
 
 /// How the tasks of a kind run.
 ///
@@ -60,12 +62,41 @@ pub struct TaskOptions {
     pub cpu_bound: bool,
     /// When and how often failed tasks are retried.
     pub retry: RetryPolicy,
+    /// When idle workers of the lane help with a task. [`None`] if each task runs on one worker.
+    pub helpers: Option<Helpers>,
+    /// What the lane's limits per key count tasks by. [`None`] if only the header `garenne-key` does.
+    pub key: Option<KeyLimit>,
+}
+
+/// Returns the key of a payload, if it has one.
+type KeyOf = dyn Fn(&[u8]) -> Option<String> + Send + Sync;
+
+/// Limits the tasks of a kind by a key of their payload, such as the device. See [`TaskOptions::keyed_by`].
+#[derive(Clone)]
+pub struct KeyLimit {
+    pub(crate) key: Arc<KeyOf>,
+    pub(crate) half_of_lane: bool,
+}
+
+impl fmt::Debug for KeyLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyLimit").field("half_of_lane", &self.half_of_lane).finish_non_exhaustive()
+    }
+}
+
+/// Idle workers of a lane that help with a large task. See [`TaskContext::spread`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Helpers {
+    /// The size of the payload, in bytes, from which on workers help.
+    pub from_bytes: usize,
+    /// The largest number of helpers. There are never more than the lane has workers besides the task's own.
+    pub max: u32,
 }
 
 impl TaskOptions {
     /// Options of a short task: no deadline, not cancellable, default retries.
     pub fn short() -> Self {
-        Self { deadline: None, cpu_bound: false, retry: RetryPolicy::default() }
+        Self { deadline: None, cpu_bound: false, retry: RetryPolicy::default(), helpers: None, key: None }
     }
 
     /// Options of a long task: cancellable, a deadline of 60 s, default retries.
@@ -83,6 +114,30 @@ impl TaskOptions {
     #[must_use]
     pub fn cpu_bound(self) -> Self {
         Self { cpu_bound: true, ..self }
+    }
+
+    /// Lets idle workers of the lane help with a task whose payload has `from_bytes` bytes or more: up to `max` of
+    /// them run what the handler passes to [`TaskContext::spread`].
+    ///
+    /// A helper starts only while no other task waits in the lane, and leaves between two units when one does. The
+    /// task never waits for a helper to start. Only long tasks that are no record of a batch have helpers.
+    #[must_use]
+    pub fn helpers(self, from_bytes: usize, max: u32) -> Self {
+        Self { helpers: Some(Helpers { from_bytes, max }), ..self }
+    }
+
+    /// Derives the key of a task from its payload. If the setting `lanes.<name>.max_per_key` is set, at most so many
+    /// tasks of one key run at once in a worker. The message's header `garenne-key` comes first.
+    #[must_use]
+    pub fn keyed_by(self, key: impl Fn(&[u8]) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { key: Some(KeyLimit { key: Arc::new(key), half_of_lane: false }), ..self }
+    }
+
+    /// As [`keyed_by`](Self::keyed_by), and if `max_per_key` is not set, tasks of one key take at most half of the
+    /// lane's workers, and at least one.
+    #[must_use]
+    pub fn half_of_lane_per_key(self, key: impl Fn(&[u8]) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { key: Some(KeyLimit { key: Arc::new(key), half_of_lane: true }), ..self }
     }
 
     /// Sets the retry policy.

@@ -72,6 +72,8 @@ pub mod handler;
 mod panics;
 pub mod payload;
 #[cfg(feature = "worker")]
+mod payload_memory;
+#[cfg(feature = "worker")]
 mod pipeline;
 #[cfg(feature = "worker")]
 mod redelivery;
@@ -87,6 +89,8 @@ pub mod sink;
 mod spans;
 #[cfg(feature = "worker")]
 mod status;
+#[cfg(feature = "worker")]
+mod task_publisher;
 #[cfg(feature = "worker")]
 pub mod testing;
 #[cfg(feature = "worker")]
@@ -105,5 +109,6 @@ pub use {
     handler::{Output, RetryPolicy, TaskContext, TaskError, TaskOptions},
     registry::RegistryError,
     settings::{SinkName, WorkerConfig},
+    task_publisher::TaskPublisher,
     worker::{Worker, WorkerBuilder, WorkerError},
 };

@@ -15,12 +15,12 @@
 
 use std::{
     collections::VecDeque,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use garenne_pool::{Pool, Spec, panic_message};
+use garenne_common::supervise::catch;
+use garenne_pool::{Pool, Spec};
 use garenne_protocol::task::DeadReason;
 use tokio::sync::{Notify, Semaphore};
 
@@ -38,9 +38,11 @@ use crate::{
 
 mod admit;
 mod dispatch;
+mod key_limits;
 mod quarantine;
 
 use dispatch::ExecutionCompletion;
+pub(crate) use key_limits::KeyLimits;
 use quarantine::QuarantineRun;
 
 /// The pool of a lane.
@@ -89,6 +91,7 @@ pub(crate) struct LanePipeline {
     pub(crate) is_catch_all: bool,
     /// The permit for the one run at a time in the quarantine.
     pub(crate) quarantine_permit: Arc<Semaphore>,
+    pub(crate) key_limits: Arc<KeyLimits>,
     /// Notified whenever a task of the pool has ended.
     pub(crate) pool_space: Notify,
 }
@@ -122,7 +125,7 @@ impl LanePipeline {
     ) -> Result<Option<Ready>, String> {
         let redeliveries = &self.settler.redeliveries;
         let message = delivery.fingerprint();
-        let admitted = catch_unwind(AssertUnwindSafe(|| {
+        let admitted = catch(|| {
             let Some(panic) = message.and_then(|message| redeliveries.take_too_many_panics(message)) else {
                 return admit(delivery);
             };
@@ -130,8 +133,7 @@ impl LanePipeline {
             let (lane, delivery) = (Arc::clone(&self.lane), self.without_untrusted_headers(delivery));
             self.settler.dead_letter_unread(lane, delivery, DeadReason::AttemptsExhausted, error);
             None
-        }));
-        let admitted = admitted.map_err(panic_message);
+        });
         match (message, &admitted) {
             (Some(message), Ok(Some(_))) => redeliveries.forget_panics(message),
             (Some(message), Err(panic)) => redeliveries.record_panic(message, panic),

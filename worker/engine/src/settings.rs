@@ -1,9 +1,6 @@
 //! The worker's settings.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use garenne_common::{
     config::{Common, Invalid, Lanes, Retry, Settings, Size, host_name, list},
@@ -102,23 +99,11 @@ impl Settings for WorkerConfig {
         self.common.validate()?;
         self.lanes.validate()?;
         self.retry.ladder()?;
-        if self.max_attempts == 0 {
-            return Err(Invalid::new("max_attempts", "0", "expected 1 or more"));
-        }
-        if self.max_payload.bytes() == 0 {
-            return Err(Invalid::new("max_payload", "0", "expected 1B or more"));
-        }
-        match &self.worker_id {
-            Some(id) if !is_worker_id(id) => {
-                let problem = format!("expected 1 to {MAX_ID_LENGTH} of a-z A-Z 0-9 . _ -");
-                Err(Invalid::new("worker_id", format_args!("{id:?}"), problem))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn read_from(&mut self, setting: &str, file: &Path) {
-        self.common.read_from(setting, file);
+        Invalid::unless(self.max_attempts > 0, "max_attempts", "0", "expected 1 or more")?;
+        Invalid::unless(self.max_payload.bytes() > 0, "max_payload", "0", "expected 1B or more")?;
+        let problem = format!("expected 1 to {MAX_ID_LENGTH} of a-z A-Z 0-9 . _ -");
+        let id = self.worker_id.as_deref().filter(|id| !is_worker_id(id));
+        Invalid::unless(id.is_none(), "worker_id", format_args!("{:?}", id.unwrap_or_default()), problem)
     }
 }
 

@@ -22,11 +22,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_amqp::{Message, PublishError, Publisher, Target};
+use garenne_amqp::{PublishError, Publisher, Target};
 use garenne_common::supervise;
 use garenne_common::{
     shutdown::Settlement,
-    telemetry::{Metrics, Traces, traces::Span},
+    telemetry::{Metrics, Traces},
 };
 use garenne_protocol::{
     task::{DeadReason, Envelope, NewTask},
@@ -43,7 +43,8 @@ use crate::{
     redelivery::RedeliveryTracker,
     registry::Entry,
     sink::{FinishedTask, SinkAnswer, SinkBuffer, WaitingTask, results},
-    spans::{AttemptSpan, publish_span},
+    spans::AttemptSpan,
+    task_publisher::TaskPublisher,
 };
 
 mod copies;
@@ -107,6 +108,9 @@ impl Settler {
         match outcome {
             Outcome::Done { output, started_at, took } => self.write_to_sinks(task, output, started_at, took),
             Outcome::Retry { error, after } => self.retry(task, &entry.options.retry, error, after),
+            Outcome::Dead { reason, error } if counted_as.is_some() => {
+                self.dead_letter_after_attempt(task, reason, error);
+            }
             Outcome::Dead { reason, error } => self.dead_letter(task, reason, error),
             Outcome::Defer { wait } => self.defer(task, wait),
             Outcome::HandBack => Self::hand_back(task),
@@ -155,21 +159,18 @@ impl Settler {
     fn sinks_answered(
         self: &Arc<Self>,
         task: InFlight,
-        mut follow_ups: Vec<NewTask>,
+        follow_ups: Vec<NewTask>,
         reply: Option<FinishedTask>,
         accepted: Option<SinkAnswer>,
     ) {
         match accepted {
             Some(SinkAnswer::Stored) => self.publish_follow_ups(task, follow_ups, reply),
-            Some(SinkAnswer::StoredAnd(requested)) => {
-                let parent = &task.envelope;
-                follow_ups.extend(
-                    requested.into_iter().map(|it| NewTask::following(parent, it.id, it.kind, it.body)),
-                );
-                self.publish_follow_ups(task, follow_ups, reply);
+            Some(SinkAnswer::Conflict(detail)) => {
+                self.dead_letter_after_attempt(task, DeadReason::Conflict, detail);
             }
-            Some(SinkAnswer::Conflict(detail)) => self.dead_letter(task, DeadReason::Conflict, detail),
-            Some(SinkAnswer::Refused(detail)) => self.dead_letter(task, DeadReason::Rejected, detail),
+            Some(SinkAnswer::Refused(detail)) => {
+                self.dead_letter_after_attempt(task, DeadReason::Rejected, detail);
+            }
             None => Self::hand_back(task),
         }
     }
@@ -190,9 +191,11 @@ impl Settler {
         let this = Arc::clone(self);
         self.in_background("follow-ups", async move {
             let (now, trace) = (SystemTime::now(), task.span.context(&task.envelope));
+            let publisher = this.task_publisher();
             let follow_ups = follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it });
+            // A kind that no lane takes was refused when the handler requested it.
             let (messages, spans): (_, Vec<_>) =
-                follow_ups.filter_map(|it| this.follow_up_message(it, now)).unzip();
+                follow_ups.filter_map(|it| publisher.message(it, now)).unzip();
             // If the channel dies first, the broker redelivers the parent, and the follow-ups are published
             // again under the same ids.
             let published = this.publish_until_confirmed(&task.delivery, messages).await;
@@ -202,24 +205,21 @@ impl Settler {
                 Published::GivenUp => {}
                 Published::Never(error) => {
                     let error = format!("a follow-up cannot be published: {error}");
-                    this.dead_letter(task, DeadReason::Rejected, error);
+                    this.dead_letter_after_attempt(task, DeadReason::Rejected, error);
                 }
             }
         });
     }
 
-    /// The message of a follow-up, and the span that covers its publishing.
-    ///
-    /// Follow-ups are published directly to the lane and not to the tasks exchange: that exchange has an
-    /// alternate exchange, which confirms messages that no lane takes. Returns [`None`] if no lane takes the
-    /// kind; the handler's request was checked for that already.
-    fn follow_up_message(&self, task: NewTask, now: SystemTime) -> Option<(Message, Option<Span>)> {
-        let queues = self.lane_queues(self.routes.lanes.taking(task.kind.as_str())?);
-        let target = Target::lane(queues);
-        let mut task = if queues.is_sharded() { task.keyed() } else { task };
-        let span = publish_span(&self.traces, &mut task, &target.routing_key);
-        let properties = task.properties(now);
-        Some((Message { target, properties, body: task.body.into() }, span))
+    /// Publishes follow-ups, and tasks of the sinks' background work.
+    pub(crate) fn task_publisher(&self) -> TaskPublisher {
+        TaskPublisher {
+            names: self.names.clone(),
+            routes: Arc::clone(&self.routes),
+            publisher: self.publisher.clone(),
+            missing: Arc::clone(&self.missing),
+            traces: self.traces.clone(),
+        }
     }
 
     fn ack_and_reply(self: &Arc<Self>, task: InFlight, reply: Option<FinishedTask>) {

@@ -7,7 +7,10 @@
 //! If a sink is unavailable, the results are offered again with growing pauses. The worker is not ready meanwhile, its
 //! prefetch fills, and the broker keeps the remaining tasks. No result is lost, because no task is acked before its
 //! result is stored.
+//!
+//! A sink may have [background work](Sink::background), such as publishing tasks that it has stored with the results.
 
+mod background;
 mod health;
 pub(crate) mod results;
 mod sink_buffer;
@@ -18,8 +21,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures_util::future::BoxFuture;
-use garenne_protocol::task::{Envelope, Kind, TaskId, TraceContext};
+use futures_util::{FutureExt, future::BoxFuture};
+use garenne_protocol::task::{Envelope, TraceContext};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -27,6 +30,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::handler::Output;
 
+pub use background::SinkContext;
+pub(crate) use background::{BackgroundWork, IsConsuming};
 pub(crate) use health::SinkMetrics;
 pub(crate) use sink_buffer::{SinkBuffer, WaitingTask};
 
@@ -94,9 +99,6 @@ impl FinishedTask {
 pub enum SinkAnswer {
     /// The result is stored, by this write or an earlier one.
     Stored,
-    /// The result is stored, and these tasks are to be published before the ack. A repeated write of the result
-    /// must request the same tasks.
-    StoredAnd(Vec<FollowUp>),
     /// Another result is stored for this task. The task becomes a dead letter with reason `conflict`.
     Conflict(String),
     /// The result can never be stored, such as text with a NUL in Postgres. The task becomes a dead letter with
@@ -104,22 +106,11 @@ pub enum SinkAnswer {
     Refused(String),
 }
 
-/// A task that a sink requests. It is published like the follow-ups of a handler.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FollowUp {
-    /// The task's id. Must be the same whenever the task is requested.
-    pub id: TaskId,
-    /// The task's kind.
-    pub kind: Kind,
-    /// The payload, as JSON.
-    pub body: Vec<u8>,
-}
-
 impl SinkAnswer {
     /// Why the result is not stored; [`None`] if it is.
     fn error(&self) -> Option<&str> {
         match self {
-            Self::Stored | Self::StoredAnd(_) => None,
+            Self::Stored => None,
             Self::Conflict(detail) | Self::Refused(detail) => Some(detail),
         }
     }
@@ -130,12 +121,7 @@ impl SinkAnswer {
         match (self, other) {
             (Self::Conflict(detail), _) | (_, Self::Conflict(detail)) => Self::Conflict(detail),
             (Self::Refused(detail), _) | (_, Self::Refused(detail)) => Self::Refused(detail),
-            (Self::Stored, other) => other,
-            (one, Self::Stored) => one,
-            (Self::StoredAnd(mut follow_ups), Self::StoredAnd(more)) => {
-                follow_ups.extend(more);
-                Self::StoredAnd(follow_ups)
-            }
+            (Self::Stored, Self::Stored) => Self::Stored,
         }
     }
 }
@@ -191,4 +177,13 @@ pub trait Sink: Send + Sync + 'static {
     /// # Errors
     /// [`SinkError`] if it is not known that the batch is stored. Its results are offered again after a pause.
     fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>>;
+
+    /// Works in the background, beside the writes. The default does nothing.
+    ///
+    /// It starts when the worker consumes, and is told to [stop](SinkContext::stopping) after the last write. It is
+    /// dropped if the worker stops waiting, and started again after a panic.
+    fn background<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, ()> {
+        let _ = context;
+        std::future::ready(()).boxed()
+    }
 }

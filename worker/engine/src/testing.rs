@@ -28,6 +28,7 @@
 //! ```
 
 use std::{
+    num::NonZeroUsize,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -65,10 +66,14 @@ pub enum TestOutcome {
     HandBack,
 }
 
+type TestCompletion = OnEnd<Box<dyn FnOnce(Ending<Option<AttemptOutput>>) + Send>>;
+pub(crate) type TestPool = Pool<Execution, TestCompletion>;
+
 /// Runs the handlers of a [`WorkerBuilder`] without a broker. See the [module's documentation](self).
 pub struct TestWorker {
     registry: Arc<Registry>,
     worker_context: WorkerContext,
+    workers: usize,
 }
 
 impl TestWorker {
@@ -80,7 +85,13 @@ impl TestWorker {
         let config = builder.config();
         let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
         let worker_context = WorkerContext { routes: Arc::new(routes), ..WorkerContext::default() };
-        Ok(Self { registry: builder.build()?.into_registry(), worker_context })
+        Ok(Self { registry: builder.build()?.into_registry(), worker_context, workers: 1 })
+    }
+
+    /// Sets how many workers the lane has, 1 by default. Those that are idle may help with a task.
+    #[must_use]
+    pub fn workers(self, workers: NonZeroUsize) -> Self {
+        Self { workers: workers.get(), ..self }
     }
 
     /// Runs the first attempt at a task with a JSON body.
@@ -107,6 +118,29 @@ impl TestWorker {
         task: &NewTask,
         directives: Arc<Directives>,
     ) -> TestOutcome {
+        self.run_in(&self.start_pool(), task, directives).await
+    }
+
+    /// Starts a pool, as a lane has one.
+    pub(crate) fn start_pool(&self) -> TestPool {
+        let config = PoolConfig {
+            name: "test".into(),
+            queue: self.workers.max(10),
+            workers: self.workers..=self.workers,
+            idle_timeout: Duration::from_secs(60),
+            default_deadline: Duration::from_secs(60),
+            grace: Duration::from_secs(2),
+        };
+        Pool::start(config, tokio::runtime::Handle::current()).expect("the pool's configuration is valid")
+    }
+
+    /// Runs a task in a pool that has room for it.
+    pub(crate) async fn run_in(
+        &self,
+        pool: &TestPool,
+        task: &NewTask,
+        directives: Arc<Directives>,
+    ) -> TestOutcome {
         let entry = self.registry.get(task.kind.as_str()).expect("the kind has a handler");
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let attempt = Attempt {
@@ -118,26 +152,17 @@ impl TestWorker {
             generation: Arc::new(ChannelGeneration::new(counters, 1)),
             directives,
             span: AttemptSpan::default(),
-        };
+        }
+        .with_team();
         let spec = attempt.spec(attempt.deadline());
-        let config = PoolConfig {
-            name: "test".into(),
-            queue: 1,
-            workers: 1..=1,
-            idle_timeout: Duration::from_secs(60),
-            default_deadline: Duration::from_secs(60),
-            grace: Duration::from_secs(2),
-        };
-        let pool = Pool::start(config, tokio::runtime::Handle::current())
-            .expect("the pool's configuration is valid");
         let (sender, ended) = oneshot::channel();
-        let completion = OnEnd(move |ending: Ending<Option<AttemptOutput>>| {
+        let completion: TestCompletion = OnEnd(Box::new(move |ending: Ending<Option<AttemptOutput>>| {
             let ending = ending.map(|output| output.expect("a task has an output"));
             drop(sender.send(AttemptEnd::of(ending)));
-        });
+        }));
         assert!(
-            pool.submit_detached(spec, Execution { attempt, batch: None }, completion).is_ok(),
-            "an empty pool has room"
+            pool.submit_detached(spec, Execution::new(attempt, None), completion).is_ok(),
+            "the pool has room"
         );
         match ended.await.expect("each task ends").outcome {
             Outcome::Done { output, .. } => TestOutcome::Done(output),

@@ -1,316 +1,265 @@
 //! Evaluates alarm rules in the transaction that stores readings.
 //!
 //! Any worker may receive any reading, so the state of a rule cannot live in a worker. It is the stored readings
-//! and one row per alarm. A worker that stores readings of a device's metric locks it until the commit,
-//! evaluates the new readings together with those around them, and stores the resulting alerts in the
-//! [`outbox`] under the task that brought the readings.
+//! and one row per alarm. A worker that stores readings of a device's metric locks it until the commit, judges
+//! what the changed readings concern ([`SeriesJudge`]), and stores the alarms that this changes. Then they are those of
+//! judging all stored readings in order of time.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use deadpool_postgres::Transaction;
-use garenne_protocol::sensor::Unit;
+use garenne_database::{QueryResult, Tables};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::{
-    columns::{Parameters, column},
-    error::QueryResult,
-    notice::{Notice, alarm_id, alert_notice, uuid, watch_notice},
-    outbox,
-    tables::Tables,
+    alarm_rows::{AlarmRow, AlarmStatements, RuleSpan},
+    changed_reading::ChangedReading,
+    micros::micros,
+    notice::{Notice, NoticeSource},
+    pending_rules::{PendingRules, SeriesPending},
+    series_locks,
+    usable_readings::{SeriesSpan, SpanStatements, is_usable},
 };
-use garenne::{
-    handler::ReadingRow,
-    sink::{FinishedTask, FollowUp},
-};
-use garenne_sensors::alarm::{
-    Alarm, Condition, MAX_LOOKBACK_READINGS, Micros, Rule, Rules, Sample, reconcile,
-};
-use garenne_sensors::reading::Flag;
+use garenne::sink::FinishedTask;
+use garenne_sensors::alarm::{self, AlarmChange, Condition, Micros, PageSizes, Rule, Rules, SeriesJudge};
 
-/// Readings before and after the new ones that are evaluated for every rule.
-const MIN_CONTEXT_READINGS: usize = 64;
-/// Readings between the earliest and the latest new one that are evaluated, at most. A task brings no more.
-const MAX_NEW_SPAN_READINGS: usize = 20_000;
-/// Advisory locks of a fleet. Devices share them: one lock per device would exhaust the server's lock table.
-const LOCK_STRIPES: u64 = 256;
-/// Quality flags that exclude a reading from evaluation.
-const UNUSABLE: [Flag; 3] = [Flag::OutOfRange, Flag::Impossible, Flag::NotCalibrated];
+/// Readings that are loaded at once for all series, unless those of one series are more.
+const MAX_LOADED_READINGS: usize = 131_072;
 
 /// Evaluates rules on stored readings.
 pub(super) struct AlarmEvaluator {
-    pub(super) rules: Arc<Rules>,
-    pub(super) tables: Tables,
+    rules: Arc<Rules>,
+    tables: Tables,
+    readings: SpanStatements,
+    alarms: AlarmStatements,
+    pending: PendingRules,
 }
 
-/// The new readings of a device's metric in a batch.
-pub(super) struct ChangedSeries<'a> {
-    pub(super) device: &'a str,
-    pub(super) metric: &'a str,
-    /// The time of the earliest new reading.
-    first: OffsetDateTime,
-    /// The time of the latest new reading.
-    last: OffsetDateTime,
-    /// The task under which follow-ups are stored: the last one in the batch with a reading of this series.
-    task_id: &'a str,
+/// What judging changed readings resulted in.
+pub(super) struct Evaluation<'a> {
+    /// The notices of the alarms that were raised or cleared.
+    pub(super) notices: Vec<Notice>,
+    /// The state of rules after the newest reading, by device and metric, of series with such rules.
+    pub(super) pending: HashMap<(&'a str, &'a str), SeriesPending>,
 }
 
-/// A row of the table of alarms.
-pub(super) struct AlarmRow<'a> {
-    pub(super) device: &'a str,
-    pub(super) metric: &'a str,
-    pub(super) rule: &'a str,
-    pub(super) alarm: Alarm,
+/// A device's metric with changed readings.
+struct ChangedSeries<'a> {
+    device: &'a str,
+    metric: &'a str,
+    rules: Vec<&'a Rule>,
+    /// The last task of the batch with a changed reading of the series: the cause of its notices. [`None`] if readings
+    /// were changed in the database.
+    task_id: Option<&'a str>,
+    /// When a reading of the series was stored last, before these.
+    stored_at: Option<OffsetDateTime>,
+    judge: SeriesJudge<'a>,
 }
 
 impl AlarmEvaluator {
-    /// The series in a batch that rules apply to, ordered by device and metric.
-    pub(super) fn changed_series<'a>(
-        &self,
-        batch: impl IntoIterator<Item = &'a FinishedTask>,
-    ) -> Vec<ChangedSeries<'a>> {
-        let unusable = UNUSABLE.map(<&str>::from);
-        let mut changed: BTreeMap<(&str, &str), ChangedSeries<'_>> = BTreeMap::new();
-        for finished in batch {
-            for ReadingRow { device, metric, time, quality, .. } in &finished.output.rows {
-                if quality.iter().any(|flag| unusable.contains(flag))
-                    || self.rules.matching(device, metric).next().is_none()
-                {
-                    continue;
-                }
-                let task_id = finished.envelope.id.as_str();
-                let new = ChangedSeries { device, metric, first: *time, last: *time, task_id };
-                let series = changed.entry((device, metric)).or_insert(new);
-                series.first = series.first.min(*time);
-                series.last = series.last.max(*time);
-                series.task_id = task_id;
-            }
+    pub(super) fn new(rules: Arc<Rules>, tables: &Tables) -> Self {
+        Self {
+            tables: tables.clone(),
+            readings: SpanStatements::new(tables),
+            alarms: AlarmStatements::new(tables),
+            pending: PendingRules::new(tables, &rules),
+            rules,
         }
-        changed.into_values().collect()
     }
 
-    /// Locks series, given as device and metric, until the transaction ends. Must precede every write of the
-    /// transaction: two transactions that each wait for a row and a lock of the other would deadlock.
+    /// Locks the series of a batch that are judged, until the transaction ends. Must precede every write of the
+    /// transaction.
     pub(super) async fn lock(
         &self,
         transaction: &Transaction<'_>,
-        series: impl IntoIterator<Item = (&str, &str)>,
+        batch: &[FinishedTask],
     ) -> QueryResult<()> {
-        let stripe = |(device, metric)| (hash(&[device, metric]) % LOCK_STRIPES) as i64;
-        let stripes: BTreeSet<i64> = series.into_iter().map(stripe).collect();
-        let stripes: Vec<_> = stripes.into_iter().collect();
-        // The first key separates this fleet's locks from others in the database.
-        let fleet_key = (hash(&[&format!("{}_readings", self.tables)]) >> 33) as i32;
-        let statement = transaction
-            .prepare_cached(
-                "SELECT pg_advisory_xact_lock($1::int4, stripe::int4) FROM unnest($2::int8[]) AS stripe",
-            )
-            .await?;
-        transaction.execute(&statement, &[&fleet_key, &stripes]).await.map(drop)
-    }
-
-    /// Evaluates the readings of stored results. Returns the follow-up tasks by the id of the task that starts
-    /// them.
-    pub(super) async fn evaluate_batch(
-        &self,
-        transaction: &Transaction<'_>,
-        stored: &[&FinishedTask],
-    ) -> QueryResult<HashMap<String, Vec<FollowUp>>> {
-        let changed = self.changed_series(stored.iter().copied());
-        if !changed.is_empty() {
-            self.evaluate(transaction, &changed).await?;
-        }
-        let task_ids: Vec<_> = stored.iter().map(|finished| finished.envelope.id.as_str()).collect();
-        outbox::load(transaction, &self.tables, &task_ids).await
-    }
-
-    /// Updates the alarms of changed series and stores the follow-ups.
-    async fn evaluate(
-        &self,
-        transaction: &Transaction<'_>,
-        changed: &[ChangedSeries<'_>],
-    ) -> QueryResult<()> {
-        let windows = self.load_windows(transaction, changed).await?;
-        let mut known = self.load_alarms(transaction, changed, &windows).await?;
-        let (mut rows, mut notices, mut watches) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, (series, samples)) in changed.iter().zip(&windows).enumerate() {
-            let ChangedSeries { device, metric, first, task_id, .. } = *series;
-            for rule in self.rules.matching(device, metric) {
-                let points = rule.convert(samples);
-                let before = known.remove(&(index, rule.name.clone())).unwrap_or_default();
-                let mut alarms = before.clone();
-                let id = |since: Micros| alarm_id(device, metric, &rule.name, since);
-                for (at, event) in reconcile(rule, &points, micros(first), &mut alarms, id) {
-                    notices.push(alert_notice(device, metric, task_id, rule, &alarms[at], event));
-                }
-                let is_changed = |(at, alarm): &(usize, Alarm)| before.get(*at) != Some(alarm);
-                let row = |(_, alarm)| AlarmRow { device, metric, rule: &rule.name, alarm };
-                rows.extend(alarms.into_iter().enumerate().filter(is_changed).map(row));
-                if let Condition::Silent { .. } = rule.condition {
-                    watches.push((series, rule));
-                }
-            }
-        }
-        self.store_alarms(transaction, &rows).await?;
-        notices.extend(self.start_watches(transaction, &watches).await?);
-        outbox::store(transaction, &self.tables, &notices).await
-    }
-
-    /// The new readings of each changed series and the readings around them, ordered by time.
-    async fn load_windows(
-        &self,
-        transaction: &Transaction<'_>,
-        changed: &[ChangedSeries<'_>],
-    ) -> QueryResult<Vec<Vec<Sample>>> {
-        let tables = &self.tables;
-        let series = format!(
-            "SELECT time, value, unit FROM {tables}_readings AS r
-             WHERE r.device = k.device AND r.metric = k.metric AND NOT r.quality && $6::text[]"
-        );
-        let query = format!(
-            "SELECT k.place, p.time, p.value, p.unit
-             FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[])
-                  WITH ORDINALITY AS k(device, metric, since, first, last, place)
-             CROSS JOIN LATERAL (
-                 ({series} AND time >= k.since AND time < k.first ORDER BY time DESC LIMIT {MAX_LOOKBACK_READINGS}) UNION
-                 ({series} AND time < k.first ORDER BY time DESC LIMIT {MIN_CONTEXT_READINGS}) UNION
-                 ({series} AND time >= k.first AND time <= k.last ORDER BY time LIMIT {MAX_NEW_SPAN_READINGS}) UNION
-                 ({series} AND time > k.last ORDER BY time LIMIT {MIN_CONTEXT_READINGS})
-             ) AS p
-             ORDER BY k.place, p.time"
-        );
-        let since = |series: &ChangedSeries<'_>| {
-            let rules = self.rules.matching(series.device, series.metric);
-            let lookback = rules.map(|rule| rule.condition.lookback()).max();
-            series.first - time::Duration::microseconds(lookback.unwrap_or_default())
-        };
-        let statement = transaction.prepare_cached(&query).await?;
-        let unusable = UNUSABLE.map(<&str>::from);
-        let parameters: Parameters<'_, 6> = [
-            &column(changed, |series| series.device),
-            &column(changed, |series| series.metric),
-            &column(changed, since),
-            &column(changed, |series| series.first),
-            &column(changed, |series| series.last),
-            &unusable.as_slice(),
-        ];
-        let mut windows = vec![Vec::new(); changed.len()];
-        for row in transaction.query(&statement, &parameters).await? {
-            let unit = row.get::<_, Option<&str>>(3).and_then(|symbol| Unit::parse(symbol).ok());
-            let sample = Sample { at: micros(row.get(1)), value: row.get(2), unit };
-            windows[index(row.get(0))].push(sample);
-        }
-        Ok(windows)
-    }
-
-    /// The alarms that are open or overlap the windows, by index of the series and name of the rule.
-    async fn load_alarms(
-        &self,
-        transaction: &Transaction<'_>,
-        changed: &[ChangedSeries<'_>],
-        windows: &[Vec<Sample>],
-    ) -> QueryResult<HashMap<(usize, String), Vec<Alarm>>> {
-        let query = format!(
-            "SELECT k.place, a.id, a.rule, a.since, a.upto, a.ended, a.value
-             FROM unnest($1::text[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS k(device, metric, first, place)
-             JOIN {}_alarms AS a USING (device, metric)
-             WHERE a.ended IS NULL OR a.ended >= k.first
-             ORDER BY a.since",
-            self.tables
-        );
-        let begins: Vec<_> = windows
-            .iter()
-            .zip(changed)
-            .map(|(window, series)| window.first().map_or(series.first, |sample| date_time(sample.at)))
+        let rows = batch.iter().flat_map(|finished| &finished.output.rows);
+        let series: BTreeSet<_> = rows
+            .map(|row| (&*row.device, &*row.metric))
+            .filter(|(device, metric)| self.rules(device, metric).next().is_some())
             .collect();
-        let devices = column(changed, |series| series.device);
-        let metrics = column(changed, |series| series.metric);
-        let statement = transaction.prepare_cached(&query).await?;
-        let parameters: Parameters<'_, 3> = [&devices, &metrics, &begins];
-        let mut known: HashMap<_, Vec<_>> = HashMap::new();
-        for row in transaction.query(&statement, &parameters).await? {
-            let ended = row.get::<_, Option<OffsetDateTime>>(5).map(micros);
-            let (since, upto) = (micros(row.get(3)), micros(row.get(4)));
-            let alarm = Alarm { id: row.get(1), since, upto, ended, value: row.get(6) };
-            known.entry((index(row.get(0)), row.get(2))).or_default().push(alarm);
-        }
-        Ok(known)
+        series_locks::lock(transaction, &self.tables, &series).await
     }
 
-    /// Inserts new alarms and updates known ones.
-    pub(super) async fn store_alarms(
-        &self,
+    /// Judges changed readings and updates the alarms. `task_id` names the task of a reading.
+    pub(super) async fn evaluate<'a>(
+        &'a self,
         transaction: &Transaction<'_>,
-        rows: &[AlarmRow<'_>],
-    ) -> QueryResult<()> {
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let upsert = format!(
-            "INSERT INTO {}_alarms (id, device, metric, rule, since, upto, ended, value)
-             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[],
-                                  $6::timestamptz[], $7::timestamptz[], $8::float8[])
-             ON CONFLICT (id) DO UPDATE SET since = excluded.since, upto = excluded.upto, ended = excluded.ended",
-            self.tables
-        );
-        let statement = transaction.prepare_cached(&upsert).await?;
-        let parameters: Parameters<'_, 8> = [
-            &column(rows, |row| row.alarm.id.as_str()),
-            &column(rows, |row| row.device),
-            &column(rows, |row| row.metric),
-            &column(rows, |row| row.rule),
-            &column(rows, |row| date_time(row.alarm.since)),
-            &column(rows, |row| date_time(row.alarm.upto)),
-            &column(rows, |row| row.alarm.ended.map(date_time)),
-            &column(rows, |row| row.alarm.value),
-        ];
-        transaction.execute(&statement, &parameters).await.map(drop)
+        changed: &[ChangedReading<'a>],
+        task_id: impl Fn(&ChangedReading<'a>) -> &'a str,
+    ) -> QueryResult<Evaluation<'a>> {
+        let mut series = self.changed_series(transaction, changed, task_id).await?;
+        let notices = self.evaluate_series(transaction, &mut series).await?;
+        let pending = series
+            .into_iter()
+            .filter(|series| self.has_pending((series.device, series.metric)))
+            .map(|series| {
+                let ChangedSeries { device, metric, stored_at, ref rules, ref judge, .. } = series;
+                let rules = self.pending.stored(judge.pending(), rules);
+                ((device, metric), SeriesPending { stored_at, rules })
+            });
+        Ok(Evaluation { notices, pending: pending.collect() })
     }
 
-    /// Returns a `reading.watch` task for each series and rule that has none.
-    async fn start_watches(
+    /// As [`evaluate`](Self::evaluate), for readings of a series that were changed in the database. Locks the series, so
+    /// it must precede every write of the transaction to readings and alarms.
+    pub(super) async fn evaluate_again(
         &self,
         transaction: &Transaction<'_>,
-        watches: &[(&ChangedSeries<'_>, &Rule)],
+        device: &str,
+        metric: &str,
+        times: impl Iterator<Item = Micros>,
     ) -> QueryResult<Vec<Notice>> {
-        if watches.is_empty() {
-            return Ok(Vec::new());
-        }
-        let insert = format!(
-            "INSERT INTO {}_watches (device, metric, rule, watch_id)
-             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
-             ON CONFLICT DO NOTHING RETURNING watch_id",
-            self.tables
-        );
-        let notice = |(series, rule): &(&ChangedSeries<'_>, &Rule)| {
-            watch_notice(series.device, series.metric, series.task_id, rule)
-        };
-        let mut notices = column(watches, notice);
-        let ids = column(&notices, |notice| notice.id.as_str());
-        let devices = column(watches, |(series, _)| series.device);
-        let metrics = column(watches, |(series, _)| series.metric);
-        let rules = column(watches, |(_, rule)| rule.name.as_str());
-        let statement = transaction.prepare_cached(&insert).await?;
-        let inserted = transaction.query(&statement, &[&devices, &metrics, &rules, &ids]).await?;
-        let inserted: Vec<String> = inserted.iter().map(|row| row.get(0)).collect();
-        notices.retain(|notice| inserted.contains(&notice.id));
+        series_locks::lock(transaction, &self.tables, &BTreeSet::from([(device, metric)])).await?;
+        let changed = times.map(|at| alarm::ChangedReading { at, is_usable: true }).collect();
+        let series = self.series(device, metric, None, changed, SeriesPending::default());
+        let notices = self.evaluate_series(transaction, &mut [series]).await?;
+        // Batches since the change may have been judged with the state before it.
+        self.pending.clear(transaction, device, metric).await?;
         Ok(notices)
     }
+
+    /// The rules that judge values.
+    pub(super) fn judging_rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(judges_values)
+    }
+
+    async fn evaluate_series(
+        &self,
+        transaction: &Transaction<'_>,
+        series: &mut [ChangedSeries<'_>],
+    ) -> QueryResult<Vec<Notice>> {
+        let mut notices = Vec::new();
+        loop {
+            let mut loaded = 0;
+            let open = series.iter_mut().filter(|series| !series.judge.is_done());
+            let first = open.take_while(|series| {
+                let is_next = loaded < MAX_LOADED_READINGS;
+                loaded += series.judge.spans().iter().map(|span| span.limit).sum::<usize>();
+                is_next
+            });
+            let mut first: Vec<_> = first.collect();
+            if first.is_empty() {
+                return Ok(notices);
+            }
+            self.judge(transaction, &mut first, &mut notices).await?;
+        }
+    }
+
+    /// Loads what the series ask for, judges it and stores the alarms that it changes.
+    async fn judge(
+        &self,
+        transaction: &Transaction<'_>,
+        series: &mut [&mut ChangedSeries<'_>],
+        notices: &mut Vec<Notice>,
+    ) -> QueryResult<()> {
+        let spans: Vec<_> = series.iter().flat_map(|series| series.reading_spans()).collect();
+        let mut readings = self.readings.load(transaction, &spans).await?.into_iter();
+        for series in series.iter_mut() {
+            let count = series.judge.spans().len();
+            series.judge.add_readings(readings.by_ref().take(count).collect());
+        }
+        let spans: Vec<_> = series.iter().flat_map(|series| series.alarm_spans()).collect();
+        let mut alarms = self.alarms.load(transaction, &spans).await?.into_iter();
+        let mut rows = BTreeMap::new();
+        for series in series.iter_mut() {
+            let &mut ChangedSeries { device, metric, task_id, ref rules, ref mut judge, .. } = *series;
+            let mut known = Vec::new();
+            for _ in judge.alarm_spans() {
+                for place in 0..rules.len() {
+                    known.extend(alarms.next().unwrap_or_default().into_iter().map(|alarm| (place, alarm)));
+                }
+            }
+            for change in judge.judge(known, || Uuid::now_v7().to_string()) {
+                let AlarmChange { rule, alarm, is_withdrawn, event } = change;
+                let rule = rules[rule];
+                notices.extend(event.map(|event| {
+                    let describes = rule.condition.describe();
+                    let notice =
+                        NoticeSource::new(device, metric, rule, &describes).alert(task_id, &alarm, event);
+                    if is_withdrawn { notice.withdrawn() } else { notice }
+                }));
+                let severity = rule.severity.name();
+                let row = AlarmRow { device, metric, rule: &rule.name, severity, alarm, is_withdrawn };
+                rows.insert(row.alarm.id.clone(), row);
+            }
+        }
+        self.alarms.store(transaction, rows).await
+    }
+
+    /// The series of changed readings that rules apply to, ordered by device and metric.
+    async fn changed_series<'a>(
+        &'a self,
+        transaction: &Transaction<'_>,
+        changed: &[ChangedReading<'a>],
+        task_id: impl Fn(&ChangedReading<'a>) -> &'a str,
+    ) -> QueryResult<Vec<ChangedSeries<'a>>> {
+        let mut series: BTreeMap<(&str, &str), (&str, Vec<alarm::ChangedReading>)> = BTreeMap::new();
+        for reading in changed {
+            let row = reading.row;
+            let (cause, readings) = series.entry((&*row.device, &*row.metric)).or_default();
+            *cause = task_id(reading);
+            readings.push(alarm::ChangedReading { at: micros(row.time), is_usable: is_usable(row) });
+        }
+        let with_state: Vec<_> = series.keys().copied().filter(|key| self.has_pending(*key)).collect();
+        let mut pending = self.pending.load(transaction, &with_state).await?;
+        let series = series.into_iter().map(|((device, metric), (task_id, readings))| {
+            let pending = pending.remove(&(device.to_owned(), metric.to_owned())).unwrap_or_default();
+            self.series(device, metric, Some(task_id), readings, pending)
+        });
+        Ok(series.collect())
+    }
+
+    /// Whether a rule of the series has a state.
+    fn has_pending(&self, (device, metric): (&str, &str)) -> bool {
+        self.rules(device, metric).any(|rule| self.pending.has_state(rule))
+    }
+
+    fn series<'a>(
+        &'a self,
+        device: &'a str,
+        metric: &'a str,
+        task_id: Option<&'a str>,
+        changed: Vec<alarm::ChangedReading>,
+        SeriesPending { stored_at, rules: pending }: SeriesPending,
+    ) -> ChangedSeries<'a> {
+        let rules: Vec<_> = self.rules(device, metric).collect();
+        let pending = self.pending.of_rules(&pending, &rules);
+        let judge = SeriesJudge::new(rules.iter().copied(), changed, pending, PageSizes::default());
+        ChangedSeries { device, metric, rules, task_id, stored_at, judge }
+    }
+
+    /// The rules that judge the values of a device's metric.
+    fn rules<'a>(&'a self, device: &'a str, metric: &'a str) -> impl Iterator<Item = &'a Rule> {
+        self.rules.matching(device, metric).filter(judges_values)
+    }
 }
 
-/// The index of a series, from its ordinality in the parameters of a query, which counts from 1.
-fn index(ordinality: i64) -> usize {
-    usize::try_from(ordinality - 1).expect("a position in the parameters")
+fn judges_values(rule: &&Rule) -> bool {
+    !matches!(rule.condition, Condition::Silent { .. })
 }
 
-fn hash(parts: &[&str]) -> u64 {
-    uuid(parts).as_u64_pair().0
-}
+impl<'a> ChangedSeries<'a> {
+    fn reading_spans(&self) -> impl Iterator<Item = SeriesSpan<'a>> + use<'a> {
+        let (device, metric) = (self.device, self.metric);
+        self.judge.spans().into_iter().map(move |span| SeriesSpan { device, metric, span })
+    }
 
-pub(super) fn micros(time: OffsetDateTime) -> Micros {
-    i64::try_from(time.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
-}
-
-fn date_time(at: Micros) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(at) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    /// For each span, one for each rule.
+    fn alarm_spans(&self) -> impl Iterator<Item = RuleSpan<'a>> {
+        self.judge.alarm_spans().iter().flat_map(|span| {
+            let rule = |rule: &&'a Rule| RuleSpan {
+                device: self.device,
+                metric: self.metric,
+                rule: &rule.name,
+                span: *span,
+            };
+            self.rules.iter().map(rule)
+        })
+    }
 }

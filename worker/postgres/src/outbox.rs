@@ -1,55 +1,173 @@
-//! The outbox: follow-up tasks that are stored with the alarms that start them.
+//! The outbox: notices that are stored with the alarms that they report.
 //!
-//! A notice is stored in the transaction that changes the alarm, under the task that caused the change. The
-//! task starts its notices before it is acked. A redelivered task reads the same notices again, with the same
-//! ids.
+//! A notice is stored in the transaction that changes the alarm, so that there is neither an alarm without its notice
+//! nor a notice of a change that was undone. The [relay](crate::relay) publishes it later and marks it.
+//!
+//! No notice is stored while the alarm is muted. The row of the alarm has what its receivers know, and the
+//! [alarm monitor](crate::alarm_monitor) stores the notices that are due afterwards.
 
-use std::collections::HashMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use deadpool_postgres::Transaction;
-use garenne_protocol::task::{Kind, TaskId};
+use garenne_database::{QueryResult, Tables, muting};
+use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId, TraceContext};
 use serde_json::Value;
-use tokio_postgres::types::Json;
+use tokio_postgres::{Client, types::Json};
 
-use crate::{columns::column, error::QueryResult, notice::Notice, tables::Tables};
-use garenne::sink::FollowUp;
+use crate::{columns::column, fleet_check, notice::Notice};
+use garenne_sensors::alarm::AlarmEvent;
 
-pub(super) async fn store(
-    transaction: &Transaction<'_>,
-    tables: &Tables,
-    notices: &[Notice],
-) -> QueryResult<()> {
-    if notices.is_empty() {
-        return Ok(());
-    }
-    let insert = format!(
-        "INSERT INTO {tables}_notices (id, task_id, kind, payload)
-             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) ON CONFLICT DO NOTHING"
-    );
-    let statement = transaction.prepare_cached(&insert).await?;
-    let ids = column(notices, |notice| notice.id.as_str());
-    let task_ids = column(notices, |notice| notice.task_id.as_str());
-    let kinds = column(notices, |notice| notice.kind);
-    let payloads = column(notices, |notice| Json(&notice.payload));
-    transaction.execute(&statement, &[&ids, &task_ids, &kinds, &payloads]).await.map(drop)
+/// After this time, in which the fleet has been checking its alarms without a gap, the owner of a notice counts as gone. A
+/// relay tries again more often.
+const OWNER_TIME: Duration = Duration::from_secs(20);
+/// The age from which on a notice has no owner, so that none is lost if checks are always interrupted.
+const MAX_OWNED: Duration = Duration::from_secs(3600);
+/// Notices that are deleted by one statement, at most.
+const DELETED_AT_ONCE: u64 = 1000;
+
+/// The statements for a fleet's notices.
+pub(super) struct OutboxStatements {
+    mute: String,
+    store: String,
+    lock: String,
+    mark: String,
+    delete: String,
 }
 
-/// The notices of these tasks by task id, from this transaction and from earlier deliveries.
-pub(super) async fn load(
-    transaction: &Transaction<'_>,
-    tables: &Tables,
-    task_ids: &[&str],
-) -> QueryResult<HashMap<String, Vec<FollowUp>>> {
-    let query = format!(
-        "SELECT task_id, id, kind, payload FROM {tables}_notices WHERE task_id = ANY($1) ORDER BY at, id"
-    );
-    let statement = transaction.prepare_cached(&query).await?;
-    let mut starts: HashMap<String, Vec<FollowUp>> = HashMap::new();
-    for row in transaction.query(&statement, &[&task_ids]).await? {
-        let (Ok(id), Ok(kind)) = (TaskId::parse(row.get(1)), Kind::parse(row.get(2))) else { continue };
-        let Json(payload): Json<Value> = row.get(3);
-        let start = FollowUp { id, kind, body: payload.to_string().into_bytes() };
-        starts.entry(row.get(0)).or_default().push(start);
+impl OutboxStatements {
+    pub(super) fn new(tables: &Tables) -> Self {
+        let table = format!("{tables}_notices");
+        let is_muted = muting::is_muted(tables);
+        let (owner_time, max_owned) = (OWNER_TIME.as_secs(), MAX_OWNED.as_secs());
+        let is_checking = fleet_check::is_uninterrupted(tables, OWNER_TIME);
+        Self {
+            mute: format!(
+                "WITH changed AS (
+                     SELECT a.id, a.notified_at, is_raised, is_cleared, {is_muted} AS is_muted
+                     FROM unnest($1::text[], $2::bool[], $3::bool[]) AS input(id, is_raised, is_cleared)
+                     JOIN {tables}_alarms AS a USING (id)
+                 )
+                 UPDATE {tables}_alarms AS alarm SET
+                     notified_at = CASE WHEN is_raised AND NOT is_muted THEN now() ELSE alarm.notified_at END,
+                     clear_withheld = is_cleared AND is_muted AND alarm.notified_at IS NOT NULL
+                 FROM changed WHERE alarm.id = changed.id
+                 RETURNING alarm.id, is_muted, changed.notified_at IS NOT NULL"
+            ),
+            store: format!(
+                "INSERT INTO {table} (id, task_id, trace, kind, payload, owner)
+                 SELECT *, $6::text FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::jsonb[])
+                 ON CONFLICT DO NOTHING"
+            ),
+            lock: format!(
+                "SELECT id, task_id, trace, kind, payload FROM {table}
+                 WHERE published_at IS NULL AND (
+                     owner IS NULL OR owner = $2 OR at < now() - interval '{max_owned} seconds'
+                     OR at < now() - interval '{owner_time} seconds' AND {is_checking})
+                 ORDER BY at LIMIT $1 FOR UPDATE SKIP LOCKED"
+            ),
+            mark: format!("UPDATE {table} SET published_at = now() WHERE id = ANY($1)"),
+            delete: format!(
+                "DELETE FROM {table} WHERE id IN (
+                     SELECT id FROM {table} WHERE published_at < now() - interval '7 days'
+                     LIMIT {DELETED_AT_ONCE} FOR UPDATE SKIP LOCKED)"
+            ),
+        }
     }
-    Ok(starts)
+
+    /// Stores notices, without those of muted alarms, whose rows must be stored before. One that is stored already stays
+    /// as it is: it reports the same. `owner` will publish them. Returns whether there was any.
+    pub(super) async fn store(
+        &self,
+        transaction: &Transaction<'_>,
+        mut notices: Vec<Notice>,
+        owner: Option<&str>,
+    ) -> QueryResult<bool> {
+        self.remove_muted(transaction, &mut notices).await?;
+        if notices.is_empty() {
+            return Ok(false);
+        }
+        let notices = &notices;
+        let statement = transaction.prepare_cached(&self.store).await?;
+        let ids = column(notices, |notice| notice.id.as_str());
+        let task_ids = column(notices, |notice| notice.task_id.as_deref());
+        let traces = column(notices, |notice| notice.trace.as_deref());
+        let kinds = column(notices, |notice| notice.kind);
+        let payloads = column(notices, |notice| Json(&notice.payload));
+        transaction.execute(&statement, &[&ids, &task_ids, &traces, &kinds, &payloads, &owner]).await?;
+        Ok(true)
+    }
+
+    /// Removes what the receivers must not get: changes of muted alarms, and the end of alarms that they do not know.
+    async fn remove_muted(
+        &self,
+        transaction: &Transaction<'_>,
+        notices: &mut Vec<Notice>,
+    ) -> QueryResult<()> {
+        let mut changes: BTreeMap<&str, (bool, bool)> = BTreeMap::new();
+        for Notice { alarm, event, .. } in notices.iter() {
+            match event {
+                None => continue,
+                Some(AlarmEvent::Raised) => changes.entry(alarm).or_default().0 = true,
+                Some(AlarmEvent::Cleared) => changes.entry(alarm).or_default().1 = true,
+            }
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let changes: Vec<_> = changes.into_iter().collect();
+        let ids = column(&changes, |(id, _)| *id);
+        let raised = column(&changes, |(_, (is_raised, _))| *is_raised);
+        let cleared = column(&changes, |(_, (_, is_cleared))| *is_cleared);
+        let statement = transaction.prepare_cached(&self.mute).await?;
+        let rows = transaction.query(&statement, &[&ids, &raised, &cleared]).await?;
+        let known: BTreeMap<&str, (bool, bool)> =
+            rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
+        let raised: Vec<String> =
+            changes.iter().filter(|(_, (is_raised, _))| *is_raised).map(|(id, _)| (*id).to_owned()).collect();
+        notices.retain(|notice| match (notice.event, known.get(notice.alarm.as_str())) {
+            (None, _) | (_, None) => true,
+            (_, Some((true, _))) => false,
+            (Some(AlarmEvent::Raised), _) => true,
+            (Some(AlarmEvent::Cleared), Some((_, was_known))) => *was_known || raised.contains(&notice.alarm),
+        });
+        Ok(())
+    }
+
+    /// Locks unpublished notices of `owner` and of owners that are gone, the oldest first, and returns their tasks. Notices
+    /// that another worker has locked are left out.
+    pub(super) async fn lock_unpublished(
+        &self,
+        transaction: &Transaction<'_>,
+        limit: i64,
+        owner: &str,
+    ) -> QueryResult<Vec<NewTask>> {
+        let statement = transaction.prepare_cached(&self.lock).await?;
+        let rows = transaction.query(&statement, &[&limit, &owner]).await?;
+        let task = |row: &tokio_postgres::Row| {
+            let (Ok(id), Ok(kind)) = (TaskId::parse(row.get(0)), Kind::parse(row.get(3))) else {
+                return None;
+            };
+            let cause = row.get::<_, Option<&str>>(1).and_then(|cause| TaskId::parse(cause).ok());
+            let trace = row.get::<_, Option<&str>>(2).and_then(|trace| TraceContext::parse(trace, None));
+            let Json(payload): Json<Value> = row.get(4);
+            let task = NewTask::new(kind, ContentType::Json, payload.to_string().into_bytes());
+            Some(NewTask { id, trace, parent: cause.map(|cause| (cause, 1)), ..task })
+        };
+        Ok(rows.iter().filter_map(task).collect())
+    }
+
+    /// Marks notices as published.
+    pub(super) async fn mark_published(
+        &self,
+        transaction: &Transaction<'_>,
+        ids: &[&str],
+    ) -> QueryResult<()> {
+        let statement = transaction.prepare_cached(&self.mark).await?;
+        transaction.execute(&statement, &[&ids]).await.map(drop)
+    }
+
+    /// Deletes notices that were published long ago. Returns whether there may be more.
+    pub(super) async fn delete_old(&self, client: &Client) -> QueryResult<bool> {
+        Ok(client.execute(&self.delete, &[]).await? == DELETED_AT_ONCE)
+    }
 }

@@ -17,6 +17,7 @@ use garenne::{RetryPolicy, TaskContext, TaskError, TaskOptions, WorkerBuilder, j
 mod address;
 mod batch_sender;
 mod delivery;
+mod payload_urls;
 pub mod settings;
 mod signature;
 mod span;
@@ -34,7 +35,7 @@ pub const KIND: &str = "alert.notify";
 /// Time limit of a task: the batch window and a few requests of the longest timeout.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The shortest deferral while the circuit of the host is open.
+/// The deferral while all requests to the host are taken, and the shortest one while its circuit is open.
 const MIN_DEFERRAL: Duration = Duration::from_secs(1);
 
 /// Limit for the `data` of an alert, in bytes of JSON.
@@ -50,7 +51,7 @@ pub struct Alert {
     /// The name of a webhook in the settings; `default` if neither this nor `url` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<String>,
-    /// Another URL, http or https. Requests to it are signed only if a webhook in the settings has the same URL.
+    /// Another URL, http or https, whose host `alert.payload_urls.hosts` allows. Requests to it are not signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// The type of event, such as `reading.threshold`: 1 to 128 of a-z A-Z 0-9 . _ -
@@ -97,13 +98,20 @@ impl Alert {
 /// Registers the kind.
 pub fn register(builder: WorkerBuilder, settings: AlertSettings) -> WorkerBuilder {
     let sender = Arc::new(WebhookSender::new(settings));
+    let destinations = Arc::clone(&sender);
+    let host = move |body: &[u8]| {
+        let alert: Alert = serde_json::from_slice(body).ok()?;
+        destinations.destination(alert.webhook.as_deref(), alert.url.as_deref()).ok().map(|it| it.host_key())
+    };
     let handler = move |cx: TaskContext, alert: Alert| {
         let sender = Arc::clone(&sender);
         async move { notify(&cx, &sender, alert).await }
     };
     // Retries for more than half a day, at most an hour apart, so that an operator has time to repair the receiver.
     let retry = RetryPolicy { attempts: Some(20), first: Duration::from_secs(5), ..RetryPolicy::default() };
-    builder.handle_with(handler, TaskOptions::long().deadline(DEADLINE).retry(retry))
+    // Alerts to a slow host hold their workers for a long time.
+    let options = TaskOptions::long().deadline(DEADLINE).retry(retry).half_of_lane_per_key(host);
+    builder.handle_with(handler, options)
 }
 
 async fn notify(cx: &TaskContext, sender: &WebhookSender, alert: Alert) -> Result<Delivered, TaskError> {
@@ -126,6 +134,7 @@ async fn notify(cx: &TaskContext, sender: &WebhookSender, alert: Alert) -> Resul
         }
         // No request was made, so the task is deferred without counting an attempt.
         DeliveryError::CircuitOpen { remaining, .. } => TaskError::snooze((*remaining).max(MIN_DEFERRAL)),
+        DeliveryError::Busy { .. } => TaskError::snooze(MIN_DEFERRAL),
         DeliveryError::Closed => TaskError::interrupted(),
     })
 }
@@ -163,8 +172,7 @@ mod tests {
         let private = verdict(r#"{"url":"http://169.254.169.254/latest/meta-data/"}"#).await;
         assert_eq!(
             private,
-            "rejected: 169.254.169.254 resolves to 169.254.169.254, which is not a public address; \
-             alert.allow_networks allows others"
+            "rejected: url: host \"169.254.169.254\" is not allowed in payloads; alert.payload_urls.hosts allows hosts"
         );
         let typed = verdict(r#"{"type":"a b"}"#).await;
         assert_eq!(typed, "invalid-payload: type has 3 bytes; expected 1 to 128 of a-z A-Z 0-9 . _ -");

@@ -8,7 +8,6 @@ pub mod alarm;
 pub mod alert;
 pub mod reading;
 pub mod spectrum;
-mod toml_file;
 pub mod window;
 
 pub use alert::AlertSettings;

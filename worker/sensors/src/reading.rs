@@ -7,23 +7,20 @@
 use std::{sync::Arc, time::Duration};
 
 use garenne_protocol::sensor::{Limits, Record};
+use garenne_readings::derive;
+pub use garenne_readings::{Calibration, Flag, StoredReading};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use garenne::{Output, TaskContext, TaskError, WorkerBuilder};
+use garenne::{Output, TaskContext, TaskError, TaskOptions, WorkerBuilder};
 
 mod batch_derivations;
-pub mod calibration;
-pub mod derive;
 mod payload;
-pub mod quality;
-mod stored_reading;
+mod row;
 
 use batch_derivations::{BatchDerivations, JointValue};
-pub use calibration::Calibration;
 pub use payload::Readings;
-pub use quality::{Flag, Quality};
-pub use stored_reading::StoredReading;
+use row::row;
 
 /// Allowance beyond `max_clock_skew`. The clocks of hosts differ, and a worker must not refuse a reading for
 /// which a gateway has sent a receipt.
@@ -52,7 +49,7 @@ pub fn register(builder: WorkerBuilder, calibration: Calibration, max_clock_skew
     let calibration = Arc::new(calibration);
     let max_ahead = (!max_clock_skew.is_zero()).then(|| max_clock_skew.saturating_add(CLOCK_DIFFERENCE));
     let limits = Limits { max_ahead, ..Limits::default() };
-    builder.handle(move |cx: TaskContext, Readings(records): Readings| {
+    let handler = move |cx: TaskContext, Readings(records): Readings| {
         let calibration = Arc::clone(&calibration);
         async move {
             // The gateway checks this too, but other publishers may not.
@@ -62,21 +59,27 @@ pub fn register(builder: WorkerBuilder, calibration: Calibration, max_clock_skew
                     .check_time("time", record.reading.time, now)
                     .map_err(|error| TaskError::invalid(error.in_record(index)))?;
             }
-            let mut processed = process(&records, &calibration);
-            let own = processed.readings.iter().chain(&processed.derived);
-            let mut rows: Vec<_> = own.map(|stored| stored.row(None)).collect();
+            let readings: Vec<_> = records.iter().map(|record| calibration.apply(record)).collect();
+            let mut rows: Vec<_> = readings.iter().map(|stored| row(stored, None)).collect();
+            let mut derived_values = Vec::new();
+            for derived in derive::values_with_inputs(&readings) {
+                rows.push(row(&derived.value, Some(derived.inputs(&readings))));
+                derived_values.push(derived.value);
+            }
+            let mut processed = Processed { readings, derived: derived_values };
             if processed.readings.iter().any(derive::is_input)
                 && let Some((records, index)) = cx.batch_records()
             {
                 let derivations = records.derived(|bodies| BatchDerivations::derive(bodies, &calibration));
-                for JointValue { value, partner } in derivations.of_record(index) {
-                    rows.push(value.row(Some(partner.clone())));
+                for JointValue { value, inputs } in derivations.of_record(index) {
+                    rows.push(row(value, Some(inputs.clone())));
                     processed.derived.push(value.clone());
                 }
             }
             Ok::<_, TaskError>(Output::json(&processed)?.with_rows(rows))
         }
-    })
+    };
+    builder.handle_with(handler, TaskOptions::short().keyed_by(payload::device))
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! `spectrum.analyze`: power spectrum, envelope spectrum and bearing defects of a vibration signal.
 //!
-//! A pure function of the samples. It may take seconds, so it reports progress between segments and can be stopped
-//! there. The power spectral density and the envelope are defined and tested as SciPy's `welch` (Hann window, half
+//! A pure function of the samples. It may take seconds, so it consists of parts, between which it reports progress and
+//! can be stopped. Idle workers of the lane run parts of a long signal; the result does not depend on them. The power spectral density and the envelope are defined and tested as SciPy's `welch` (Hann window, half
 //! overlap, mean removed, density) and `hilbert`.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,15 +14,20 @@ use garenne::{TaskContext, TaskError, TaskOptions, WorkerBuilder, json_payload};
 
 pub mod bearing;
 pub mod envelope;
+mod four_step;
+mod parts;
 pub mod peaks;
 pub mod samples;
 pub mod shape;
+mod signal;
 pub mod welch;
 
 pub use bearing::{Bearing, Defect};
+use parts::Parts;
 pub use peaks::Peak;
 pub use samples::Samples;
 pub use shape::Shape;
+use signal::Signal;
 use welch::Welch;
 
 /// The smallest number of samples.
@@ -38,6 +44,13 @@ pub const MAX_BANDS: usize = 256;
 
 /// Time limit of a task. Sixteen million samples take a few seconds.
 const DEADLINE: Duration = Duration::from_secs(300);
+
+/// The size of a payload, in bytes, from which on idle workers help: about 100,000 samples as base64, which take some
+/// ten milliseconds. Calling a helper takes less than a tenth of a millisecond.
+const HELPED_FROM: usize = 512 * 1024;
+
+/// The largest number of helpers. The concurrency of the lane limits it as well.
+const MAX_HELPERS: u32 = 7;
 
 /// The payload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -115,17 +128,14 @@ pub struct Band {
     pub energy: f64,
 }
 
-/// Registers the kind: long, CPU-bound, and stopped between segments when it is cancelled.
+/// Registers the kind: long, CPU-bound, helped by idle workers, and stopped between parts when it is cancelled.
 pub fn register(builder: WorkerBuilder) -> WorkerBuilder {
-    builder.handle_with(answer, TaskOptions::long().deadline(DEADLINE).cpu_bound())
+    let options = TaskOptions::long().deadline(DEADLINE).cpu_bound().helpers(HELPED_FROM, MAX_HELPERS);
+    builder.handle_with(answer, options)
 }
 
 async fn answer(cx: TaskContext, payload: Payload) -> Result<Answer, TaskError> {
-    let mut on_progress = |done: f64| {
-        cx.progress(done);
-        if cx.token().is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    analyze(&payload, &mut on_progress).map_err(|error| match error {
+    analyze_in_parts(&payload, &mut Parts::OnWorkers(&cx)).await.map_err(|error| match error {
         SpectrumError::Stopped => TaskError::interrupted(),
         error => TaskError::invalid(error),
     })
@@ -137,8 +147,13 @@ async fn answer(cx: TaskContext, payload: Payload) -> Result<Answer, TaskError> 
 /// [`SpectrumError`]; [`SpectrumError::Stopped`] if `on_progress` stopped it.
 pub fn analyze(
     payload: &Payload,
-    on_progress: &mut dyn FnMut(f64) -> ControlFlow<()>,
+    on_progress: &mut (dyn FnMut(f64) -> ControlFlow<()> + Send),
 ) -> Result<Answer, SpectrumError> {
+    let analysis = analyze_in_parts(payload, &mut Parts::InPlace(on_progress)).now_or_never();
+    analysis.expect("parts that run in place wait for nothing")
+}
+
+async fn analyze_in_parts(payload: &Payload, parts: &mut Parts<'_>) -> Result<Answer, SpectrumError> {
     let samples = payload.samples.as_slice();
     let rate = payload.sample_rate;
     let (segment, bands) = payload.validate().map_err(SpectrumError::Invalid)?;
@@ -146,17 +161,14 @@ pub fn analyze(
     // Relative to the peak, no square overflows or underflows.
     let unit = if shape.peak > 0.0 { shape.peak } else { 1.0 };
     let scaled: Vec<f64> = samples.iter().map(|sample| sample / unit).collect();
+    let scaled = Arc::new(Signal::from(scaled));
 
-    let mut progress = |from: f64, to: f64, part: f64| match on_progress(from + (to - from) * part) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(SpectrumError::Stopped),
-    };
     let welch = Welch::new(segment, rate);
-    let spectrum = welch.estimate(&scaled, &mut |part| progress(0.0, 0.3, part))?;
+    let spectrum = welch.estimate(Arc::clone(&scaled), parts, 0.0..0.2).await?;
     let length = envelope::transform_length(scaled.len()).max(segment);
-    let envelope = envelope::envelope(&scaled[..length], rate, payload.envelope_band);
-    progress(0.0, 0.7, 1.0)?;
-    let envelope = welch.estimate(&envelope, &mut |part| progress(0.7, 1.0, part))?;
+    let band = payload.envelope_band;
+    let envelope = envelope::envelope_in_parts(&scaled, length, rate, band, parts, 0.2..0.8).await?;
+    let envelope = welch.estimate(Arc::new(envelope), parts, 0.8..1.0).await?;
 
     let power = unit * unit;
     let resolution = welch.resolution();

@@ -5,10 +5,9 @@
 //! and tested as in NumPy or SciPy, and is `null` if it is undefined for the input. An input without values, or with
 //! invalid ones, is refused.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
-use garenne_protocol::sensor::Timestamp;
+use garenne_protocol::sensor::{Timestamp, Unit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,12 +18,17 @@ pub mod cusum;
 pub mod hampel;
 pub mod moments;
 pub mod order;
+mod series;
+pub mod stored;
 pub mod theil_sen;
 
 use anomaly::Anomaly;
 use cusum::Drift;
+pub use series::Series;
+use stored::ConvertedWindow;
+pub use stored::{FlaggedReadings, ReadingStore, StoredWindow, WindowQuery};
 
-/// Limit for the number of values in a window.
+/// Limit for the number of values in a window. Of a time range, flagged readings count too.
 pub const MAX_VALUES: usize = 1_000_000;
 
 /// Time limit of a task. Covers a million values read back over a slow connection.
@@ -50,6 +54,13 @@ pub struct Payload {
     /// The end of the time range to read, exclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Timestamp>,
+    /// The unit of the values. Stored readings are converted to it; by default to the unit of the newest one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
+    /// Whether a time range includes readings that are flagged `out-of-range`, `impossible` or `not-calibrated`. By
+    /// default they are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flagged: Option<FlaggedReadings>,
     /// Compute the slope and its interval from all pairs of values. Otherwise windows of more than 2,048 values use a
     /// sample of pairs.
     #[serde(default)]
@@ -58,37 +69,17 @@ pub struct Payload {
 
 json_payload!(Payload, "window.analyze");
 
-/// Values and their times.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Series {
-    /// The time of each value.
-    pub times: Vec<Timestamp>,
-    /// The values; none for a missing one. As many as times.
-    pub values: Vec<Option<f64>>,
-}
-
-/// Reads stored readings back. The sink that stores readings implements it, so that a worker without a database needs
-/// none to compile.
-pub trait ReadingStore: Send + Sync + 'static {
-    /// The readings of a device's metric at these times, ordered by time.
-    ///
-    /// # Errors
-    /// The store is unavailable or refuses the query.
-    fn window<'a>(
-        &'a self,
-        device: &'a str,
-        metric: &'a str,
-        times: Range<Timestamp>,
-    ) -> BoxFuture<'a, Result<Series, TaskError>>;
-}
-
-/// The result. Values are in the metric's unit; indices count from 0 in the input.
+/// The result. Indices count from 0 in the input; with a time range, in all its readings in order of time.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Answer {
-    /// The number of values, without missing ones.
+    /// The unit of the values; null if it is unknown.
+    pub unit: Option<Unit>,
+    /// The number of values, without missing ones and those left out.
     pub count: usize,
     /// The number of missing values.
     pub missing: usize,
+    /// The number of flagged readings that were left out.
+    pub left_out: usize,
     /// The arithmetic mean.
     pub mean: f64,
     /// The sample standard deviation (n-1); null for one value, or if it overflows a double.
@@ -114,7 +105,8 @@ pub struct Answer {
     pub robust_z: Option<f64>,
     /// The indices of values that are outliers among their neighbours (Hampel).
     pub outliers: Vec<usize>,
-    /// Slow drift from the window's beginning (CUSUM); null if the beginning does not vary.
+    /// Whether and since when the level changes (CUSUM of ranks); null with fewer than eight values, or if they do not
+    /// vary.
     pub drift: Option<Drift>,
     /// Intervals that are unusual compared with the values before them.
     pub anomalies: Vec<Anomaly>,
@@ -142,17 +134,25 @@ pub fn register(builder: WorkerBuilder, store: Option<Arc<dyn ReadingStore>>) ->
 }
 
 async fn answer(payload: Payload, store: Option<&dyn ReadingStore>) -> Result<Answer, TaskError> {
-    let Payload { device, metric, times, values, from, to, exact } = payload;
+    let Payload { device, metric, times, values, from, to, unit, flagged, exact } = payload;
     match (times, values, from, to) {
+        (Some(_), Some(_), None, None) if flagged.is_some() => {
+            Err(TaskError::invalid("flagged: only allowed with from and to"))
+        }
         (Some(times), Some(values), None, None) => {
-            analyze(&Series { times, values }, exact).map_err(TaskError::invalid)
+            let answer = analyze(&Series { times, values }, exact).map_err(TaskError::invalid)?;
+            Ok(Answer { unit, ..answer })
         }
         (None, None, Some(from), Some(to)) if from < to => {
             let store = store.ok_or_else(|| {
                 TaskError::reject("from and to need stored readings, and this worker has no postgres_url")
             })?;
-            let series = store.window(&device, &metric, from..to).await?;
-            analyze(&series, exact).map_err(TaskError::reject)
+            let flagged = flagged.unwrap_or_default();
+            let query = WindowQuery { device, metric, times: from..to, limit: MAX_VALUES, flagged };
+            let window = store.window(&query).await?.convert(unit).map_err(TaskError::reject)?;
+            let ConvertedWindow { series, unit, left_out } = window;
+            let answer = analyze(&series, exact).map_err(TaskError::reject)?;
+            Ok(Answer { unit, left_out, missing: answer.missing - left_out, ..answer })
         }
         (None, None, Some(from), Some(to)) => {
             Err(TaskError::invalid(format!("from {from} is not before to {to}")))
@@ -161,7 +161,7 @@ async fn answer(payload: Payload, store: Option<&dyn ReadingStore>) -> Result<An
     }
 }
 
-/// Analyzes a window. `exact` as [`Payload::exact`].
+/// Analyzes a window whose unit is unknown. `exact` as [`Payload::exact`].
 ///
 /// # Errors
 /// There are no values, too many, or other than times, or one is NaN or infinite, which JSON cannot express but other
@@ -191,8 +191,10 @@ pub fn analyze(series: &Series, exact: bool) -> Result<Answer, String> {
     let at = |sorted_index: usize| index[sorted_index];
     let drift = cusum::drift(&values).map(|drift| Drift { since: drift.since.map(at), ..drift });
     Ok(Answer {
+        unit: None,
         count: values.len(),
         missing: times.len() - values.len(),
+        left_out: 0,
         mean: moments::mean(&values),
         std: moments::std(&values),
         min: sorted[0],

@@ -8,7 +8,10 @@ use garenne_common::{
 };
 use thiserror::Error;
 
-use crate::error::{BrokerError, reply};
+use crate::{
+    error::BrokerError,
+    reply::{self, ACCESS_REFUSED, PRECONDITION_FAILED},
+};
 
 /// Why a message is not known to be stored.
 #[derive(Clone, Debug, Error)]
@@ -81,8 +84,8 @@ impl PublishError {
 
     /// The error of a message whose channel ended with `error` after the message was sent.
     pub(super) fn lost(error: &lapin::Error) -> Self {
-        match reply(error) {
-            Some((403, _)) => Self::Denied(error.to_string()),
+        match reply::of(error) {
+            Some((ACCESS_REFUSED, _)) => Self::Denied(error.to_string()),
             _ => Self::InDoubt(error.to_string()),
         }
     }
@@ -90,7 +93,7 @@ impl PublishError {
     /// As [`Self::lost`], for a message with a body of `bytes`. The broker closes the channel because of a body over
     /// its limit and names the limit. Smaller messages on the same channel are only in doubt.
     pub(super) fn lost_with(error: &lapin::Error, bytes: usize) -> Self {
-        if let Some((PRECONDITION_FAILED, text)) = reply(error)
+        if let Some((PRECONDITION_FAILED, text)) = reply::of(error)
             && let Some(limit) = body_limit(text)
             && bytes > limit
         {
@@ -115,9 +118,6 @@ impl HasExit for PublishError {
         }
     }
 }
-
-/// Reply code of a channel that was closed because of a body over the broker's `max_message_size`.
-const PRECONDITION_FAILED: u16 = 406;
 
 /// Parses the limit in `message size 17 is larger than configured max size 16`.
 fn body_limit(text: &str) -> Option<usize> {

@@ -29,12 +29,12 @@ const CHUNK: usize = 64;
 #[expect(clippy::type_complexity, reason = "a refusal returns what was submitted")]
 pub(crate) fn admit<P: PoolTypes>(
     core: &Arc<PoolCore<P>>,
-    spec: Spec,
+    mut spec: Spec,
     task: P::Task,
     completion: P::Completion,
     handle: Option<Arc<HandleState>>,
 ) -> Result<u64, Refused<(P::Task, P::Completion)>> {
-    let shards = match further_shards(&task, spec.width, *core.config.workers.end()) {
+    let shards = match further_shards(&task, &mut spec, *core.config.workers.end()) {
         Ok(shards) => shards,
         Err(reason) => return Err(Refused { reason, task: (task, completion) }),
     };
@@ -53,11 +53,11 @@ pub(crate) fn admit<P: PoolTypes>(
 /// Admits all tasks or none.
 pub(crate) fn admit_together<P: PoolTypes>(
     core: &Arc<PoolCore<P>>,
-    tasks: Vec<Submission<P>>,
+    mut tasks: Vec<Submission<P>>,
 ) -> Result<Batch, Refused<Vec<Submission<P>>>> {
     let mut shards = Vec::with_capacity(tasks.len());
-    let sharded = tasks.iter().try_for_each(|(spec, task, _)| {
-        shards.push(further_shards(task, spec.width, *core.config.workers.end())?);
+    let sharded = tasks.iter_mut().try_for_each(|(spec, task, _)| {
+        shards.push(further_shards(task, spec, *core.config.workers.end())?);
         Ok(())
     });
     let mut handles = Vec::with_capacity(tasks.len());
@@ -84,9 +84,9 @@ pub(crate) fn admit_each<P: PoolTypes>(
     core: &Arc<PoolCore<P>>,
     tasks: &mut VecDeque<Submission<P>>,
 ) -> Result<(), Refusal> {
-    while let Some((spec, first, _)) = tasks.front() {
+    while let Some((spec, first, _)) = tasks.front_mut() {
         // Made by user code, which must not run under the lock. A chunk therefore ends before the next wide task.
-        let mut shards = further_shards(first, spec.width, *core.config.workers.end())?;
+        let mut shards = further_shards(first, spec, *core.config.workers.end())?;
         let submitted = core.observed_now();
         let mut state = core.lock();
         let mut room = Ok(());
@@ -110,10 +110,17 @@ pub(crate) fn admit_each<P: PoolTypes>(
     Ok(())
 }
 
-/// The shards of a task besides the first.
-fn further_shards<T: Task>(task: &T, width: u32, max: usize) -> Result<Vec<T>, Refusal> {
+/// The shards of a task besides the first. A task gets as many helpers as there can be.
+fn further_shards<T: Task>(task: &T, spec: &mut Spec, max: usize) -> Result<Vec<T>, Refusal> {
+    let width = spec.width;
     if width == 1 {
         return Ok(Vec::new());
+    }
+    if spec.helpers {
+        let helpers = width.min(u32::try_from(max).unwrap_or(u32::MAX)).saturating_sub(1);
+        let shards: Vec<T> = (0..helpers).map_while(|_| task.shard()).collect();
+        *spec = spec.clone().helped_by(shards.len() as u32);
+        return Ok(shards);
     }
     if width as usize > max {
         return Err(Refusal::TooManyWorkers { asked: width, max });

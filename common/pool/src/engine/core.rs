@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::counters::Counters;
 use crate::{
     config::{PoolConfig, PoolOptions},
+    context::Queue,
     observer::Observer,
     panic::{catch, lock},
     pool_types::PoolTypes,
@@ -198,6 +199,12 @@ impl<P: PoolTypes> PoolCore<P> {
             drop(state);
             self.closed.cancel();
         }
+    }
+}
+
+impl<P: PoolTypes> Queue for PoolCore<P> {
+    fn tasks_wait(&self) -> bool {
+        self.lock().tasks_wait()
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn end_running<P: PoolTypes>(
     now: Option<Instant>,
     counted: bool,
 ) {
-    let EndedTask { task: AdmittedTask { seq, spec, owner, .. }, state } = ended;
+    let EndedTask { task: AdmittedTask { seq, spec, shard, owner, .. }, state } = ended;
     if let Some(since) = state.since {
         core.observe(|observer| {
             let now = now.unwrap_or_else(Instant::now);
@@ -42,7 +42,12 @@ pub(crate) fn end_running<P: PoolTypes>(
         state.queue.release(group);
         core.unlock_and_scale(state);
     }
-    end(core, &spec, seq, owner, ending, counted);
+    if spec.helpers && shard == 0 {
+        // Those that have not started have nothing left to do.
+        let unused = core.lock().queue.remove_helpers(seq);
+        unused.into_iter().for_each(|helper| end_waiting(core, helper, Cause::Stopped));
+    }
+    end(core, &spec, seq, owner, Some(ending), counted);
 }
 
 /// The running tasks that must be cancelled once the lock is released.
@@ -62,7 +67,7 @@ pub(crate) fn limit_running<P: PoolTypes>(
             && matches(slot, current.task)
             && current.limit(cause, give_up_at)
         {
-            cancelled.push((Arc::clone(slot), slot.signal.epoch()));
+            cancelled.push((Arc::clone(slot), slot.signal.state.epoch()));
         }
     }
     core.timer.wake_by(give_up_at);
@@ -105,9 +110,10 @@ fn end_waiting<P: PoolTypes>(core: &Arc<PoolCore<P>>, admitted: AdmittedTask<P>,
             }
             return;
         }
+        TaskOwner::Shard(_) if spec.helpers => None,
         // Another shard started, so the task as a whole did.
-        TaskOwner::Shard(_) => Ending::GaveUp { cause, stuck: false },
-        TaskOwner::Single(_) => Ending::NotStarted { cause },
+        TaskOwner::Shard(_) => Some(Ending::GaveUp { cause, stuck: false }),
+        TaskOwner::Single(_) => Some(Ending::NotStarted { cause }),
     };
     end(core, &spec, seq, owner, ending, false);
 }
@@ -132,11 +138,16 @@ fn end<P: PoolTypes>(
     spec: &Spec,
     seq: u64,
     owner: TaskOwner<P>,
-    ending: Ending<P::Output>,
+    ending: Option<Ending<P::Output>>,
     counted: bool,
 ) {
     let whole = match owner {
-        TaskOwner::Single(notifier) => return notify(core, spec, notifier, ending, counted),
+        TaskOwner::Single(notifier) => {
+            if let Some(ending) = ending {
+                notify(core, spec, notifier, ending, counted);
+            }
+            return;
+        }
         TaskOwner::Shard(whole) => whole,
     };
     let shard_end = lock(&whole).shard_ended(ending);

@@ -56,7 +56,7 @@ impl<P: PoolTypes> Findings<'_, P> {
         match current.task.deadline(current.state.since, config.default_deadline) {
             Some(deadline) if deadline > self.now => self.core.timer.wake_by(deadline),
             Some(_) if current.limit(Cause::Deadline, saturating_add(self.now, config.grace)) => {
-                self.expired.push((Arc::clone(slot), slot.signal.epoch()));
+                self.expired.push((Arc::clone(slot), slot.signal.state.epoch()));
             }
             _ => {}
         }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{batch_size::BatchSize, core::PoolCore};
 use crate::{
-    context::{LongContext, TaskContext},
+    context::{LongContext, Queue, TaskContext},
     panic::catch,
     pool_types::PoolTypes,
     shutdown::Phase,
@@ -63,7 +63,7 @@ impl<P: PoolTypes> Worker<P> {
         }
         let mut local = slot.lock();
         state.ended += std::mem::take(&mut local.uncounted);
-        let Some(task) = state.queue.take().or_else(|| steal(&state, &mut local, slot.key)) else {
+        let Some(task) = next(&mut state, &mut local, slot.key) else {
             drop(local);
             batch_size.reset();
             return if self.become_idle(state, cx) { Poll::Pending } else { Poll::Ready(None) };
@@ -143,8 +143,10 @@ impl<P: PoolTypes> Worker<P> {
         }
         let long = admitted.deadline(state.since, self.core.config.default_deadline).map(|deadline| {
             let signal = Arc::clone(&self.slot.signal);
-            let epoch = signal.begin();
-            LongContext { signal, epoch, deadline, token: OnceLock::new() }
+            let epoch = signal.state.begin();
+            let helps = admitted.spec.helpers && admitted.shard > 0;
+            let queue = helps.then(|| Arc::clone(&self.core) as Arc<dyn Queue>);
+            LongContext { signal, epoch, deadline, token: OnceLock::new(), queue }
         });
         drop(local);
         Some(then(StartedTask { task, cx: TaskContext { id, shard, width, long }, placement, waited }))
@@ -161,6 +163,16 @@ impl<P: PoolTypes> Worker<P> {
     pub(crate) fn resume(&self) {
         self.core.lock().resume(&self.slot);
     }
+}
+
+/// Removes the task that a worker runs next: one that waits, else a helper of a running one.
+fn next<P: PoolTypes>(
+    state: &mut PoolState<P>,
+    local: &mut LocalQueue<P>,
+    own: WorkerKey,
+) -> Option<AdmittedTask<P>> {
+    let waiting = state.queue.take().or_else(|| steal(state, local, own));
+    waiting.or_else(|| state.queue.take_helper())
 }
 
 /// Moves the older half of another worker's batch into the local queue. Returns the first task of it.

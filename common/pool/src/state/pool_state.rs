@@ -98,6 +98,11 @@ impl<P: PoolTypes> PoolState<P> {
         self.queue.len() + self.active().map(|slot| slot.lock().waiting()).sum::<usize>()
     }
 
+    /// Whether a task waits for a worker, in the queue or in a batch.
+    pub(crate) fn tasks_wait(&self) -> bool {
+        self.queue.has_tasks() || self.active().any(|slot| slot.lock().waiting() > 0)
+    }
+
     /// Removes the waiting tasks that match.
     pub(crate) fn extract(&mut self, matches: impl Fn(&AdmittedTask<P>) -> bool) -> Vec<AdmittedTask<P>> {
         // Batches first: they are older than the queue.

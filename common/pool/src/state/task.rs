@@ -119,15 +119,17 @@ impl<P: PoolTypes> MultiWorkerTask<P> {
         }
     }
 
-    pub(crate) fn shard_ended(&mut self, ending: Ending<P::Output>) -> ShardEnd<P> {
+    /// `ending` is `None` for a helper that did not start, which changes nothing.
+    pub(crate) fn shard_ended(&mut self, ending: Option<Ending<P::Output>>) -> ShardEnd<P> {
         self.remaining -= 1;
         let mut first_failure = false;
         match ending {
-            Ending::Finished { output, told } => {
+            None => {}
+            Some(Ending::Finished { output, told }) => {
                 self.outputs.push(output);
                 self.cancelled = self.cancelled.or(told);
             }
-            failure => {
+            Some(failure) => {
                 first_failure = self.failure.is_none();
                 self.failure.get_or_insert(failure);
             }

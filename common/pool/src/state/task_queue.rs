@@ -1,5 +1,5 @@
 //! The queued tasks of a pool: first in, first started, except for groups that may start no more tasks and for
-//! shards that join a started task.
+//! shards that join a started task. Helpers of started tasks come after everything else.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque, vec_deque::Drain},
@@ -18,6 +18,8 @@ pub(crate) struct TaskQueue<P: PoolTypes> {
     shards: VecDeque<AdmittedTask<P>>,
     /// Shards and other tasks alternate, so that neither waits for all of the other kind.
     shard_next: bool,
+    /// Helpers of tasks whose first shard runs.
+    helpers: VecDeque<AdmittedTask<P>>,
     pub(crate) groups: HashMap<GroupName, GroupState<P>>,
     /// Groups with blocked tasks that may now start one, by the sequence number of their first blocked task.
     eligible: BTreeMap<u64, GroupName>,
@@ -95,9 +97,15 @@ impl<P: PoolTypes> TaskQueue<P> {
 
     /// Whether [`take`](Self::take) probably returns a task.
     pub(crate) fn has_work(&self) -> bool {
+        self.has_tasks() || self.next_helper().is_some()
+    }
+
+    /// Whether a task or a shard that is no helper can probably be started.
+    pub(crate) fn has_tasks(&self) -> bool {
         self.has_unstarted() || !self.shards.is_empty()
     }
 
+    /// Helpers are not counted: they wait for an idle worker, and nothing waits for them.
     pub(crate) fn len(&self) -> usize {
         self.ready.len() + self.shards.len() + self.blocked
     }
@@ -128,6 +136,28 @@ impl<P: PoolTypes> TaskQueue<P> {
         }
     }
 
+    /// The place of the first helper whose group lets it start.
+    fn next_helper(&self) -> Option<usize> {
+        let may_start = |group| self.groups.get(group).is_none_or(GroupState::may_start);
+        self.helpers.iter().position(|helper| helper.spec.group.as_ref().is_none_or(may_start))
+    }
+
+    /// Removes the next helper to start, for a worker that has nothing else to do. Its group counts it as running
+    /// from here.
+    pub(crate) fn take_helper(&mut self) -> Option<AdmittedTask<P>> {
+        let helper = self.helpers.remove(self.next_helper()?)?;
+        if let Some(group) = &helper.spec.group {
+            self.groups.entry(group.clone()).or_default().running += 1;
+            self.update_eligible(group);
+        }
+        Some(helper)
+    }
+
+    /// Removes the helpers of a task that have not started.
+    pub(crate) fn remove_helpers(&mut self, seq: u64) -> Vec<AdmittedTask<P>> {
+        extract(&mut self.helpers, |helper| helper.seq == seq)
+    }
+
     /// Whether a task waits that is not a shard of a started task.
     fn has_unstarted(&self) -> bool {
         !self.ready.is_empty() || !self.eligible.is_empty()
@@ -153,9 +183,13 @@ impl<P: PoolTypes> TaskQueue<P> {
         {
             let &AdmittedTask { seq, submitted, .. } = task;
             let unstarted = std::mem::take(&mut lock(whole).unstarted);
+            // The time that a helper waits for an idle worker is no waiting time of the task.
+            let helpers = task.spec.helpers;
+            let submitted = if helpers { None } else { submitted };
+            let queue = if helpers { &mut self.helpers } else { &mut self.shards };
             for (shard, part) in (1..).zip(unstarted) {
                 let (spec, owner) = (task.spec.clone(), TaskOwner::Shard(Arc::clone(whole)));
-                self.shards.push_back(AdmittedTask { seq, spec, shard, submitted, task: Some(part), owner });
+                queue.push_back(AdmittedTask { seq, spec, shard, submitted, task: Some(part), owner });
             }
         }
     }
@@ -211,6 +245,7 @@ impl<P: PoolTypes> TaskQueue<P> {
     pub(crate) fn extract(&mut self, matches: impl Fn(&AdmittedTask<P>) -> bool) -> Vec<AdmittedTask<P>> {
         let mut out = extract(&mut self.ready, &matches);
         out.append(&mut extract(&mut self.shards, &matches));
+        out.append(&mut extract(&mut self.helpers, &matches));
         self.eligible.clear();
         for (name, state) in &mut self.groups {
             let mut unblocked = extract(&mut state.blocked, &matches);

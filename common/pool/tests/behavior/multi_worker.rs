@@ -1,6 +1,9 @@
 //! Tasks that run on several workers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use garenne_pool::{Cause, Ending, Outcome, Refusal, Report, Spec, Status, Stop};
 use tokio::sync::Notify;
@@ -179,4 +182,119 @@ async fn shards_of_a_refused_submission_are_not_started() {
     assert_eq!(batch.handles().len(), 2);
     let refused = test.submit(Spec::short("c"), Behavior::Return(1)).unwrap_err();
     assert_eq!(refused, Refusal::QueueFull { limit: 2 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn helpers_start_only_while_no_task_waits() {
+    let mut test = TestPool::new(10, 2..=2);
+    let busy = test.hold(Spec::short("busy"));
+    let (go, behavior) = shards(None);
+    test.submit(Spec::long("helped").helped_by(1), behavior).unwrap();
+    let (first, second) = (test.hold(Spec::short("first")), test.hold(Spec::short("second")));
+    assert_eq!(test.starts().await, ["busy", "helped 0/2"]);
+    // Each free worker takes a waiting task, and the last one helps.
+    busy.send(()).unwrap();
+    assert_eq!(test.starts().await, ["first"]);
+    first.send(()).unwrap();
+    assert_eq!(test.starts().await, ["second"]);
+    second.send(()).unwrap();
+    assert_eq!(test.starts().await, ["helped 1/2"]);
+    assert_eq!(test.ended().await.len(), 3);
+    go.notify_waiters();
+    assert_eq!(test.ending().await, ("helped".to_owned(), finished(3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_ends_without_the_helpers_that_have_not_started() {
+    let mut test = TestPool::new(4, 2..=2);
+    let busy = test.hold(Spec::short("busy"));
+    let (go, behavior) = shards(None);
+    let handle = test.submit(Spec::long("helped").helped_by(1), behavior).unwrap();
+    assert_eq!(test.starts().await, ["busy", "helped 0/2"]);
+    go.notify_waiters();
+    handle.wait().await;
+    assert_eq!(test.ending().await, ("helped".to_owned(), finished(1)));
+    busy.send(()).unwrap();
+    assert_eq!(test.ending().await, ("busy".to_owned(), finished(0)));
+    assert!(test.starts().await.is_empty());
+    test.pool.begin_shutdown(Stop::Light);
+    assert_eq!(test.pool.stopped().await, Report::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_gets_as_many_helpers_as_there_can_be() {
+    let mut test = TestPool::new(4, 2..=3);
+    let (go, behavior) = shards(None);
+    test.submit(Spec::long("helped").helped_by(9), behavior).unwrap();
+    assert_eq!(test.starts().await, ["helped 0/3", "helped 1/3", "helped 2/3"]);
+    go.notify_waiters();
+    assert_eq!(test.ending().await, ("helped".to_owned(), finished(7)));
+    // A task that cannot be sharded runs alone.
+    let alone = test.hold(Spec::long("alone").helped_by(1));
+    assert_eq!(test.starts().await, ["alone"]);
+    alone.send(()).unwrap();
+    assert_eq!(test.ending().await, ("alone".to_owned(), finished(0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_helper_is_told_that_a_task_waits() {
+    let mut test = TestPool::new(4, 2..=2);
+    let (ask, answers) = (Arc::new(Notify::new()), Arc::<Mutex<Vec<_>>>::default());
+    let behavior = Behavior::AskWhetherTasksWait { ask: Arc::clone(&ask), answers: Arc::clone(&answers) };
+    test.submit(Spec::long("helped").helped_by(1), behavior).unwrap();
+    assert_eq!(test.starts().await, ["helped 0/2", "helped 1/2"]);
+    ask.notify_waiters();
+    settle().await;
+    let _waits = test.hold(Spec::short("waits"));
+    ask.notify_waiters();
+    settle().await;
+    let mut answers = answers.lock().unwrap().clone();
+    answers.sort_unstable();
+    assert_eq!(answers, [(0, false), (0, false), (1, false), (1, true)]);
+    test.pool.begin_shutdown(Stop::Hard { grace: Duration::ZERO });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hard_shutdown_does_not_fail_a_task_for_its_helpers() {
+    let mut test = TestPool::new(4, 2..=2);
+    let busy = test.hold(Spec::short("busy"));
+    let (go, behavior) = shards(None);
+    test.submit(Spec::long("helped").helped_by(1), behavior).unwrap();
+    assert_eq!(test.starts().await, ["busy", "helped 0/2"]);
+    test.pool.begin_shutdown(Stop::Hard { grace: Duration::from_secs(1) });
+    let told = Some(Cause::Shutdown);
+    let output = 100 + Cause::Shutdown as u32;
+    assert_eq!(test.ending().await, ("helped".to_owned(), Ending::Finished { output, told }));
+    busy.send(()).unwrap();
+    go.notify_waiters();
+    test.pool.stopped().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_helper_that_panics_fails_the_task_once() {
+    let mut test = TestPool::new(4, 2..=2);
+    let (_go, behavior) = shards(Some(1));
+    test.submit(Spec::long("helped").helped_by(1), behavior).unwrap();
+    let panicked = Ending::Panicked { message: "test panic".to_owned() };
+    assert_eq!(test.ending().await, ("helped".to_owned(), panicked));
+    assert!(test.ended().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn helpers_respect_the_cap_of_the_group() {
+    let mut test = TestPool::new(10, 4..=4);
+    test.pool.group("g").cap(Some(2));
+    let (go, behavior) = shards(None);
+    test.submit(Spec::long("helped").group("g").helped_by(3), behavior).unwrap();
+    assert_eq!(test.starts().await, ["helped 0/4", "helped 1/4"]);
+    // A task of the group comes before a helper, and a helper fills the free place afterwards.
+    let other = test.hold(Spec::short("other").group("g"));
+    test.pool.group("g").cap(Some(3));
+    assert_eq!(test.starts().await, ["other"]);
+    other.send(()).unwrap();
+    assert_eq!(test.starts().await, ["helped 2/4"]);
+    go.notify_waiters();
+    assert_eq!(test.ending().await.0, "other");
+    assert_eq!(test.ending().await, ("helped".to_owned(), finished(7)));
+    assert!(test.pool.snapshot().groups.iter().all(|group| group.running == 0));
 }

@@ -1,6 +1,10 @@
 //! A pool of scripted tasks, and channels that report their starts and endings.
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{
+    ops::RangeInclusive,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use garenne_pool::{
     Completion, Ending, Handle, Outcome, Pool, PoolConfig, PoolOptions, Refusal, Spec, Task, TaskContext,
@@ -29,6 +33,8 @@ pub(crate) enum Behavior {
     BlockInPlace(std::sync::mpsc::Receiver<()>),
     /// Can be sharded. Each shard waits for the notification and returns `1 << shard`, or panics if it is named.
     Shards { go: Arc<Notify>, panics: Option<u32> },
+    /// Can be sharded. At each notification, each shard records whether other tasks wait.
+    AskWhetherTasksWait { ask: Arc<Notify>, answers: Arc<Mutex<Vec<(u32, bool)>>> },
 }
 
 pub(crate) struct TestTask {
@@ -68,6 +74,12 @@ impl Task for TestTask {
                 tokio::task::block_in_place(|| go.recv().unwrap());
                 7
             }
+            Behavior::AskWhetherTasksWait { ask, answers } => loop {
+                tokio::select! {
+                    () = ask.notified() => answers.lock().unwrap().push((cx.shard(), cx.tasks_wait())),
+                    cause = cx.cancelled() => return cause as u32,
+                }
+            },
             Behavior::Shards { panics, .. } if panics == Some(cx.shard()) => panic!("test panic"),
             Behavior::Shards { go, .. } => {
                 tokio::select! {
@@ -91,6 +103,13 @@ impl Task for TestTask {
         match &self.behavior {
             Behavior::Shards { go, panics } => Some(Self {
                 behavior: Behavior::Shards { go: Arc::clone(go), panics: *panics },
+                started: self.started.clone(),
+            }),
+            Behavior::AskWhetherTasksWait { ask, answers } => Some(Self {
+                behavior: Behavior::AskWhetherTasksWait {
+                    ask: Arc::clone(ask),
+                    answers: Arc::clone(answers),
+                },
                 started: self.started.clone(),
             }),
             _ => None,

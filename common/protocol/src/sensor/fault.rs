@@ -37,6 +37,8 @@ pub enum Fault {
     ClockSkew,
     /// A unit that is not in the registry.
     UnknownUnit,
+    /// A unit that the metric cannot have, such as coulombs for a temperature.
+    WrongUnit,
     /// An unsupported SenML version.
     UnsupportedVersion,
     /// A SenML record has text, data or only a sum, no number.

@@ -119,6 +119,7 @@ impl Converter<'_> {
         check_name("device", &device)?;
         check_name("metric", &metric)?;
         let unit = plain.unit.map(|symbol| unit("unit", &symbol)).transpose()?;
+        check_unit("unit", unit, &metric)?;
         if let Some(time) = plain.time {
             self.limits.check_time("time", time, self.now)?;
         }
@@ -149,6 +150,7 @@ impl Converter<'_> {
         for part in [device, metric] {
             check_length("n", part)?;
         }
+        check_unit(unit_field, unit, metric)?;
         let reading = Reading {
             device: self.names.shared(device),
             metric: self.names.shared(metric),
@@ -195,6 +197,21 @@ fn check_length(field: &'static str, text: &str) -> Result<(), BadField> {
 
 fn unit(field: &'static str, symbol: &str) -> Result<Unit, BadField> {
     Unit::parse(symbol).map_err(|error| Fault::UnknownUnit.in_field(field, error.to_string()))
+}
+
+/// Refuses a unit that contradicts the metric. Its values would be stored, converted and compared as another quantity.
+fn check_unit(field: &'static str, unit: Option<Unit>, metric: &str) -> Result<(), BadField> {
+    let Some((unit, meant)) = unit.and_then(|unit| Some((unit, unit.meant_for(metric)?))) else {
+        return Ok(());
+    };
+    let (symbol, description) = (unit.symbol(), unit.description());
+    let message = format!(
+        "{symbol:?} is the {description}, which does not fit the metric {}; did you mean {:?} ({})?",
+        quoted(metric),
+        meant.symbol(),
+        meant.description()
+    );
+    Err(Fault::WrongUnit.in_field(field, message))
 }
 
 /// The numeric value of a resolved record. A boolean is 1 or 0, as in RFC 8428 §12.1 for a switch. Text, data

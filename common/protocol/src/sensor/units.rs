@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 use derive_more::{Debug, Display};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+mod confused;
 mod registry;
 use registry::{Entry, PRIMARY, SECONDARY, SPELLINGS};
 

@@ -16,7 +16,7 @@ use amq_protocol::{
 
 use super::{
     encoded::entry_bytes,
-    envelope::{BATCH, ContentType, Envelope, epoch_ms, expires_at},
+    envelope::{BATCH, ContentType, Envelope, epoch_ms, expires_at, span_ms},
     header::{self, long},
     incarnation::WorkerIncarnation,
     outcome::DeadReason,
@@ -63,8 +63,7 @@ impl Copied {
     fn unbatched(mut self, record: &Envelope) -> Self {
         self.properties = self.properties.with_content_type(record.content_type.as_str().into());
         if let Some(timeout) = record.timeout {
-            let ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
-            self = self.with(header::TIMEOUT_MS, ms);
+            self = self.with(header::TIMEOUT_MS, span_ms(timeout));
         }
         self.without(header::TRACEPARENT).without(header::TRACESTATE).traced(record)
     }
@@ -153,10 +152,14 @@ impl Copied {
         if self.headers.contains_key(header::KEY) { self } else { self.with(header::KEY, long(id)) }
     }
 
-    /// Sets the time of the first failure to `now`, unless the header already has a valid time.
-    pub fn first_seen(self, now: SystemTime) -> Self {
+    /// Sets when a worker first received the task, unless the header already has a valid time.
+    pub fn first_seen(self, received_at: SystemTime) -> Self {
         let present = self.headers.get(header::FIRST_SEEN).and_then(header::integer);
-        if present.is_some_and(|at| at >= 0) { self } else { self.with(header::FIRST_SEEN, epoch_ms(now)) }
+        if present.is_some_and(|at| at >= 0) {
+            self
+        } else {
+            self.with(header::FIRST_SEEN, epoch_ms(received_at))
+        }
     }
 
     /// Sets the headers of a dead letter. Control characters in `error` become spaces, and it is cut to 1,000
@@ -238,11 +241,8 @@ impl Copied {
 
     /// The finished properties. Their content header frame has at most 64 KiB for every original.
     pub fn into_properties(self) -> BasicProperties {
-        self.limit_foreign().finished()
-    }
-
-    fn finished(self) -> BasicProperties {
-        header::set(self.properties, self.headers)
+        let limited = self.limit_foreign();
+        header::set(limited.properties, limited.headers)
     }
 }
 

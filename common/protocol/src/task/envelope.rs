@@ -21,7 +21,12 @@ use super::{
 
 /// Milliseconds since 1970, the form of times in message headers. 0 for a time before 1970.
 pub fn epoch_ms(time: SystemTime) -> i64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(i64::MAX))
+    time.duration_since(UNIX_EPOCH).map_or(0, span_ms)
+}
+
+/// A span of time in milliseconds.
+pub fn span_ms(span: Duration) -> i64 {
+    span.as_millis().try_into().unwrap_or(i64::MAX)
 }
 
 /// The media type of a batch.

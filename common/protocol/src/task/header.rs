@@ -47,7 +47,7 @@ headers! {
     /// Selects the queue in a lane with several: tasks with equal keys go to the same queue, and all tasks without
     /// a key go to one queue.
     KEY = "garenne-key", Publisher;
-    /// Number of attempts spent.
+    /// Number of attempts spent; in a dead letter, including the last one.
     ATTEMPT = "garenne-attempt", Lane;
     /// Expiry time in milliseconds since 1970. Replaces `expiration` in a copy.
     EXPIRES_AT = "garenne-expires-at", Lane;
@@ -72,7 +72,7 @@ headers! {
     ERROR = "garenne-error", DeadLetter;
     /// The worker that published the dead letter.
     WORKER = "garenne-worker", DeadLetter;
-    /// When the task failed first, in milliseconds since 1970.
+    /// When a worker first received the task, in milliseconds since 1970.
     FIRST_SEEN = "garenne-first-seen", Lane;
     /// When the task became a dead letter, in milliseconds since 1970.
     DIED_AT = "garenne-died-at", DeadLetter;

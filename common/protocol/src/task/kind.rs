@@ -1,6 +1,6 @@
 //! The kind of a task, and topic bindings that match it.
 
-use std::{borrow::Borrow, sync::Arc};
+use std::{borrow::Borrow, str::Split, sync::Arc};
 
 use derive_more::Display;
 use serde::Serialize;
@@ -58,18 +58,31 @@ impl Borrow<str> for Kind {
 }
 
 /// Whether a topic binding matches a routing key: `*` matches one word, `#` zero or more words.
+///
+/// Publishers choose keys, and operators write patterns, so the time is bounded for both: at most the product of their
+/// numbers of words. Only the last `#` can need another number of words, because an earlier one that takes fewer words
+/// leaves more for what follows it.
 pub fn matches_binding(binding: &str, key: &str) -> bool {
-    fn walk(binding: &[&str], key: &[&str]) -> bool {
-        match (binding.split_first(), key.split_first()) {
-            (None, None) => true,
-            (Some((&"#", rest)), _) => walk(rest, key) || (!key.is_empty() && walk(binding, &key[1..])),
-            (Some((&"*", rest)), Some((_, key))) => walk(rest, key),
-            (Some((word, rest)), Some((head, key))) if word == head => walk(rest, key),
-            _ => false,
+    let (mut binding, mut key) = (binding.split('.'), key.split('.'));
+    // What follows the last `#`, and the key without the words that this `#` takes.
+    let mut last_hash: Option<(Split<'_, char>, Split<'_, char>)> = None;
+    loop {
+        let mut rest = key.clone();
+        match (binding.next(), rest.next()) {
+            (Some("#"), _) => last_hash = Some((binding.clone(), key.clone())),
+            (None, None) => return true,
+            (Some("*"), Some(_)) => key = rest,
+            (Some(word), Some(head)) if word == head => key = rest,
+            _ => {
+                // The last `#` takes one word more.
+                let Some((after, taken)) = &mut last_hash else { return false };
+                if taken.next().is_none() {
+                    return false;
+                }
+                (binding, key) = (after.clone(), taken.clone());
+            }
         }
     }
-    let words = |text| -> Vec<&str> { str::split(text, '.').collect() };
-    walk(&words(binding), &words(key))
 }
 
 #[cfg(test)]
@@ -91,6 +104,52 @@ mod tests {
             ("*.b.#", "a.b", true),
         ] {
             assert_eq!(matches_binding(binding, key), matches, "{binding} {key}");
+        }
+    }
+
+    /// With backtracking into every `#`, this pattern takes longer than the age of the universe.
+    #[test]
+    fn a_binding_with_many_hashes_is_compared_in_bounded_time() {
+        let binding = format!("{}end", "#.a.".repeat(60));
+        let key = vec!["a"; 128].join(".");
+        let started = std::time::Instant::now();
+        assert!(!matches_binding(&binding, &key));
+        assert!(matches_binding(&binding, &format!("{key}.end")));
+        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
+    }
+
+    /// All patterns and keys of up to four words, compared with the definition.
+    #[test]
+    fn bindings_match_as_defined() {
+        fn defined(binding: &[&str], key: &[&str]) -> bool {
+            match (binding.split_first(), key.split_first()) {
+                (None, None) => true,
+                (Some((&"#", rest)), _) => {
+                    defined(rest, key) || (!key.is_empty() && defined(binding, &key[1..]))
+                }
+                (Some((&"*", rest)), Some((_, key))) => defined(rest, key),
+                (Some((word, rest)), Some((head, key))) if word == head => defined(rest, key),
+                _ => false,
+            }
+        }
+        let texts = |words: &[&'static str]| {
+            let mut all: Vec<Vec<&'static str>> = vec![Vec::new()];
+            let mut longest = all.clone();
+            for _ in 0..4 {
+                longest = longest
+                    .iter()
+                    .flat_map(|text| words.iter().map(move |word| [text.as_slice(), &[*word]].concat()))
+                    .collect();
+                all.extend(longest.iter().cloned());
+            }
+            all.remove(0);
+            all
+        };
+        for binding in texts(&["a", "b", "*", "#"]) {
+            for key in texts(&["a", "b", ""]) {
+                let (pattern, text) = (binding.join("."), key.join("."));
+                assert_eq!(matches_binding(&pattern, &text), defined(&binding, &key), "{pattern} {text}");
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use amq_protocol::{protocol::BasicProperties, types::AMQPValue};
 
 use super::{
-    envelope::{ContentType, Envelope, epoch_ms},
+    envelope::{ContentType, Envelope, epoch_ms, span_ms},
     header::{self, long},
     id::TaskId,
     kind::Kind,
@@ -75,15 +75,14 @@ impl NewTask {
 
     /// The properties to publish the task with: persistent, with `now` as timestamp.
     pub fn properties(&self, now: SystemTime) -> BasicProperties {
-        let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX).into();
         let (parent, depth) = self.parent.as_ref().map(|(parent, depth)| (parent, *depth)).unzip();
         let entries: [(&str, Option<AMQPValue>); 7] = [
             (header::GROUP, self.group.as_deref().map(long)),
             // A stop directive covers the group's tasks published before it; seconds would be too coarse.
             (header::PUBLISHED_AT, self.group.as_ref().map(|_| epoch_ms(now).into())),
             (header::KEY, self.key.as_deref().map(long)),
-            (header::DELAY_MS, self.delay.map(ms)),
-            (header::TIMEOUT_MS, self.timeout.map(ms)),
+            (header::DELAY_MS, self.delay.map(|span| span_ms(span).into())),
+            (header::TIMEOUT_MS, self.timeout.map(|span| span_ms(span).into())),
             (header::PARENT, parent.map(|id| long(id.as_str()))),
             (header::DEPTH, depth.map(AMQPValue::LongUInt)),
         ];

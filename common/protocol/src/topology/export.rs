@@ -62,12 +62,8 @@ pub fn compare(topology: &Topology, actual: &Value) -> Vec<Difference> {
                 Some(have) => field_differences(fields, &want, have),
                 None => vec!["missing".to_owned()],
             };
-            let name = want["name"].as_str().unwrap_or_default();
-            differences.extend(details.into_iter().map(|detail| Difference {
-                what,
-                name: name.to_owned(),
-                detail,
-            }));
+            let name = || want["name"].as_str().unwrap_or_default().to_owned();
+            differences.extend(details.into_iter().map(|detail| Difference { what, name: name(), detail }));
         }
     }
     let present = rows(actual, "bindings");

@@ -95,6 +95,8 @@ names! {
     results = "results";
     /// The exchange of commands to workers.
     control = "control";
-    /// The exchange of heartbeats and lifecycle events.
+    /// The stream of the records of operators' commands.
+    audit = "audit";
+    /// The exchange of heartbeats, lifecycle events and records of commands.
     events = "events";
 }

@@ -12,7 +12,10 @@ use super::{
     route::{Binding, Destination, Route, task_routes},
     version::BrokerVersion,
 };
-use crate::task::header;
+use crate::{
+    audit::AUDIT_RECORDS,
+    task::{header, span_ms},
+};
 
 /// How an exchange routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
@@ -97,6 +100,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 pub const DIRECTIVES_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Retention of the lifecycle stream. A running worker repeats its start event more often than that.
 pub const LIFECYCLE_KEPT: Duration = DAY;
+/// Retention of the records of operators' commands.
+const AUDIT_KEPT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Segment size of the streams. The broker deletes whole segments, and records are few, so segments are small.
 const SEGMENT_BYTES: i64 = 1_000_000;
 
@@ -122,6 +127,7 @@ impl Topology {
             quarantine_rung(names, version),
             stream(names.directives(), DIRECTIVES_KEPT),
             stream(names.lifecycle(), LIFECYCLE_KEPT),
+            stream(names.audit(), AUDIT_KEPT),
         ];
         let bind = |exchange, queue, key: &str| {
             Route::Bind(Binding { exchange, to: Destination::Queue(queue), key: key.to_owned() })
@@ -130,6 +136,7 @@ impl Topology {
             bind(names.dead(), names.dead(), "#"),
             bind(names.control(), names.directives(), "stop.#"),
             bind(names.events(), names.lifecycle(), "life.#"),
+            bind(names.events(), names.audit(), AUDIT_RECORDS),
         ];
         routes.extend(task_routes(names, lanes));
         let (mut leftovers, mut former_rungs) = (Vec::new(), Vec::new());
@@ -153,18 +160,12 @@ impl Topology {
 
     /// The bindings that must exist.
     pub fn bindings(&self) -> impl Iterator<Item = &Binding> {
-        self.routes.iter().filter_map(|route| match route {
-            Route::Bind(binding) => Some(binding),
-            Route::Unbind(_) => None,
-        })
+        self.routes.iter().filter_map(|route| if let Route::Bind(it) = route { Some(it) } else { None })
     }
 
     /// The bindings that must not exist.
     pub fn unbound(&self) -> impl Iterator<Item = &Binding> {
-        self.routes.iter().filter_map(|route| match route {
-            Route::Bind(_) => None,
-            Route::Unbind(binding) => Some(binding),
-        })
+        self.routes.iter().filter_map(|route| if let Route::Unbind(it) = route { Some(it) } else { None })
     }
 }
 
@@ -181,8 +182,7 @@ fn shard_exchange(names: &Names, lane: &str) -> Exchange {
 fn lane_queue(names: &Names, lane: &LaneSpec, shard: u16, version: BrokerVersion) -> Queue {
     let mut queue = dead_lettered(quorum(names.shard(&lane.name, shard), version), &names.dead());
     if let Some(timeout) = lane.consumer_timeout {
-        let ms = timeout.as_millis().try_into().unwrap_or(i64::MAX);
-        queue.arguments.insert("x-consumer-timeout", Arg::Number(ms));
+        queue.arguments.insert("x-consumer-timeout", Arg::Number(span_ms(timeout)));
     }
     // Not for the first queue: it exists already when shards are added, and arguments cannot be changed.
     if shard > 0 {
@@ -257,6 +257,7 @@ mod tests {
         };
         assert_eq!(argument(names.directives(), "x-max-age"), Arg::Text("30D".into()));
         assert_eq!(argument(names.lifecycle(), "x-max-age"), Arg::Text("1D".into()));
+        assert_eq!(argument(names.audit(), "x-max-age"), Arg::Text("365D".into()));
         assert_eq!((DIRECTIVES_KEPT, LIFECYCLE_KEPT), (30 * DAY, DAY));
     }
 

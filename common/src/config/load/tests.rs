@@ -283,9 +283,9 @@ fn an_unknown_flag_is_refused_with_the_known_names() {
     sources.flags.insert("colour".into(), "blue".into());
     assert_eq!(
         load_with::<Config>(sources, []).unwrap_err().to_string(),
-        "setting colour (flag --colour) is unknown: expected one of admin, admin_token_file, \
-         amqp_tls, amqp_url, breaker, enable_bench, events, log_format, management_url, max_attempts, \
-         max_payload, otlp, postgres_url, prefix, shutdown_mode, shutdown_timeout"
+        "setting colour (flag --colour) is unknown: expected one of admin, admin_tls_cert, admin_tls_key, \
+         admin_token_file, allowed_hosts, amqp_tls, amqp_url, breaker, enable_bench, events, log_format, \
+         management_url, max_attempts, max_payload, otlp, postgres_url, prefix, shutdown_mode, shutdown_timeout"
     );
 }
 
@@ -375,8 +375,9 @@ fn printed_settings_mask_secrets_and_can_be_loaded() {
     let printed = print_config(&config);
     assert_eq!(
         printed,
-        "# admin is not set\n# admin_token_file is not set\n# management_url is not set\n\
-         # postgres_url is not set\n\
+        "# admin is not set\n# admin_tls_cert is not set\n# admin_tls_key is not set\n\
+         # admin_token_file is not set\n# management_url is not set\n# postgres_url is not set\n\
+         allowed_hosts = []\n\
          amqp_url = \"amqp://user:***@host/vhost\"\nenable_bench = false\nlog_format = \"human\"\n\
          max_attempts = 5\nmax_payload = \"4MiB\"\nprefix = \"test\"\nshutdown_mode = \"soft-timeout\"\n\
          shutdown_timeout = \"1m 30s\"\n\n[amqp_tls]\n\n[breaker]\nerrors = 5\n\n[events]\nheartbeat = \"2s\"\n\n\

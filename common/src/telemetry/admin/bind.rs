@@ -7,7 +7,8 @@ use std::time::Duration;
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 
-use crate::config::{Common, ConfigError, DEFAULT_ADMIN, Invalid, read_secret_file};
+use super::tls::ServerTls;
+use crate::config::{AllowedHosts, Common, ConfigError, DEFAULT_ADMIN, Invalid, read_secret_file};
 
 /// Time limit for a client to send a request's head, and for an idle connection.
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -16,6 +17,8 @@ pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct AdminConfig {
     pub(super) listener: TcpListener,
     pub(super) token: Option<SecretString>,
+    pub(super) tls: Option<ServerTls>,
+    pub(super) allowed_hosts: AllowedHosts,
     pub(super) header_timeout: Duration,
 }
 
@@ -29,10 +32,12 @@ pub struct AdminConfig {
 pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
     let token_file = common.admin_token_file.as_deref();
     let token = token_file.map(|path| read_secret_file("admin_token_file", path)).transpose()?;
+    let tls = ServerTls::load("admin_tls", common.admin_tls_cert.clone(), common.admin_tls_key.clone())?;
     let listener = listen(common.admin, DEFAULT_ADMIN).await?;
     let address = listener.local_addr().map_err(|error| refused(DEFAULT_ADMIN, &error))?;
     ::tracing::info!(%address, "admin port is open");
-    Ok(AdminConfig { listener, token, header_timeout: HEADER_TIMEOUT })
+    let allowed_hosts = common.allowed_hosts.clone();
+    Ok(AdminConfig { listener, token, tls, allowed_hosts, header_timeout: HEADER_TIMEOUT })
 }
 
 pub(super) async fn listen(

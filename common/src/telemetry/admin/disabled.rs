@@ -15,11 +15,12 @@ use crate::{
 pub struct AdminConfig(());
 
 /// # Errors
-/// The setting `admin` or `admin_token_file` is set.
+/// The setting `admin`, `admin_token_file` or `admin_tls_cert` is set.
 pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
     let address = common.admin.map(|address| ("admin", address.to_string()));
     let token = common.admin_token_file.as_ref().map(|path| ("admin_token_file", format!("{path:?}")));
-    let Some((setting, value)) = address.or(token) else { return Ok(AdminConfig(())) };
+    let file = common.admin_tls_cert.as_ref().map(|path| ("admin_tls_cert", format!("{path:?}")));
+    let Some((setting, value)) = address.or(token).or(file) else { return Ok(AdminConfig(())) };
     let problem = "this program is built without the feature `admin` of the crate garenne";
     Err(Invalid::new(setting, value, problem).given_by("file, environment or code"))
 }

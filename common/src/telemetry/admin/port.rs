@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     AdminConfig, Process,
+    host::own_hosts_only,
     routes::{Served, router},
     serve::serve_connections,
 };
@@ -41,9 +42,10 @@ impl AdminPort {
     ) -> Self {
         let served = Arc::new(Served { metrics, commands, mode, awaited, process: OnceLock::new() });
         let closing = CancellationToken::new();
-        let AdminConfig { listener, token, header_timeout } = config;
-        let router = router(Arc::clone(&served), token);
-        let serving = serve_connections(listener, router, header_timeout, closing.clone().cancelled_owned());
+        let AdminConfig { listener, token, tls, allowed_hosts, header_timeout } = config;
+        let router = own_hosts_only(router(Arc::clone(&served), token), allowed_hosts);
+        let serving =
+            serve_connections(listener, router, tls, header_timeout, closing.clone().cancelled_owned());
         let serving = supervise::isolated("admin port", serving).spawn();
         Self { served, closing, serving }
     }

@@ -28,6 +28,8 @@ use crate::{
     telemetry::Metrics,
 };
 
+mod tls;
+
 /// Records its calls, holds task `a/b` and group `g`, and is ready if `waits_for` is empty.
 #[derive(Default)]
 struct Worker {
@@ -278,8 +280,22 @@ async fn a_configured_address_in_use_is_refused() {
 
 /// An open port whose process has not begun, and the commands that it receives.
 async fn opened(header_timeout: Duration) -> (SocketAddr, AdminPort, mpsc::Receiver<Command>) {
+    opened_with(None, header_timeout).await
+}
+
+/// The same, with TLS.
+async fn opened_with(
+    tls: Option<ServerTls>,
+    header_timeout: Duration,
+) -> (SocketAddr, AdminPort, mpsc::Receiver<Command>) {
     let (listener, addr) = free_port().await;
-    let config = AdminConfig { listener, token: Some("t".to_owned().into()), header_timeout };
+    let config = AdminConfig {
+        listener,
+        token: Some("t".to_owned().into()),
+        tls,
+        allowed_hosts: "admin.example.org".parse().unwrap(),
+        header_timeout,
+    };
     let (commands, received) = mpsc::channel(1);
     let port = AdminPort::open(config, Metrics::new("test"), Mode::Hard, commands, "not started");
     (addr, port, received)
@@ -294,13 +310,23 @@ async fn the_port_serves_until_it_is_closed() {
     port.close().await;
     // An idle client does not delay the shutdown, and its connection is closed.
     assert_eq!(idle.read(&mut [0; 64]).await.unwrap_or(0), 0);
-    assert!(TcpStream::connect(addr).await.is_err());
+    refused(addr).await;
+}
+
+/// Waits until connections to `addr` are refused. A child process that another test starts at the same moment
+/// holds a copy of the listening socket until it executes its program.
+async fn refused(addr: SocketAddr) {
+    let refused = async { while TcpStream::connect(addr).await.is_ok() {} };
+    tokio::time::timeout(Duration::from_secs(10), refused).await.expect("the port is still open");
 }
 
 /// The whole response to a request with these lines.
 async fn answered(addr: SocketAddr, lines: &str) -> String {
     let mut client = TcpStream::connect(addr).await.unwrap();
-    client.write_all(format!("{lines}host: x\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    client
+        .write_all(format!("{lines}host: localhost\r\nconnection: close\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
     let mut answer = String::new();
     client.read_to_string(&mut answer).await.unwrap();
     answer
@@ -323,7 +349,29 @@ async fn a_process_can_be_observed_and_stopped_before_it_has_started() {
     assert_eq!(received.recv().await, Some(Command::Shutdown(Mode::Hard)));
 
     port.close().await;
-    assert!(TcpStream::connect(addr).await.is_err());
+    refused(addr).await;
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_can_neither_read_nor_command() {
+    let (addr, _port, mut received) = opened(Duration::from_secs(10)).await;
+    let ask = async |lines: &str| {
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        client.write_all(format!("{lines}connection: close\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    // Its name resolves to this host now.
+    let answer = ask("GET /metrics HTTP/1.1\r\nhost: evil.example:9464\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 421 ") && answer.contains("GARENNE_ALLOWED_HOSTS"), "{answer}");
+    assert!(ask("GET /metrics HTTP/1.1\r\nhost: admin.example.org\r\n").await.starts_with("HTTP/1.1 200 "));
+    // It knows the token, but cannot make the browser hide where it is from.
+    let post = "POST /quiet HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer t\r\n";
+    assert!(ask(&format!("{post}origin: http://evil.example\r\n")).await.starts_with("HTTP/1.1 403 "));
+    assert!(received.try_recv().is_err());
+    assert!(ask(post).await.starts_with("HTTP/1.1 202 "));
+    assert_eq!(received.recv().await, Some(Command::Quiet));
 }
 
 #[tokio::test]

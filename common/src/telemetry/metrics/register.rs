@@ -1,5 +1,4 @@
-//! Registers metrics. Names are constants of this crate: an invalid or duplicate one fails every start, hence the
-//! panics.
+//! Registers metrics. Names are constants: an invalid or duplicate one fails every start, hence the panics.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -22,8 +21,12 @@ pub(super) const WAITS: &[f64] = &[
 pub(super) const CONFIRMS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// Makes metrics that the registry exports.
-pub(super) struct NewMetrics<'r>(pub(super) &'r Registry);
+/// Makes metrics that a registry exports.
+#[derive(Debug)]
+pub struct NewMetrics<'r>(
+    /// The registry.
+    pub &'r Registry,
+);
 
 impl NewMetrics<'_> {
     fn registered<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
@@ -32,11 +35,13 @@ impl NewMetrics<'_> {
         collector
     }
 
-    pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    /// Counters, one for each combination of values of the labels.
+    pub fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         self.registered(IntCounterVec::new(Opts::new(name, help), labels))
     }
 
-    pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    /// Gauges, one for each combination of values of the labels.
+    pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
         self.registered(IntGaugeVec::new(Opts::new(name, help), labels))
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::lines::{Execution, Expected};
 
 /// Every acknowledged task with the evidence of what became of it, by task id.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Account {
     expected: Vec<Expected>,
     /// Acknowledged tasks that are in no execution log yet.
@@ -19,24 +19,11 @@ pub struct Account {
     /// The workers that executed a task, one entry for each execution.
     executions: HashMap<String, Vec<Arc<str>>>,
     /// The number of effects. Without it, an executed task counts as one effect.
-    pub effects: Option<HashMap<String, u64>>,
+    effects: Option<HashMap<String, u64>>,
     /// The reason of each task in the dead-letter queue.
-    pub dead: HashMap<String, String>,
-    /// When a task was acknowledged last, or an acknowledged task executed for the first time.
-    progress_at: Instant,
-}
-
-impl Default for Account {
-    fn default() -> Self {
-        Self {
-            expected: Vec::new(),
-            open: HashSet::new(),
-            executions: HashMap::new(),
-            effects: None,
-            dead: HashMap::new(),
-            progress_at: Instant::now(),
-        }
-    }
+    dead: HashMap<String, String>,
+    /// When a task was acknowledged last, executed for the first time or known to be resolved; nothing before the run.
+    progress_at: Option<Instant>,
 }
 
 impl Account {
@@ -47,7 +34,7 @@ impl Account {
                 self.open.insert(task.id.clone());
             }
             self.expected.push(task);
-            self.progress_at = Instant::now();
+            self.progress_at = Some(Instant::now());
         }
     }
 
@@ -55,39 +42,66 @@ impl Account {
     pub(crate) fn executed(&mut self, lines: Vec<Execution>) {
         for Execution { task_id, worker, .. } in lines {
             if self.open.remove(&task_id) {
-                self.progress_at = Instant::now();
+                self.progress_at = Some(Instant::now());
             }
             self.executions.entry(task_id).or_default().push(worker);
         }
     }
 
     /// The acknowledged tasks, in order. A task that was acknowledged twice is in it twice.
-    #[must_use]
     pub fn expected(&self) -> &[Expected] {
         &self.expected
     }
 
     /// The number of acknowledged tasks that were not executed yet.
-    #[must_use]
     pub fn open(&self) -> usize {
         self.open.len()
     }
 
+    /// Replaces the number of effects of each task. [`None`] counts each executed task as one effect.
+    pub fn set_effects(&mut self, effects: Option<HashMap<String, u64>>) {
+        self.update(|account| account.effects = effects);
+    }
+
+    /// Replaces the reasons of the tasks in the dead-letter queue.
+    pub fn set_dead(&mut self, dead: HashMap<String, String>) {
+        self.update(|account| account.dead = dead);
+    }
+
+    fn update(&mut self, change: impl FnOnce(&mut Self)) {
+        let before = self.unresolved();
+        change(self);
+        if self.unresolved() < before {
+            self.progress_at = Some(Instant::now());
+        }
+    }
+
+    /// The number of acknowledged tasks that took no effect and are no dead letters. An executed task can be among
+    /// them: its result was not stored, and the broker delivers it again.
+    pub fn unresolved(&self) -> usize {
+        let is_resolved = |id: &String| self.effects_of(id) > 0 || self.dead.contains_key(id);
+        self.expected.iter().filter(|task| !is_resolved(&task.id)).count()
+    }
+
     /// The number of distinct tasks that were executed.
-    #[must_use]
     pub fn executed_tasks(&self) -> usize {
         self.executions.len()
     }
 
-    /// How long no task was acknowledged, and no acknowledged task executed for the first time.
-    #[must_use]
+    /// How long no task was acknowledged, executed for the first time or known to be resolved.
     pub fn stalled_for(&self) -> Duration {
-        self.progress_at.elapsed()
+        self.progress_at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
-    /// Starts [`stalled_for`](Self::stalled_for) anew: while the broker is away, no progress is expected.
+    /// Starts [`stalled_for`](Self::stalled_for) anew: at the start, and while the broker is away, when no progress is
+    /// expected.
     pub fn excuse_stall(&mut self) {
-        self.progress_at = Instant::now();
+        self.progress_at = Some(Instant::now());
+    }
+
+    /// Why a task is in the dead-letter queue.
+    pub(super) fn dead_reason_of(&self, id: &str) -> Option<&str> {
+        self.dead.get(id).map(String::as_str)
     }
 
     /// The workers that executed a task, one entry for each execution.
@@ -126,6 +140,25 @@ mod tests {
         account.executed(vec![run("late"), run("late")]);
         assert_eq!((account.open(), account.executed_tasks()), (0, 2));
         assert_eq!(Audit::of(&account).totals.rerun, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_executed_task_is_unresolved_until_it_takes_effect_or_is_a_dead_letter() {
+        let mut account = Account::default();
+        account.acknowledged([task("stored"), task("waits"), task("dead")]);
+        account.executed(vec![run("stored"), run("waits")]);
+        assert_eq!(account.unresolved(), 1, "without counted effects, an execution is an effect");
+        let effects = |ids: &[&str]| Some(ids.iter().map(|&id| (id.to_owned(), 1)).collect());
+        account.set_effects(effects(&["stored"]));
+        assert_eq!((account.open(), account.unresolved()), (1, 2));
+        tokio::time::advance(Duration::from_secs(3)).await;
+        account.set_dead(HashMap::from([("dead".to_owned(), "conflict".to_owned())]));
+        assert_eq!((account.unresolved(), account.stalled_for()), (1, Duration::ZERO));
+        tokio::time::advance(Duration::from_secs(3)).await;
+        account.set_effects(effects(&["stored"]));
+        assert_eq!(account.stalled_for(), Duration::from_secs(3), "nothing was resolved");
+        account.set_effects(effects(&["stored", "waits"]));
+        assert_eq!((account.unresolved(), account.stalled_for()), (0, Duration::ZERO));
     }
 
     #[tokio::test(start_paused = true)]

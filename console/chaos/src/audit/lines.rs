@@ -57,7 +57,6 @@ fn unknown() -> Arc<str> {
 
 impl Tail {
     /// Follows `path`, which need not exist yet.
-    #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), read: 0, rest: Vec::new() }
     }

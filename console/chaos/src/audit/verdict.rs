@@ -72,7 +72,6 @@ pub struct Audit<'a> {
 
 impl Totals {
     /// Whether no task was lost and no effect doubled.
-    #[must_use]
     pub fn kept(&self) -> bool {
         self.lost == 0 && self.doubled == 0
     }
@@ -80,7 +79,6 @@ impl Totals {
 
 impl<'a> Audit<'a> {
     /// Judges every acknowledged task by the evidence.
-    #[must_use]
     pub fn of(account: &'a Account) -> Self {
         let sent = account.expected();
         let mut seen = BTreeSet::new();
@@ -124,7 +122,7 @@ fn judge<'a>(expected: &'a Expected, account: &'a Account) -> Finding<'a> {
     let id = expected.id.as_str();
     let executions = account.executions_of(id);
     let effects = account.effects_of(id);
-    let dead = account.dead.get(id).map(String::as_str);
+    let dead = account.dead_reason_of(id);
     let verdict = match (effects, dead) {
         (0, None) => Verdict::Lost,
         (0, Some(_)) => Verdict::Dead,
@@ -159,9 +157,9 @@ mod tests {
             &["once", "rerun", "lost", "dead", "doubled", "once"],
             &[("once", "a"), ("rerun", "a"), ("rerun", "b"), ("doubled", "a"), ("foreign", "a")],
         );
-        account.effects =
-            Some([("once".to_owned(), 1), ("rerun".to_owned(), 1), ("doubled".to_owned(), 2)].into());
-        account.dead.insert("dead".into(), "conflict".into());
+        let effects = [("once".to_owned(), 1), ("rerun".to_owned(), 1), ("doubled".to_owned(), 2)];
+        account.set_effects(Some(effects.into()));
+        account.set_dead([("dead".to_owned(), "conflict".to_owned())].into());
         let audit = Audit::of(&account);
         assert_eq!(
             audit.totals,
@@ -185,9 +183,9 @@ mod tests {
     #[test]
     fn counted_effects_take_precedence_over_executions() {
         let mut account = account(&["a"], &[("a", "w")]);
-        account.effects = Some([].into());
+        account.set_effects(Some([].into()));
         assert_eq!(Audit::of(&account).totals.lost, 1);
-        account.effects = None;
+        account.set_effects(None);
         assert_eq!(Audit::of(&account).totals.once, 1);
     }
 

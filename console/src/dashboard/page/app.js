@@ -1,26 +1,9 @@
 // Renders the state that the server sends every two seconds. Elements are updated in place, so that focus and
 // selection are kept. All text is set as text, never as HTML.
 import { Areas, short, span, spark } from "/charts.js";
+import { $, h, set, tip, visible } from "/dom.js";
 
-const $ = (id) => document.getElementById(id);
-let csrf = null, possible = false, points = [], now = null, minutes = 15, filter = "";
-
-// Publishers choose ids, kinds and errors. Hidden and bidirectional characters are shown as escapes, so that two texts
-// cannot look the same. Requests to the server contain the exact text.
-const hidden = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]/gu;
-const visible = (text) => String(text).replace(hidden, (it) => /\p{Variation_Selector}/u.test(it) ? it : `\\u{${it.codePointAt(0).toString(16)}}`);
-
-function h(tag, css, text) {
-  const node = document.createElement(tag);
-  if (css) node.className = css;
-  if (text !== undefined) node.textContent = visible(text);
-  return node;
-}
-
-function set(node, text) {
-  const shown = visible(text ?? "");
-  if (node.textContent !== shown) node.textContent = shown;
-}
+let csrf = null, known = {}, points = [], now = null, minutes = 15, filter = "";
 
 function label(node, text) {
   node.setAttribute("aria-label", visible(text));
@@ -60,16 +43,6 @@ function toast(text, bad = false) {
   toastTimer = setTimeout(() => { node.className = bad ? "bad" : ""; }, bad ? 7000 : 3500);
 }
 
-function tip(text, event) {
-  const node = $("tip");
-  node.hidden = text === null;
-  if (text === null) return;
-  node.textContent = text;
-  const left = Math.min(event.clientX + 14, innerWidth - node.offsetWidth - 8);
-  node.style.left = left + "px";
-  node.style.top = event.clientY + 14 + "px";
-}
-
 // --- requests ------------------------------------------------------------------------------------------
 
 async function ask(path, options = {}) {
@@ -87,20 +60,26 @@ async function act(path, body, done) {
   try {
     const headers = { "content-type": "application/json", "x-garenne-csrf": csrf };
     const answer = await ask(path, { method: "POST", headers, body: JSON.stringify(body ?? {}) });
-    toast(typeof done === "function" ? done(answer) : done);
+    const text = typeof done === "function" ? done(answer) : done;
+    toast(answer?.remark ? `${text}. ${answer.remark}` : text);
     return true;
   } catch (error) {
     toast(error.message, true);
   }
 }
 
+// Waits until the user has closed a dialog. True if it was confirmed.
+function closed(dialog) {
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+}
+
 function confirmed(title, text) {
   const dialog = $("confirm");
   set($("confirm-title"), title);
   set($("confirm-text"), text);
-  dialog.returnValue = "no";
-  dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+  return closed(dialog);
 }
 
 // Enter activates the first submit button of a form, which must not be Cancel.
@@ -109,20 +88,26 @@ for (const cancel of document.querySelectorAll("dialog .cancel")) {
 }
 
 async function session() {
-  const said = await ask("/api/session");
-  ({ csrf, possible } = said);
-  const account = $("account");
-  account.disabled = !possible;
-  account.title = possible ? "" : "Actions are disabled: the server has no admin token";
-  set(account, csrf ? "Log out" : possible ? "Log in" : "Read only");
+  known = await ask("/api/session");
+  csrf = known.commands ? known.csrf : null;
+  const account = $("account"), closed = !known.possible;
+  account.disabled = closed || known.by_proxy;
+  account.title = closed ? "Commands are disabled: the server has no login" : known.name ? `${known.name}, ${known.role}` : "";
+  set(account, known.by_proxy ? known.name : known.name ? "Log out" : closed ? "Read only" : "Log in");
   $("group-form").hidden = !csrf;
   document.querySelectorAll(".auth").forEach((node) => { node.hidden = !csrf; });
   if (now) render();
 }
 
-async function login() {
-  if (!possible) { toast("Actions are disabled: start the server with --admin-token-file", true); return false; }
-  const dialog = $("login");
+// Whether the sender may give commands then. `viewing`: a login as a viewer is enough.
+async function login(viewing = false) {
+  if (!known.possible) { toast("Commands are disabled: start the server with --operators", true); return false; }
+  if (known.name && !viewing) { toast(`${known.name} may only view`, true); return false; }
+  const dialog = $("login"), named = known.with === "password";
+  set($("login-text"), known.required ? "This dashboard shows nothing without a login." : "Commands such as stop, drain and replay need a login. Viewing does not.");
+  set($("token-label"), named ? "Password" : "Admin token");
+  $("name").hidden = $("name-label").hidden = !named;
+  $("name").required = named;
   set($("login-error"), "");
   $("token").value = "";
   for (;;) {
@@ -131,10 +116,11 @@ async function login() {
     const chosen = await new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
     if (chosen !== "login") return false;
     try {
-      const body = JSON.stringify({ token: $("token").value });
+      const secret = $("token").value;
+      const body = JSON.stringify(named ? { name: $("name").value, password: secret } : { token: secret });
       await ask("/api/login", { method: "POST", headers: { "content-type": "application/json" }, body });
       await session();
-      return csrf !== null;
+      return viewing ? known.name !== null : csrf !== null;
     } catch (error) {
       set($("login-error"), error.message);
     } finally {
@@ -144,8 +130,12 @@ async function login() {
 }
 
 $("account").addEventListener("click", async () => {
-  if (csrf) { await act("/api/logout", {}, "Logged out"); await session(); }
-  else if (await login()) toast("Logged in");
+  if (known.name) {
+    const headers = { "content-type": "application/json", "x-garenne-csrf": known.csrf };
+    await ask("/api/logout", { method: "POST", headers, body: "{}" }).then(() => toast("Logged out"), (error) => toast(error.message, true));
+    if (known.required) location.reload();
+    else await session();
+  } else if (await login(true)) toast("Logged in");
 });
 
 // --- state ---------------------------------------------------------------------------------------------
@@ -280,6 +270,12 @@ function makeWorker(worker) {
   return node;
 }
 
+// The groups whose tasks the worker holds.
+function groupsOf(worker) {
+  const groups = Object.entries(worker.groups ?? {}).map(([name, group]) => `${name} ${group.running} running +${group.queued}`);
+  return groups.length ? `groups: ${groups.join(", ")}` : "";
+}
+
 function updateWorker(node, worker) {
   node.className = "card worker " + worker.state;
   node.pill.className = "pill " + worker.state;
@@ -291,7 +287,8 @@ function updateWorker(node, worker) {
   const host = worker.host && !worker.id.startsWith(worker.host) ? [worker.host] : [];
   const reconnects = Object.values(worker.connections).reduce((sum, connection) => sum + connection.epoch, 0);
   const lost = reconnects ? [`${reconnects} reconnects`] : [];
-  set(node.meta, [heard, ...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked", worker.paused?.length && `paused: ${worker.paused.join(", ")}`].filter(Boolean).join(" · "));
+  set(node.meta, [heard, ...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked", worker.paused?.length && `paused: ${worker.paused.join(", ")}`, groupsOf(worker)].filter(Boolean).join(" · "));
+  const sinks = Object.values(worker.sinks ?? {}).filter((sink) => !sink.up);
   const lanes = Object.entries(worker.lanes).filter(([name, lane]) => name !== "quarantine" || lane.busy + lane.queued > 0);
   node.slots.replaceChildren(...lanes.flatMap(([name, lane]) => {
     const squares = h("span", "squares");
@@ -300,7 +297,7 @@ function updateWorker(node, worker) {
     const row = [h("span", "", name), squares, h("span", "wait", `${lane.busy}/${lane.slots}` + (lane.queued ? ` +${short(lane.queued)}` : ""))];
     const notes = [lane.trouble && `not consuming: ${lane.trouble}`].filter(Boolean);
     return notes.length ? [...row, h("span", "note", notes.join(" · "))] : row;
-  }));
+  }), ...sinks.map((sink) => h("span", "note", sink.trouble)));
   keyed(node.tasks, worker.tasks.slice(0, 5), (task) => task.id, (task) => {
     const row = h("div", "task");
     row.time = h("span", "for");
@@ -312,7 +309,7 @@ function updateWorker(node, worker) {
     row.end.hidden = !csrf;
     row.bar = h("div", "meter");
     row.bar.append(h("i"));
-    row.append(h("span", "", task.kind), row.time, row.end, h("span", "id", task.id), row.bar);
+    row.append(h("span", "", task.kind + (task.group ? `, group ${task.group}` : "")), row.time, row.end, h("span", "id", task.id), row.bar);
     return row;
   }, (row, task) => {
     set(row.time, span(task.seconds) + (task.stopping ? ", stopping" : ""));
@@ -351,14 +348,17 @@ function gateways() {
 
 // --- dead letters --------------------------------------------------------------------------------------
 
-let shownDead = -1, loading = false;
+let shownDead = -1, loading = false, deadPage = 1;
 
 async function loadDead() {
   if (loading) return;
   loading = true;
   try {
-    const result = await ask("/api/dead");
+    const result = await ask(`/api/dead?page=${deadPage}`);
+    deadPage = Math.min(deadPage, result.pages);
     showDead(result);
+    // Another page was chosen while this one was read, or this one is beyond the last.
+    if (deadPage !== result.page) setTimeout(loadDead);
     // The server caches the list for five seconds, and dead letters arrive while it reads them.
     if (!result.more && result.read !== (now?.point?.dead ?? 0)) setTimeout(loadDead, 5500);
   } catch (error) {
@@ -374,10 +374,20 @@ const replayed = (answer) => {
   return `${answer.replayed} replayed` + why + (answer.missed ? `, ${answer.missed} consumed by another program` : "");
 };
 
+function deadNote(result) {
+  const page = result.pages > 1 ? `, page ${result.page} of ${result.pages}` : "";
+  const others = result.ungrouped ? `, ${short(result.ungrouped)} of further kinds` : "";
+  const all = result.more ? `the oldest ${short(result.read)}` : `${short(result.read)} in total`;
+  return result.read ? `${all}, newest first${page}${others}` : "";
+}
+
 function showDead(result) {
   $("no-dead").hidden = result.letters.length > 0;
   $("dead-table").hidden = result.letters.length === 0;
-  set($("dead-note"), result.more ? `showing the oldest ${short(result.read)}` : result.read ? `${short(result.read)} in total` : "");
+  set($("dead-note"), deadNote(result));
+  $("newer").hidden = $("older").hidden = result.pages === 1;
+  $("newer").disabled = result.page === 1;
+  $("older").disabled = result.page >= result.pages;
   keyed($("dead-groups"), result.groups, (group) => group.kind + " " + group.reason, (group) => {
     const chip = h("span", "chip");
     const again = button("Replay all", "small auth", async () => {
@@ -404,13 +414,88 @@ function showDead(result) {
     label(again, `Replay ${letter.id}`);
     again.hidden = !csrf;
     if (letter.id) last.append(again);
-    row.append(h("td", "id", letter.id ?? "–"), h("td", "", letter.kind), h("td"), h("td", "error", letter.error ?? ""), h("td", "n", String(letter.attempts)), h("td", "id", letter.worker ?? "–"), h("td", "n"), last);
+    row.append(h("td", "id", letter.id ?? "–"), h("td", "", letter.kind + (letter.group ? `, group ${letter.group}` : "")), h("td"), h("td", "error", letter.error ?? ""), h("td", "n", String(letter.attempts)), h("td", "id", letter.worker ?? "–"), h("td", "n"), last);
     row.children[2].append(h("span", "pill silent", letter.reason));
     return row;
   }, (row, letter) => set(row.children[6], letter.died_at ? span(Math.max(0, result.at - Date.parse(letter.died_at)) / 1000) + " ago" : "–"));
 }
 
 $("refresh").addEventListener("click", loadDead);
+for (const [id, step] of [["newer", -1], ["older", 1]]) {
+  $(id).addEventListener("click", () => { deadPage = Math.max(1, deadPage + step); loadDead(); });
+}
+
+// --- alarms --------------------------------------------------------------------------------------------
+
+const ALARMS_INTERVAL = 5000;
+let alarmsTimer;
+
+async function loadAlarms() {
+  clearTimeout(alarmsTimer);
+  let interval = ALARMS_INTERVAL;
+  try {
+    const result = await ask("/api/alarms");
+    $("alarms").hidden = !result.configured;
+    // Without a database there is nothing to ask for again.
+    if (!result.configured) interval = null;
+    else showAlarms(result);
+  } catch (error) {
+    $("alarms").hidden = false;
+    set($("alarms-note"), error.message);
+  } finally {
+    if (interval) alarmsTimer = setTimeout(loadAlarms, interval);
+  }
+}
+
+function alarmState(alarm) {
+  const words = [alarm.missing ? "never sent" : "open"];
+  if (alarm.acked_by) words.push(`acknowledged by ${alarm.acked_by}`);
+  if (alarm.snoozed_until) words.push(`snoozed until ${new Date(alarm.snoozed_until).toLocaleString()}`);
+  if (alarm.in_maintenance) words.push("in maintenance");
+  return words.join(", ");
+}
+
+function showAlarms(result) {
+  $("no-alarms").hidden = result.alarms.length > 0;
+  $("alarm-table").hidden = result.alarms.length === 0;
+  set($("alarms-note"), result.more ? `the newest ${short(result.alarms.length)}` : result.alarms.length ? many(result.alarms.length, "open alarm") : "");
+  keyed($("alarm-table").tBodies[0], result.alarms, (alarm) => alarm.id, (alarm) => {
+    const row = h("tr"), last = h("td"), acts = h("div", "acts auth");
+    const change = async (word, body, done) => { if (await act(`/api/alarms/${encodeURIComponent(alarm.id)}/${word}`, body, done)) await loadAlarms(); };
+    const name = `${alarm.rule} of ${alarm.device} ${alarm.metric}`;
+    row.ack = button("Acknowledge", "small", async () => {
+      await change("ack", {}, `${name} is acknowledged`);
+      // A button that is disabled loses the focus.
+      if (row.ack.disabled) row.snooze.focus();
+    });
+    row.snooze = button("Snooze", "small", async () => {
+      if (row.isSnoozed) return change("unsnooze", {}, `${name} is snoozed no more`);
+      set($("snooze-title"), `Snooze ${name}`);
+      if (await closed($("snooze"))) await change("snooze", { for: $("snooze-time").value }, `${name} is snoozed`);
+    });
+    row.nameOf = name;
+    label(row.ack, `Acknowledge ${name}`);
+    acts.hidden = !csrf;
+    acts.append(row.ack, row.snooze);
+    last.append(acts);
+    row.append(h("td"), h("td", "id", alarm.device), h("td", "", alarm.metric), h("td", "", alarm.rule), h("td", "n"), h("td"), h("td"), last);
+    row.children[0].append(h("span"));
+    ["severity", "device", "metric", "rule", "value", "since", "state"].forEach((title, n) => { row.children[n].dataset.name = title; });
+    row.children[3].title = visible(alarm.says ?? "");
+    return row;
+  }, (row, alarm) => {
+    const pill = row.children[0].firstChild;
+    pill.className = "pill " + alarm.severity;
+    set(pill, alarm.severity);
+    set(row.children[4], alarm.value === null ? "–" : `${alarm.value}${alarm.unit ? " " + alarm.unit : ""}`);
+    set(row.children[5], `${new Date(alarm.since).toLocaleString()} (${span(Math.max(0, result.at - Date.parse(alarm.since)) / 1000)})`);
+    set(row.children[6], alarmState(alarm));
+    row.isSnoozed = Boolean(alarm.snoozed_until);
+    row.ack.disabled = Boolean(alarm.acked_by);
+    set(row.snooze, row.isSnoozed ? "End snooze" : "Snooze");
+    label(row.snooze, `${row.isSnoozed ? "End the snooze of" : "Snooze"} ${row.nameOf}`);
+  });
+}
 
 // --- page ----------------------------------------------------------------------------------------------
 
@@ -479,9 +564,20 @@ $("group-form").addEventListener("submit", async (event) => {
 });
 addEventListener("keydown", (event) => {
   if (event.target.matches("input, textarea") || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const section = { l: "lanes", k: "kinds", w: "workers", d: "dead" }[event.key];
+  const section = { l: "lanes", k: "kinds", w: "workers", a: "alarms", d: "dead" }[event.key];
   if (event.key === "/") { event.preventDefault(); $("filter").focus(); }
   else if (section) { $(section).scrollIntoView(); $(section).querySelector("button:not([hidden]), input")?.focus({ preventScroll: true }); }
 });
 
-session().catch(() => {}).then(connect);
+// A dashboard that requires a login shows nothing before it.
+async function start() {
+  await session().catch(() => {});
+  while (known.required && !known.name) {
+    live("off", "not logged in");
+    if (!(await login(true))) return;
+  }
+  connect();
+  loadAlarms();
+}
+
+start();

@@ -102,7 +102,7 @@ mod tests {
         let page = page(&report(0)).unwrap();
         for shown in [
             "requeued by stopping workers<td class=n>3\n",
-            "executions per id<td class=n>30 1×\n",
+            "executions per task<td class=n>30 1×\n",
             "<title>second 1: 25 begun</title>",
             "points='250.0,140.0 750.0,60.0 '",
             "y='233'>K</text>",

@@ -21,7 +21,9 @@ app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- /* Called with (list root program). */ -}}
 {{- define "garenne.image" -}}
 {{- $root := index . 0 -}}
-{{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}garenne-{{ index . 1 }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}
+{{- $digest := get $root.Values.image.digests (index . 1) -}}
+{{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}garenne-{{ index . 1 }}
+{{- if $digest }}@{{ $digest }}{{ else }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end -}}
 
 {{- /* The restricted Pod Security Standard, with further restrictions. */ -}}
@@ -61,16 +63,26 @@ readinessProbe:
   failureThreshold: 2
 {{- end -}}
 
-{{- /* Environment of every program. */ -}}
+{{- /* Called with (list root component): not empty if the component's pods have the admin token. */ -}}
+{{- define "garenne.hasAdminToken" -}}
+{{- with (index . 0).Values.secrets.adminToken -}}
+{{- if and .name (has (index $ 1) .components) }}true{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Called with (list root component): the environment of every program. */ -}}
 {{- define "garenne.env" -}}
+{{- $component := index . 1 -}}
+{{- $admin := include "garenne.hasAdminToken" . -}}
+{{- with index . 0 -}}
 - {name: GARENNE_PREFIX, value: {{ .Values.prefix | quote }}}
 - {name: GARENNE_LOG_FORMAT, value: {{ .Values.logFormat }}}
-- {name: GARENNE_ADMIN, value: "0.0.0.0:9464"}
+- {name: GARENNE_ADMIN, value: "{{ .Values.listenAddress }}:9464"}
 - {name: GARENNE_AMQP_URL_FILE, value: /run/secrets/garenne/amqp-url}
 {{- if .Values.settings }}
 - {name: GARENNE_CONFIG, value: /etc/garenne/settings.toml}
 {{- end }}
-{{- if .Values.secrets.adminToken.name }}
+{{- if $admin }}
 - {name: GARENNE_ADMIN_TOKEN_FILE, value: /run/secrets/garenne/admin-token}
 {{- end }}
 {{- with .Values.traces }}
@@ -88,6 +100,16 @@ readinessProbe:
 {{- end }}
 {{- end }}
 {{- end }}
+{{- $hosts := .Values.allowedHosts }}
+{{- if eq $component "console" }}
+{{- $service := printf "%s-console" (include "garenne.name" .) }}
+{{- $inside := printf "%s.%s.svc" $service .Release.Namespace }}
+{{- $hosts = concat (list $service (printf "%s.%s" $service .Release.Namespace) $inside (printf "%s.%s" $inside .Values.clusterDomain)) $hosts }}
+{{- end }}
+{{- if and $hosts (ne $component "topology") }}
+- {name: GARENNE_ALLOWED_HOSTS, value: {{ join "," $hosts | quote }}}
+{{- end }}
+{{- end -}}
 {{- end -}}
 
 {{- define "garenne.mounts" -}}
@@ -100,7 +122,7 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{- /* Called with (list root secret (dict file key…)): the user's Secret and the admin token as files in one folder. */ -}}
+{{- /* Called with (list root secret (dict file key…) component): the user's Secret and the admin token as files in one folder. */ -}}
 {{- define "garenne.volumes" -}}
 {{- $root := index . 0 -}}
 - name: secrets
@@ -114,8 +136,8 @@ readinessProbe:
             {{- range $file, $key := index . 2 }}
             - {key: {{ $key }}, path: {{ $file }}}
             {{- end }}
+      {{- if include "garenne.hasAdminToken" (list $root (index . 3)) }}
       {{- with $root.Values.secrets.adminToken }}
-      {{- if .name }}
       - secret:
           name: {{ .name }}
           items:
@@ -180,6 +202,12 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- if and (eq $scaling.type "keda-console") $root.Values.networkPolicy.enabled (not $root.Values.networkPolicy.consoleFrom) -}}
 {{- fail (printf "networkPolicy.consoleFrom: empty, but workers.%s.autoscaling.type keda-console needs KEDA's namespace in it" $name) -}}
 {{- end -}}
+{{- if and (eq $scaling.type "keda-console") $root.Values.console.tls.secretName -}}
+{{- fail (printf "workers.%s.autoscaling.type: keda-console cannot be combined with console.tls.secretName: KEDA asks over plain HTTP" $name) -}}
+{{- end -}}
+{{- if and (eq $scaling.type "keda-console") (not (int $scaling.minReplicas)) $root.Values.console.requireLogin -}}
+{{- fail (printf "workers.%s.autoscaling.minReplicas: 0 with keda-console cannot be combined with console.requireLogin: KEDA reads the quarantine from a page that needs a login then" $name) -}}
+{{- end -}}
 {{- $most := int (last (splitList ".." $set.concurrency)) -}}
 {{- if lt $most (int (first (splitList ".." $set.concurrency))) -}}
 {{- fail (printf "workers.%s.concurrency: %s: the second number is under the first" $name $set.concurrency) -}}
@@ -188,6 +216,20 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- fail (printf "workers.%s.concurrency: %s: %d is over prefetch %d" $name $set.concurrency $most (int $set.prefetch)) -}}
 {{- end -}}
 {{- toYaml $set -}}
+{{- end -}}
+
+{{- /* Called with (list root deployment set): the number of replicas. With autoscaling the chart has no number of its own.
+      But a manifest without the field would reset the Deployment to 1 when the one before had it, so an upgrade repeats
+      the number that the Deployment has. `helm template` cannot look it up. */ -}}
+{{- define "garenne.replicas" -}}
+{{- $set := index . 2 -}}
+{{- if eq $set.autoscaling.type "none" -}}
+replicas: {{ $set.replicas }}
+{{- else -}}
+{{- with lookup "apps/v1" "Deployment" (index . 0).Release.Namespace (index . 1) -}}
+replicas: {{ max (int .spec.replicas) (int $set.autoscaling.minReplicas) }}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* A worker's termination grace period, by the worker's own sum (worker/engine/src/budget.rs): timeout + hard grace + 3 s to

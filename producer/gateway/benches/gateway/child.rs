@@ -16,7 +16,8 @@ use garenne_common::{
     telemetry::{Metrics, Traces, metrics::Role},
 };
 use garenne_gateway::{
-    Access, BrokerSettings, GatewayContext, Ingest, Instruments, Limits, MemoryBudget, Routes,
+    Access, BrokerSettings, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, MemoryBudget,
+    Routes,
     task_publisher::{
         BrokerPublisher, TaskPublisher,
         group_commit::{GroupCommit, GroupCommitConfig, GroupPublisher},
@@ -37,6 +38,8 @@ use crate::servers;
 pub(crate) enum Backend {
     /// Confirms at once: measures the server and the parsing.
     Memory,
+    /// As `Memory`, with a sender that may send some devices only.
+    Scoped,
     /// A quorum queue of a broker.
     Broker { url: String, mode: PublishMode },
     /// Group commit in front of a simulated broker that stores [`CAPACITY`] readings per second.
@@ -92,6 +95,7 @@ impl Child {
     pub(crate) fn start(server: &str, backend: &Backend) -> Self {
         let words = match backend {
             Backend::Memory => server.to_owned(),
+            Backend::Scoped => format!("{server} scoped"),
             Backend::Throttled => format!("{server} throttled"),
             Backend::Broker { url, mode: PublishMode::Bare } => format!("{server} bare {url}"),
             Backend::Broker { url, mode: PublishMode::Direct } => format!("{server} direct {url}"),
@@ -135,7 +139,7 @@ pub(crate) fn serve(words: &str) -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async move {
         let publisher: Arc<dyn TaskPublisher> = match mode.as_str() {
-            "" => Arc::new(Nowhere),
+            "" | "scoped" => Arc::new(Nowhere),
             "throttled" => group_commit(Arc::new(Throttled::default())),
             "bare" => return bare(&url).await,
             mode => broker_publisher(&url, mode == "gathered").await,
@@ -151,10 +155,11 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         let routes = Routes::new(["reading.#".to_owned()]);
         let ingest = Ingest::new(publisher, routes, &limits, Duration::ZERO);
         let server = servers::start(&server, &limits, &instruments);
-        let access = Access::default();
+        let access = if mode == "scoped" { scoped() } else { Access::default() };
         let context = Arc::new(GatewayContext {
             ingest,
             access,
+            network: GatewaySettings::default().network(),
             tls: None,
             limits,
             budget,
@@ -166,6 +171,17 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         garenne_gateway::serve(listener, context, server, CancellationToken::new()).await;
     });
     ExitCode::SUCCESS
+}
+
+/// Lets every sender send readings of ten groups of devices. The last pattern is that of the loads.
+fn scoped() -> Access {
+    let patterns: Vec<_> = (0..9).map(|n| format!("\"greenhouse-{n}0*\"")).collect();
+    let senders = format!("[anonymous]\ndevices = [{}, \"greenhouse-*\"]\n", patterns.join(", "));
+    let file = std::env::temp_dir().join(format!("garenne-bench-senders-{}.toml", std::process::id()));
+    std::fs::write(&file, senders).expect("a temporary file");
+    let access = Access::new(Some(&file), false, Limits::default().max_records).expect("valid senders");
+    std::fs::remove_file(&file).expect("the file was written");
+    access
 }
 
 fn group_commit(publisher: Arc<dyn GroupPublisher>) -> Arc<GroupCommit> {

@@ -1,89 +1,90 @@
-//! An authenticated sender and its rate limit.
+//! An authenticated sender: what it may send, and the ids of its tasks.
 
 use std::sync::Arc;
 
-use governor::{
-    DefaultDirectRateLimiter, Quota, RateLimiter,
-    clock::{Clock, DefaultClock},
-};
+use garenne_protocol::task::TaskId;
+use time::OffsetDateTime;
 
+use super::{grant::Grant, rate::RateLimit};
 use crate::refusal::Refusal;
 
-/// The SHA-256 of a token. Neither the token file nor this process keeps the token itself.
+/// The SHA-256 of a token. Neither the senders file nor this process keeps the token itself.
 pub(super) type Hash = [u8; 32];
 
-/// A sender that may send.
-#[derive(Clone)]
+/// How a sender is known. Names of different kinds of credentials are different senders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub(super) enum Credential {
+    Token,
+    Certificate,
+    /// None, on a gateway that knows other senders by their credentials.
+    Anonymous,
+    /// None, on a gateway without authentication.
+    Open,
+}
+
+/// An authenticated sender.
 pub(crate) struct Caller {
     /// Its name in the answer to `auth`.
     pub(crate) name: Arc<str>,
-    /// The only device whose readings it may send.
-    pub(super) device: Option<Arc<str>>,
-    pub(super) limit: Option<Arc<RateLimit>>,
+    /// The time from which it may send nothing.
+    pub(crate) expires: Option<OffsetDateTime>,
+    pub(super) credential: Credential,
+    /// What it may send: what all of these allow. A sender with a token and a certificate has two.
+    pub(super) grants: Vec<Arc<Grant>>,
+    /// The device that its certificate names.
+    pub(super) own_device: Option<Arc<str>>,
+    pub(super) limits: Vec<Arc<RateLimit>>,
     /// The hash of its token.
     pub(super) token: Option<Hash>,
-}
-
-/// A limit on records per second.
-pub(super) struct RateLimit {
-    per_second: u32,
-    burst: u32,
-    limiter: DefaultDirectRateLimiter,
-}
-
-impl RateLimit {
-    /// `per_second` records on average. The burst is at least `max_request_records`, so that the largest allowed
-    /// request is accepted. `None` if one of them is 0.
-    pub(super) fn new(per_second: u32, max_request_records: u32) -> Option<Self> {
-        let burst = per_second.max(max_request_records);
-        let quota = Quota::per_second(per_second.try_into().ok()?).allow_burst(burst.try_into().ok()?);
-        Some(Self { per_second, burst, limiter: RateLimiter::direct(quota) })
-    }
-
-    fn take(&self, records: usize) -> Result<(), Refusal> {
-        let records = u32::try_from(records).unwrap_or(u32::MAX).min(self.burst);
-        let Ok(records) = records.try_into() else { return Ok(()) };
-        let checked = self.limiter.check_n(records).expect("not more than the burst");
-        checked.map_err(|not_until| {
-            let wait = not_until.wait_time_from(DefaultClock::default().now());
-            Refusal::rate_limited(self.per_second, wait)
-        })
-    }
+    /// The generation of the senders file that it was found in.
+    pub(super) generation: u64,
 }
 
 impl Caller {
-    /// A sender with the certificate of `device`, or any sender on a gateway that requires no authentication.
-    pub(super) fn without_token(device: Option<Arc<str>>) -> Self {
-        let name = device.clone().unwrap_or_else(|| "anonymous".into());
-        Self { name, device, limit: None, token: None }
-    }
-
-    /// Checks that it may send records of these devices now.
+    /// Checks that it may send records of this kind and these devices now.
     ///
     /// # Errors
-    /// A record of another device than the certificate's, or too many records for its rate limit.
+    /// It may not send the kind or one of the devices, or its rate limit is used up.
     pub(crate) fn admit<'a>(
         &self,
-        mut devices: impl ExactSizeIterator<Item = &'a str>,
+        kind: &str,
+        devices: impl ExactSizeIterator<Item = &'a str>,
     ) -> Result<(), Refusal> {
-        let records = devices.len();
-        if let Some(own) = &self.device
-            && let Some((record, device)) = devices.by_ref().enumerate().find(|(_, device)| *device != &**own)
-        {
-            return Err(Refusal::foreign_device(record, device, own));
+        if !self.grants.iter().all(|grant| grant.allows_kind(kind)) {
+            return Err(Refusal::foreign_kind(kind, &self.name));
         }
-        self.limit.as_ref().map_or(Ok(()), |limit| limit.take(records))
+        // A task that names no device counts as well.
+        let records = devices.len().max(1);
+        if self.has_limited_devices() {
+            for (record, device) in devices.enumerate() {
+                if !self.allows_device(device) {
+                    return Err(Refusal::foreign_device(record, device, &self.name));
+                }
+            }
+        }
+        self.limits.iter().try_for_each(|limit| limit.take(records))
     }
 
-    /// Checks that it may send a task of this kind now. A device with a certificate may not: the devices in a task's
-    /// payload are not checked.
-    ///
-    /// # Errors
-    /// It has a certificate, or its rate limit is used up.
-    pub(crate) fn admit_task(&self, kind: &str) -> Result<(), Refusal> {
-        if let Some(subject) = &self.device {
-            return Err(Refusal::device_task(kind, subject));
+    /// Whether there are devices that it may not send records of.
+    pub(crate) fn has_limited_devices(&self) -> bool {
+        !self.grants.iter().all(|grant| grant.allows_every_device())
+    }
+
+    fn allows_device(&self, device: &str) -> bool {
+        self.grants.iter().all(|grant| grant.allows_device(device, self.own_device.as_deref()))
+    }
+
+    /// The task id for an id that it chose: ids of different senders are different, so that no sender can take the id
+    /// of another one's task. Without authentication all senders are one, and the id stays as it is.
+    pub(crate) fn own_id(&self, id: TaskId) -> TaskId {
+        if self.credential == Credential::Open {
+            return id;
         }
-        self.limit.as_ref().map_or(Ok(()), |limit| limit.take(1))
+        let credential: &str = self.credential.into();
+        let namespace = TaskId::parse("garenne-sender").expect("a constant");
+        // The id of the sender has a fixed length, so that no other pair of sender and id gives the same text.
+        let sender = TaskId::derived(&namespace, &format!("{credential}/{}", self.name));
+        TaskId::derived(&sender, id.as_str())
     }
 }

@@ -1,21 +1,23 @@
 //! The other end of a connection.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use garenne_protocol::task::TraceContext;
+use crate::{certificate::ClientCertificate, source_limit::source};
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
+    /// The address of the sender. Behind a trusted proxy it is the one that the proxy names.
     pub(crate) address: SocketAddr,
-    /// The subject of its certificate.
-    pub(crate) device: Option<Arc<str>>,
+    /// Whether the address is that of a header `X-Forwarded-For`.
+    is_forwarded: bool,
+    certificate: Option<Arc<ClientCertificate>>,
     flags: Arc<Flags>,
 }
 
@@ -28,12 +30,37 @@ struct Flags {
 
 impl Peer {
     pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { address, device: None, flags: Arc::default() }
+        Self { address, is_forwarded: false, certificate: None, flags: Arc::default() }
     }
 
-    /// The same connection with the subject of its certificate.
-    pub(crate) fn with_device(&self, device: Option<Arc<str>>) -> Self {
-        Self { device, ..self.clone() }
+    /// The same connection with the client's certificate.
+    pub(crate) fn with_certificate(&self, certificate: Option<Arc<ClientCertificate>>) -> Self {
+        Self { certificate, ..self.clone() }
+    }
+
+    /// The same connection with another address of the sender. A proxy does not tell its port.
+    pub(crate) fn forwarded_for(&self, address: IpAddr) -> Self {
+        Self { address: SocketAddr::new(address, 0), is_forwarded: true, ..self.clone() }
+    }
+
+    /// Whether the address is one of many senders on this connection.
+    pub(crate) fn is_forwarded(&self) -> bool {
+        self.is_forwarded
+    }
+
+    /// The address or network by which senders are limited.
+    pub(super) fn source(&self) -> IpAddr {
+        source(self.address.ip())
+    }
+
+    /// The device that the certificate names.
+    pub(crate) fn device(&self) -> Option<&Arc<str>> {
+        self.certificate.as_ref().map(|certificate| certificate.device())
+    }
+
+    /// All names of the certificate.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.certificate.iter().flat_map(|certificate| certificate.names())
     }
 
     /// Whether a request of this connection was authenticated, or no authentication is required.
@@ -52,13 +79,5 @@ impl Peer {
 
     pub(crate) fn set_refused(&self) {
         self.flags.refused.store(true, Ordering::Relaxed);
-    }
-
-    /// Writes a refusal to the audit log: the peer, the protocol and the refusal's code. Never the data, which may
-    /// contain a secret.
-    pub(crate) fn audit(&self, protocol: &str, code: &str, trace: Option<&TraceContext>) {
-        let trace_id = trace.map(TraceContext::trace_id);
-        let (peer, device) = (self.address, self.device.as_deref().unwrap_or("-"));
-        tracing::info!(target: "garenne_gateway::audit", %peer, device, protocol, code, trace_id, "refused");
     }
 }

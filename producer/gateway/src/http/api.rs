@@ -40,9 +40,10 @@ pub(super) async fn task(
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
     let mut request = Authenticated::new(&gateway, request, None)?;
-    let task = request.task(gateway.ingest.routes.kind(&kind)?)?;
+    let idempotency_key = request.idempotency_key()?;
+    let task = request.task(gateway.ingest.routes.kind(&kind)?, idempotency_key.as_ref())?;
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    gateway.ingest.ingest_task(task, body, &request.caller).await.map(accepted)
+    gateway.ingest.ingest_task(task, body, request.into_sender(idempotency_key)).await.map(accepted)
 }
 
 /// The body of a 202.

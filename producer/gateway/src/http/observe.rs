@@ -1,17 +1,23 @@
-//! Metrics, audit log and spans of requests.
+//! What happens to every request: the sender's address behind a proxy, the check of its origin, metrics, audit log and
+//! the end of its span.
 
 use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::{MatchedPath, Request, State},
-    http::{HeaderMap, Method, Response},
+    extract::{Request, State},
+    http::Response,
     middleware::Next,
+    response::IntoResponse,
 };
-use garenne_common::telemetry::traces::{Begun, Span, SpanKind};
-use garenne_protocol::task::TraceContext;
 
-use crate::{auth::Peer, context::GatewayContext, refusal::RefusalCode};
+use super::request_trace::RequestTrace;
+use crate::{
+    auth::Peer,
+    context::GatewayContext,
+    refusal::{Refusal, RefusalCode},
+    source_limit::SourcePermit,
+};
 
 /// The number of records that a response confirms.
 #[derive(Clone, Copy)]
@@ -27,29 +33,26 @@ pub(super) async fn observe(
         "/api/v2/write" | "/write" | "/query" | "/ping" | "/health" => "influx",
         _ => "http",
     };
-    let peer = request.extensions().get::<Peer>().cloned();
-    let sent = sent_trace(request.headers());
-    let Begun { context, mut span } = match request.method() {
-        &Method::POST => {
-            gateway.traces.begin(sent.as_ref(), SpanKind::Server, |span| describe(span, &request))
-        }
-        _ => Begun { context: sent, span: None },
+    let peer = peer_of(&gateway, &mut request);
+    let trace = RequestTrace::default();
+    request.extensions_mut().insert(trace.clone());
+    let response = match admit(&gateway, &request) {
+        // The permit is held until the response.
+        Ok(_source) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
     };
-    if let Some(context) = &context {
-        request.extensions_mut().insert(context.clone());
-    }
-    let response = next.run(request).await;
     let records = response.extensions().get::<ConfirmedRecords>().map_or(0, |confirmed| confirmed.0);
     gateway.instruments.answered(protocol, response.status().as_str(), records);
-    if let (Some(RefusalCode(code)), Some(peer)) = (response.extensions().get(), peer) {
+    let refused = response.extensions().get::<RefusalCode>().map(|code| code.0);
+    if let (Some(code), Some(peer)) = (refused, peer) {
         // The body may be unread: the connection lingers at its end, so that the sender gets the response.
         peer.set_refused();
-        peer.audit(protocol, code, context.as_ref());
-        if let Some(span) = &mut span {
-            span.set("error.type", *code);
-        }
+        gateway.instruments.audit.refused(&peer, protocol, code, trace.context().as_ref());
     }
-    if let Some(mut span) = span {
+    if let Some(mut span) = trace.take_span() {
+        if let Some(code) = refused {
+            span.set("error.type", code);
+        }
         let status = response.status();
         span.set("http.response.status_code", i64::from(status.as_u16()));
         span.set("garenne.records", i64::try_from(records).unwrap_or(i64::MAX));
@@ -60,20 +63,29 @@ pub(super) async fn observe(
     response
 }
 
-/// The sender's trace context.
-fn sent_trace(headers: &HeaderMap) -> Option<TraceContext> {
-    let text = |name: &str| headers.get(name)?.to_str().ok();
-    TraceContext::parse(text("traceparent")?, text("tracestate"))
+/// The sender: the other end of the connection, or the address that a trusted proxy names.
+fn peer_of(gateway: &GatewayContext, request: &mut Request) -> Option<Peer> {
+    let peer: &Peer = request.extensions().get()?;
+    let Some(sender) = gateway.network.forwarded_for(peer.address.ip(), request.headers()) else {
+        return Some(peer.clone());
+    };
+    let peer = peer.forwarded_for(sender);
+    request.extensions_mut().insert(peer.clone());
+    Some(peer)
 }
 
-/// Sets the attributes of a request's span.
-fn describe(span: &mut Span, request: &Request) {
-    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-    span.name(format!("{} {route}", request.method()).trim_end().to_owned());
-    span.set("http.request.method", request.method().to_string());
-    span.set("http.route", route.to_owned());
-    span.set("url.path", request.uri().path().to_owned());
-    if let Some(peer) = request.extensions().get::<Peer>() {
-        span.set("client.address", peer.address.ip().to_string());
-    }
+/// Checks where a request comes from. Returns a permit to hold while it is served.
+///
+/// # Errors
+/// It comes from a page of another origin, or its sender behind a proxy has too many requests.
+fn admit(gateway: &GatewayContext, request: &Request) -> Result<Option<SourcePermit>, Refusal> {
+    gateway.network.check_origin(request.headers())?;
+    // Connections without a proxy are counted when they are accepted.
+    let forwarded = request.extensions().get::<Peer>().filter(|peer| peer.is_forwarded());
+    let Some(peer) = forwarded else { return Ok(None) };
+    let limits = &gateway.limits;
+    let permit = gateway.network.sources.admit(peer.address.ip());
+    permit
+        .map(Some)
+        .ok_or_else(|| Refusal::too_many_of_a_source(limits.max_connections_per_source, limits.retry_after))
 }

@@ -1,6 +1,6 @@
 //! An authenticated request, its headers and its body.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -13,6 +13,7 @@ use garenne_protocol::task::{ContentType, Envelope, Kind, NewTask, TaskId, Trace
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
+use super::request_trace::RequestTrace;
 use crate::{
     auth::{Caller, Peer},
     context::GatewayContext,
@@ -24,7 +25,7 @@ use crate::{
 
 /// An authenticated request. Its body is not read yet.
 pub(super) struct Authenticated {
-    pub(super) caller: Caller,
+    pub(super) caller: Arc<Caller>,
     pub(super) head: request::Parts,
     body: Body,
 }
@@ -54,18 +55,22 @@ impl Authenticated {
             _ => password,
         };
         let caller = gateway.access.caller(peer, token)?;
+        if let Some(trace) = head.extensions.get::<RequestTrace>() {
+            trace.start(&gateway.traces, &head);
+        }
         Ok(Self { caller, head, body })
     }
 
     /// The trace context that the request's tasks continue.
     pub(super) fn trace(&self) -> Option<TraceContext> {
-        self.head.extensions.get().cloned()
+        self.head.extensions.get::<RequestTrace>()?.context()
     }
 
-    /// The id that the sender gave the request.
+    /// The id that the sender gave the request, as an id of its own.
     pub(super) fn idempotency_key(&self) -> Result<Option<TaskId>, Refusal> {
         let key = text(&self.head.headers, "idempotency-key")?;
-        Ok(key.map(TaskId::parse).transpose()?)
+        let key = key.map(TaskId::parse).transpose()?;
+        Ok(key.map(|key| self.caller.own_id(key)))
     }
 
     /// The sender of the request's readings.
@@ -73,8 +78,9 @@ impl Authenticated {
         Sender { idempotency_key, trace: self.trace(), caller: self.caller }
     }
 
-    /// A task of this kind with the properties of the headers and without a body.
-    pub(super) fn task(&self, kind: Kind) -> Result<NewTask, Refusal> {
+    /// A task of this kind with the properties of the headers and without a body. Its id is the idempotency key, if
+    /// there is one.
+    pub(super) fn task(&self, kind: Kind, idempotency_key: Option<&TaskId>) -> Result<NewTask, Refusal> {
         let headers = &self.head.headers;
         let content_type = match text(headers, "content-type")? {
             None => ContentType::Json,
@@ -88,7 +94,7 @@ impl Authenticated {
         };
         let task = NewTask::new(kind, content_type, Vec::new());
         Ok(NewTask {
-            id: self.idempotency_key()?.unwrap_or(task.id),
+            id: idempotency_key.cloned().unwrap_or(task.id),
             group: name(headers, "garenne-group")?,
             key: name(headers, "garenne-key")?,
             delay: milliseconds(headers, "garenne-delay-ms")?,

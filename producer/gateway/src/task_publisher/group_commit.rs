@@ -95,7 +95,7 @@ pub trait GroupPublisher: Send + Sync + 'static {
 /// A request is small if at least this many of its size fit into one message.
 const SMALL_SHARE: usize = 16;
 
-/// Publishes the tasks of one kind in groups. Tasks that wait for a place in a message are refused after
+/// Publishes the tasks of one kind in groups. Tasks that wait for room in a message are refused after
 /// [`PUBLISH_SLOT_TIMEOUT`]; their memory is bounded by the caller, such as by the gateway's memory budget.
 pub struct GroupCommit {
     small: mpsc::UnboundedSender<CommitRequest>,
@@ -114,9 +114,9 @@ struct CommitRequest {
     created_at: Instant,
 }
 
-/// The outcome of tasks that got no place in a message in time. None of them was published.
-fn no_place() -> PublishError {
-    PublishError::Busy { what: "place in a message", waited: PUBLISH_SLOT_TIMEOUT }
+/// The outcome of tasks that found no room in a message in time. None of them was published.
+fn no_room() -> PublishError {
+    PublishError::Busy { what: "room in a message", waited: PUBLISH_SLOT_TIMEOUT }
 }
 
 /// Submits a small request or a part of a large one.

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    security::{entry, with_tokens_and},
+    security::{ANY, entry, with_senders_and},
     *,
 };
 use crate::{auth::Peer, tcp};
@@ -25,7 +25,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 async fn with_tokens(limits: Limits) -> (Running, tempfile::TempDir) {
-    with_tokens_and(&entry("roof", "s3cret", ""), limits).await
+    with_senders_and(&entry("roof", "s3cret", ANY), limits).await
 }
 
 impl Running {

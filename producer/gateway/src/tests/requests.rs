@@ -73,7 +73,10 @@ async fn a_kind_that_no_lane_takes_is_refused_and_not_published() {
     let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let (status, problem) = gateway.post("/v1/tasks/spectrum.analyze", "application/json", "{}").await;
     assert_eq!(status, 422);
-    assert_eq!(problem["detail"], "no lane takes kind \"spectrum.analyze\"; bindings are reading.#, bench.#");
+    assert_eq!(
+        problem["detail"],
+        "no lane takes kind \"spectrum.analyze\"; bindings are reading.#, bench.#, alert.#, window.#"
+    );
     assert_eq!(gateway.post("/v1/tasks/a%20b", "application/json", "{}").await.0, 422);
     assert_eq!(gateway.post("/v1/tasks/bench.noop", "application/json", "{").await.0, 400);
     assert!(gateway.publisher.tasks().is_empty());

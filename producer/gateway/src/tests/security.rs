@@ -10,15 +10,18 @@ use sha2::{Digest, Sha256};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
-use crate::tls::{self, Tls, TlsFiles};
+use crate::{
+    TlsVersion,
+    tls::{self, Tls},
+};
 
-async fn with_tokens(text: &str) -> (Running, tempfile::TempDir) {
-    with_tokens_and(text, Limits::default()).await
+pub(super) async fn with_senders(text: &str) -> (Running, tempfile::TempDir) {
+    with_senders_and(text, Limits::default()).await
 }
 
-pub(super) async fn with_tokens_and(text: &str, limits: Limits) -> (Running, tempfile::TempDir) {
+pub(super) async fn with_senders_and(text: &str, limits: Limits) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tokens");
+    let path = folder.path().join("senders.toml");
     std::fs::write(&path, text).unwrap();
     let access = Access::new(Some(&path), false, 100).unwrap();
     let security = (access, None);
@@ -26,10 +29,14 @@ pub(super) async fn with_tokens_and(text: &str, limits: Limits) -> (Running, tem
     (gateway, folder)
 }
 
+/// The entry of a token in a senders file.
 pub(super) fn entry(name: &str, token: &str, rest: &str) -> String {
     let hash = hex::encode(Sha256::digest(token));
-    format!("{name} {hash} {rest}\n")
+    format!("[[sender]]\nname = {name:?}\ntoken_sha256 = \"{hash}\"\n{rest}\n")
 }
+
+/// May send readings of every device.
+pub(super) const ANY: &str = "devices = [\"*\"]";
 
 async fn post_as(gateway: &Running, authorization: Option<&str>) -> reqwest::Response {
     let url = format!("http://{}/v1/readings", gateway.address);
@@ -42,7 +49,7 @@ async fn post_as(gateway: &Running, authorization: Option<&str>) -> reqwest::Res
 
 #[tokio::test]
 async fn http_requires_a_token() {
-    let (gateway, _folder) = with_tokens(&entry("roof", "s3cret", "")).await;
+    let (gateway, _folder) = with_senders(&entry("roof", "s3cret", ANY)).await;
     let refused = post_as(&gateway, None).await;
     assert_eq!(
         (refused.status().as_u16(), &refused.headers()["www-authenticate"]),
@@ -59,7 +66,7 @@ async fn http_requires_a_token() {
 
 #[tokio::test]
 async fn the_line_protocol_requires_auth_as_the_first_line() {
-    let (gateway, _folder) = with_tokens(&entry("roof", "s3cret", "")).await;
+    let (gateway, _folder) = with_senders(&entry("roof", "s3cret", ANY)).await;
     let mut lines = gateway.lines().await;
     lines.write_all(format!("{READING}\n{READING}\n").as_bytes()).await.unwrap();
     assert_eq!(
@@ -76,7 +83,7 @@ async fn the_line_protocol_requires_auth_as_the_first_line() {
 
 #[tokio::test]
 async fn a_token_has_a_rate_limit() {
-    let (gateway, _folder) = with_tokens(&entry("roof", "s3cret", "1")).await;
+    let (gateway, _folder) = with_senders(&entry("roof", "s3cret", "devices = [\"*\"]\nrate = 1")).await;
     let many = format!("[{}]", vec![READING; 100].join(","));
     let mut lines = gateway.lines().await;
     lines.write_all(format!("auth s3cret\n{many}\n{READING}\n").as_bytes()).await.unwrap();
@@ -109,8 +116,13 @@ impl Authority {
     }
 
     fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
+        self.sign_until(name, time::OffsetDateTime::now_utc() + Duration::from_secs(3600))
+    }
+
+    fn sign_until(&self, name: &str, not_after: time::OffsetDateTime) -> (PathBuf, PathBuf) {
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
+        params.not_after = not_after;
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let paths = (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")));
@@ -120,30 +132,43 @@ impl Authority {
     }
 
     fn tls(&self, client_ca: bool) -> Tls {
+        self.tls_from(client_ca, TlsVersion::default())
+    }
+
+    fn tls_from(&self, client_ca: bool, min_version: TlsVersion) -> Tls {
         let (certificate, key) = self.sign("localhost");
         let client_ca = client_ca.then(|| self.path("ca.pem"));
-        tls::load(TlsFiles { certificate, key, client_ca }).unwrap()
+        tls::load(certificate, key, client_ca, min_version).unwrap()
     }
 
     async fn connect(&self, gateway: &Running, device: Option<&str>) -> TlsStream<TcpStream> {
+        let identity = device.map(|device| self.sign(device));
+        self.connect_as(gateway, identity, rustls::ALL_VERSIONS).await.unwrap()
+    }
+
+    async fn connect_as(
+        &self,
+        gateway: &Running,
+        identity: Option<(PathBuf, PathBuf)>,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.path("ca.pem")).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots);
-        let config = match device {
+        let config = match identity {
             None => builder.with_no_client_auth(),
-            Some(device) => {
-                let (certificate, key) = self.sign(device);
+            Some((certificate, key)) => {
                 let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
                 builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
             }
         };
         let stream = TcpStream::connect(gateway.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 }
 
@@ -185,7 +210,7 @@ async fn a_device_may_send_its_own_readings_only_and_needs_a_certificate() {
     let stream = authority.connect(&gateway, Some("d2")).await;
     assert_eq!(
         exchange(stream, &format!("{READING}\n")).await,
-        "error foreign-device record 0: device: \"d1\" is not the certificate's device \"d2\""
+        "error foreign-device record 0: device: sender \"d2\" may not send \"d1\""
     );
     let plain = TcpStream::connect(gateway.address).await.unwrap();
     assert_eq!(
@@ -218,4 +243,107 @@ async fn a_renewed_certificate_is_used_without_a_restart_and_an_inconsistent_one
     std::fs::write(&certificate, renewed.pem() + "\n\n").unwrap();
     tls.refresh();
     assert_eq!(shown().await, renewed.der().to_vec());
+}
+
+/// A gateway that requires client certificates and has these senders.
+async fn with_certificates(authority: &Authority, senders: &str) -> Running {
+    let path = authority.path("senders.toml");
+    std::fs::write(&path, senders).unwrap();
+    let security = (Access::new(Some(&path), true, 100).unwrap(), Some(authority.tls(true)));
+    start_secured(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security).await
+}
+
+#[tokio::test]
+async fn a_certificate_has_the_scope_of_the_first_entry_that_matches_one_of_its_names() {
+    let authority = Authority::new();
+    let senders = "[[sender]]\nname = \"site\"\ncertificate = \"site-*\"\ndevices = [\"d*\"]\nkinds = [\"reading.*\", \"bench.noop\"]\n\
+                   [certificates]\nkinds = []\n";
+    let gateway = with_certificates(&authority, senders).await;
+    let sent = |device: &'static str| {
+        let gateway = &gateway;
+        let authority = &authority;
+        async move { exchange(authority.connect(gateway, Some(device)).await, &format!("{READING}\n")).await }
+    };
+    assert!(sent("site-1").await.starts_with("ok "), "a concentrator may send for its devices");
+    assert_eq!(sent("d1").await, "error foreign-kind kind: sender \"d1\" may not send \"reading.process\"");
+    let head = "POST /v1/tasks/bench.noop HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+    let stream = authority.connect(&gateway, Some("site-1")).await;
+    assert_eq!(exchange(stream, head).await, "HTTP/1.1 202 Accepted");
+    let stream = authority.connect(&gateway, Some("site-1")).await;
+    let other = READING.replace("\"d1\"", "\"pump\"");
+    assert!(exchange(stream, &format!("{other}\n")).await.starts_with("error foreign-device "));
+}
+
+#[tokio::test]
+async fn a_token_on_a_connection_with_a_certificate_must_be_allowed_by_both() {
+    let authority = Authority::new();
+    let gateway = with_certificates(&authority, &entry("roof", "s3cret", ANY)).await;
+    let answers = async |device: &str| {
+        let mut stream = BufReader::new(authority.connect(&gateway, Some(device)).await);
+        stream.write_all(format!("auth s3cret\n{READING}\n").as_bytes()).await.unwrap();
+        let mut answers = [String::new(), String::new()];
+        for answer in &mut answers {
+            stream.read_line(answer).await.unwrap();
+        }
+        answers[1].clone()
+    };
+    assert!(answers("d1").await.starts_with("ok "));
+    assert!(
+        answers("d2").await.starts_with("error foreign-device "),
+        "a stolen token with a certificate of its own"
+    );
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_its_certificate_does() {
+    let authority = Authority::new();
+    let gateway = secured(&authority, true).await;
+    // Certificates have whole seconds.
+    let identity = authority.sign_until("d1", time::OffsetDateTime::now_utc() + Duration::from_secs(2));
+    let stream = authority.connect_as(&gateway, Some(identity), rustls::ALL_VERSIONS).await.unwrap();
+    let mut stream = BufReader::new(stream);
+    stream.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_line(&mut answer).await.unwrap();
+    assert!(answer.starts_with("ok "), "{answer}");
+    let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_line(&mut answer)).await;
+    assert_eq!(ended.expect("long before the idle timeout").unwrap(), 0);
+    let counted = r#"garenne_gateway_refusals_total{protocol="tls",reason="certificate-expired"} 1"#;
+    assert!(gateway.metrics.encode().contains(counted));
+}
+
+#[tokio::test]
+async fn a_port_for_tls_only_refuses_other_connections_in_their_protocol() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.sign("localhost");
+    let settings = crate::GatewaySettings {
+        tls_only: true,
+        tls_cert: Some(certificate),
+        tls_key: Some(key),
+        ..Default::default()
+    };
+    let security = (Access::default(), Some(authority.tls(false)));
+    let gateway = start_with(settings, MemoryPublisher::new(), security, Traces::default()).await;
+    let plain = async |sent: &str| exchange(TcpStream::connect(gateway.address).await.unwrap(), sent).await;
+    assert_eq!(
+        plain(&format!("{READING}\n")).await,
+        "error tls-required this port accepts TLS only (tls_only)"
+    );
+    assert_eq!(plain("GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await, "HTTP/1.1 403 Forbidden");
+    let stream = authority.connect(&gateway, None).await;
+    assert!(exchange(stream, &format!("{READING}\n")).await.starts_with("ok "));
+    assert_eq!(gateway.publisher.tasks().len(), 1);
+}
+
+#[tokio::test]
+async fn versions_below_the_minimum_are_refused() {
+    let authority = Authority::new();
+    for (min_version, accepts_12) in [(TlsVersion::V12, true), (TlsVersion::V13, false)] {
+        let security = (Access::default(), Some(authority.tls_from(false, min_version)));
+        let publisher = MemoryPublisher::new();
+        let gateway = start_secured(ServerKind::default(), publisher, Limits::default(), security).await;
+        let connected = async |version| authority.connect_as(&gateway, None, &[version]).await.is_ok();
+        assert_eq!(connected(&rustls::version::TLS12).await, accepts_12, "{min_version}");
+        assert!(connected(&rustls::version::TLS13).await, "{min_version}");
+    }
 }

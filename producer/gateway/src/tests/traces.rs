@@ -95,3 +95,30 @@ async fn without_export_the_trace_context_is_passed_on() {
     assert_eq!(tasks[0].trace.as_ref().map(|trace| trace.parent()), Some(PARENT));
     assert_eq!(tasks[1].trace, None);
 }
+
+#[tokio::test]
+async fn senders_that_are_not_authenticated_cause_no_span_and_attributes_are_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("senders.toml");
+    std::fs::write(&path, super::security::entry("roof", "t", super::security::ANY)).unwrap();
+    let (traces, recorder) = Traces::recorded();
+    let access = Access::new(Some(&path), false, 100).unwrap();
+    let running = start_traced(
+        ServerKind::default(),
+        MemoryPublisher::new(),
+        Limits::default(),
+        (access, None),
+        traces,
+    )
+    .await;
+    let long = "x".repeat(8000);
+    for path in ["/v1/readings", "/api/v2/write", &format!("/v1/tasks/{long}"), &format!("/{long}")] {
+        let status = running.post_within(path, PARENT, READING).await;
+        assert!([401, 404].contains(&status), "{path}: {status}");
+    }
+    assert!(recorder.spans().is_empty());
+    let request = reqwest::Client::new().post(format!("http://{}/v1/tasks/{long}", running.address));
+    assert_eq!(request.bearer_auth("t").body("{}").send().await.unwrap().status(), 422);
+    let span = recorder.only("POST /v1/tasks/{kind}");
+    assert!(span.attributes.values().all(|value| value.to_string().len() <= 130), "{:?}", span.attributes);
+}

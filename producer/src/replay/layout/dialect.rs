@@ -1,15 +1,15 @@
-//! Detects the CSV dialect: delimiter, decimal separator and header line.
+//! Detects the CSV dialect: delimiter and header line.
 
-use crate::replay::{fields, number};
+use crate::replay::{civil_time, fields, number};
 
 const DELIMITERS: [char; 4] = [';', '\t', '|', ','];
 /// Lines that are examined.
 const EXAMINED_LINES: usize = 200;
 
-/// Whether a line is blank or a comment.
+/// Whether a line is blank, a comment, or the line `sep=;` that spreadsheets write.
 pub(in crate::replay) fn skipped(line: &str) -> bool {
     let line = line.trim();
-    line.is_empty() || line.starts_with('#')
+    line.is_empty() || line.starts_with('#') || line.len() <= 5 && line.starts_with("sep=")
 }
 
 /// The delimiter that splits most lines into the same number of columns, at least two.
@@ -33,23 +33,10 @@ pub(super) fn delimiter(lines: &[&str]) -> char {
     best.unwrap_or(',')
 }
 
-/// Whether a column has numbers with a comma and none with a point.
-pub(super) fn decimal_comma(rows: &[Vec<String>]) -> bool {
-    let width = rows.iter().map(Vec::len).max().unwrap_or(0);
-    (0..width).any(|index| {
-        let cells = || rows.iter().skip(1).filter_map(|row| row.get(index)).map(|cell| cell.trim());
-        let fraction = |mark: char| {
-            cells().any(|cell| cell.contains(mark) && number::parse(cell, mark == ',').is_some())
-        };
-        fraction(',') && !fraction('.')
-    })
-}
-
 /// Whether the first row is a header: none of its cells is a number or a time.
-pub(super) fn has_header(rows: &[Vec<String>], decimal_comma: bool) -> bool {
+pub(super) fn has_header(rows: &[Vec<String>]) -> bool {
     let says = |cell: &String| {
-        number::parse(cell, decimal_comma).is_some()
-            || crate::replay::civil_time::civil(cell, Default::default()).is_some()
+        number::notation(cell).is_some() || civil_time::civil(cell, Default::default()).is_some()
     };
     rows.first().is_some_and(|first| !first.iter().any(says))
 }

@@ -4,15 +4,20 @@ use jiff::civil::Date;
 
 use super::{Mapping, Rows};
 use crate::replay::{
-    civil_time::{CivilTime, DateOrder, civil, depends_on_order},
+    civil_time::{CivilTime, DateOrder, civil, depends_on_order, time_of_day},
     number,
 };
 
 /// The columns with a row's time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(in crate::replay) struct TimeColumns {
     pub(in crate::replay) indexes: Vec<usize>,
     pub(in crate::replay) notation: Notation,
+    pub(in crate::replay) fraction: Option<Fraction>,
+    /// The order of dates in [`Notation::Text`].
+    pub(in crate::replay) order: DateOrder,
+    /// Whether the dates of the sample exist in several orders.
+    pub(in crate::replay) order_guessed: bool,
 }
 
 /// How the columns of a time are read.
@@ -28,9 +33,53 @@ pub(in crate::replay) enum Notation {
 
 impl Notation {
     fn of(self, indexes: Vec<usize>) -> TimeColumns {
-        TimeColumns { indexes, notation: self }
+        let order = DateOrder::default();
+        TimeColumns { indexes, notation: self, fraction: None, order, order_guessed: false }
     }
 }
+
+/// A column with the fraction of the second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::replay) struct Fraction {
+    pub(in crate::replay) index: usize,
+    /// 1000 for milliseconds.
+    pub(in crate::replay) per_second: f64,
+}
+
+impl Fraction {
+    /// The seconds that a cell means. `None` if it is not a part of one second.
+    pub(in crate::replay) fn seconds(self, cell: &str) -> Option<f64> {
+        let number = number::decimal(cell)?;
+        (number >= 0.0 && number < self.per_second).then_some(number / self.per_second)
+    }
+}
+
+/// Headings of columns with the fraction of the second, and their unit's number in a second.
+const FRACTIONS: &[(&[&str], f64)] = &[
+    (&["ms", "msec", "msecs", "millis", "millisecond", "milliseconds", "millisekunde", "millisekunden"], 1e3),
+    (&["us", "µs", "μs", "usec", "micros", "microsecond", "microseconds", "mikrosekunden"], 1e6),
+    (&["ns", "nsec", "nanos", "nanosecond", "nanoseconds", "nanosekunden"], 1e9),
+    (
+        &[
+            "fraction",
+            "frac",
+            "second_fraction",
+            "fraction_of_second",
+            "fractional_seconds",
+            "subsecond",
+            "subseconds",
+        ],
+        1.0,
+    ),
+];
+
+/// Headings of the parts of a time.
+const YEAR: &[&str] = &["year", "yyyy", "yr", "jahr"];
+const MONTH: &[&str] = &["month", "mon", "monat"];
+const DAY: &[&str] = &["day", "tag"];
+const HOUR: &[&str] = &["hour", "hours", "hr", "hh", "stunde"];
+const MINUTE: &[&str] = &["minute", "minutes", "minuten"];
+const SECOND: &[&str] = &["second", "seconds", "sec", "ss", "sekunde", "sekunden"];
 
 /// Words in the headings of time columns, in order of preference.
 const TIME_WORDS: &[&str] = &[
@@ -59,29 +108,48 @@ enum Content {
     Full,
     Date,
     Clock,
+    /// Such as `10.03.04`.
+    DateOrClock,
     Number,
     Other,
 }
 
-fn content(rows: &Rows, index: usize, decimal_comma: bool) -> Content {
-    let contents: Vec<Content> =
-        rows.cells(index).take(500).map(|cell| content_of(cell, decimal_comma)).collect();
+/// The contents of all columns. One that may be dates or times of day has times of day if another one has dates.
+fn contents(rows: &Rows) -> Vec<Content> {
+    let mut contents: Vec<Content> = (0..rows.headings.len()).map(|index| content(rows, index)).collect();
+    let mut has_date = contents.contains(&Content::Date);
+    for content in contents.iter_mut().filter(|content| **content == Content::DateOrClock) {
+        *content = if has_date { Content::Clock } else { Content::Date };
+        has_date = true;
+    }
+    contents
+}
+
+fn content(rows: &Rows, index: usize) -> Content {
+    let mut contents: Vec<Content> = rows.cells(index).take(500).map(content_of).collect();
+    let certain = [Content::Date, Content::Clock].into_iter().find(|content| contents.contains(content));
+    if let Some(certain) = certain {
+        contents.iter_mut().filter(|content| **content == Content::DateOrClock).for_each(|it| *it = certain);
+    }
     let count = |content: Content| contents.iter().filter(|other| **other == content).count();
     // Up to a quarter of the cells may be invalid.
     let usual = contents.iter().copied().find(|content| count(*content) * 4 >= contents.len() * 3);
     usual.unwrap_or(Content::Other)
 }
 
-fn content_of(cell: &str, decimal_comma: bool) -> Content {
+fn content_of(cell: &str) -> Content {
     let compact_date = cell.len() == 8 && cell.starts_with(['1', '2']);
-    if number::parse(cell, decimal_comma).is_some() && !compact_date {
+    let is_number = number::notation(cell).is_some();
+    if is_number && !compact_date {
         return Content::Number;
     }
-    match civil(cell, DateOrder::Dmy).or_else(|| civil(cell, DateOrder::Mdy)) {
+    let orders = [DateOrder::Dmy, DateOrder::Mdy, DateOrder::Ymd];
+    match orders.into_iter().find_map(|order| civil(cell, order)) {
         Some(CivilTime { date: Some(_), clock: Some(_), .. }) => Content::Full,
+        Some(CivilTime { date: Some(_), .. }) if time_of_day(cell).is_some() => Content::DateOrClock,
         Some(CivilTime { date: Some(_), .. }) => Content::Date,
         Some(_) => Content::Clock,
-        None if number::parse(cell, decimal_comma).is_some() => Content::Number,
+        None if is_number => Content::Number,
         None => Content::Other,
     }
 }
@@ -91,19 +159,18 @@ pub(super) fn find(
     rows: &Rows,
     mapping: &Mapping,
     delimiter: char,
-    decimal_comma: bool,
     notes: &mut Vec<String>,
-) -> Result<(TimeColumns, DateOrder), String> {
-    let contents: Vec<Content> =
-        (0..rows.headings.len()).map(|index| content(rows, index, decimal_comma)).collect();
-    let columns = columns(rows, mapping, &contents)?;
-    let order = match &columns {
-        TimeColumns { indexes, notation: Notation::Text } if mapping.time_format.is_none() => {
-            order(rows, indexes[0], delimiter, notes)
-        }
-        _ => DateOrder::default(),
-    };
-    Ok((columns, order))
+) -> Result<TimeColumns, String> {
+    let contents = contents(rows);
+    let mut columns = columns(rows, mapping, &contents)?;
+    columns.fraction = fraction(rows, mapping, &contents, &mut columns.indexes, columns.notation, notes)?;
+    if columns.notation == Notation::Text && mapping.time_format.is_none() {
+        (columns.order, columns.order_guessed) = match mapping.date_order {
+            Some(order) => (order, false),
+            None => order(rows, columns.indexes[0], delimiter, notes),
+        };
+    }
+    Ok(columns)
 }
 
 fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeColumns, String> {
@@ -129,14 +196,16 @@ fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeC
     if let (Some(date), Some(clock)) = (best(Content::Date), best(Content::Clock)) {
         return Ok(Notation::Text.of(vec![date, clock]));
     }
-    let part = |name: &str| rows.named(&[name]).filter(|&index| contents[index] == Content::Number);
-    if let (Some(year), Some(month), Some(day)) = (part("year"), part("month"), part("day")) {
-        let clock = ["hour", "minute", "second"].into_iter().map_while(part);
+    let part = |names: &[&str]| rows.named(names).filter(|&index| contents[index] == Content::Number);
+    if let (Some(year), Some(month), Some(day)) = (part(YEAR), part(MONTH), part(DAY)) {
+        let hour = part(HOUR);
+        // `min` may also be a minimum.
+        let min = part(&["min"]).filter(|&min| hour.is_some_and(|hour| min == hour + 1));
+        let clock = [hour, part(MINUTE).or(min), part(SECOND)].into_iter().map_while(|part| part);
         return Ok(Notation::Parts.of([year, month, day].into_iter().chain(clock).collect()));
     }
-    let plausible = |index: usize| {
-        rows.cells(index).filter_map(|cell| number::parse(cell, false)).take(20).all(|number| number >= 1e8)
-    };
+    let plausible =
+        |index: usize| rows.cells(index).filter_map(number::decimal).take(20).all(|number| number >= 1e8);
     if let Some(epoch) = all(Content::Number)
         .filter(|&index| rank(index) < TIME_WORDS.len() && plausible(index))
         .min_by_key(|&i| rank(i))
@@ -152,28 +221,95 @@ fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeC
     ))
 }
 
-/// Whether the day or the month comes first: the order in which more of the dates exist, else the one with the smaller
-/// steps in time.
-fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) -> DateOrder {
-    if !rows.cells(index).any(depends_on_order) {
-        return DateOrder::default();
-    }
-    let dates = |order: DateOrder| -> Vec<_> {
-        rows.cells(index).filter_map(|cell| civil(cell, order)?.date).collect()
+/// Finds the column with the fraction of the second. One of the time columns that the user gave is removed from `time`.
+fn fraction(
+    rows: &Rows,
+    mapping: &Mapping,
+    contents: &[Content],
+    time: &mut Vec<usize>,
+    notation: Notation,
+    notes: &mut Vec<String>,
+) -> Result<Option<Fraction>, String> {
+    let of = |index: usize| {
+        let heading = rows.heading(index);
+        let unit = FRACTIONS.iter().find(|(names, _)| names.contains(&heading.as_str()));
+        unit.map(|(_, per_second)| Fraction { index, per_second: *per_second })
     };
-    let (dmy, mdy) = (dates(DateOrder::Dmy), dates(DateOrder::Mdy));
-    if dmy.len() != mdy.len() {
-        return if dmy.len() > mdy.len() { DateOrder::Dmy } else { DateOrder::Mdy };
+    if let Some(heading) = mapping.time_fraction.as_deref() {
+        if heading == "none" {
+            return Ok(None);
+        }
+        let fraction = of(rows.exactly(heading)?);
+        return fraction.map(Some).ok_or_else(|| {
+            format!("the heading of the time fraction {heading:?} does not name ms, us, ns or fraction")
+        });
     }
+    let is_fraction = |index: usize| {
+        let in_range = |fraction: &Fraction| rows.cells(index).all(|cell| fraction.seconds(cell).is_some());
+        of(index).filter(|_| contents[index] == Content::Number).filter(in_range)
+    };
+    if !mapping.time.is_empty() {
+        let given = time.iter().copied().find_map(is_fraction);
+        let given = given.filter(|_| time.len() > 1 && mapping.time_format.is_none());
+        time.retain(|&index| given.is_none_or(|fraction| fraction.index != index));
+        return Ok(given);
+    }
+    let last = time.iter().copied().max().unwrap_or_default();
+    let has_fraction = rows.cells(last).any(|cell| match notation {
+        Notation::Text => civil(cell, DateOrder::Dmy)
+            .and_then(|civil| civil.clock)
+            .is_some_and(|clock| clock.subsec_nanos() != 0),
+        Notation::Epoch | Notation::Parts => {
+            number::decimal(cell).is_some_and(|number| number.fract() != 0.0)
+        }
+    });
+    // A column that is called ms may also be a duration: the only value, or far from the time.
+    let others = |index: usize| {
+        (0..contents.len())
+            .any(|other| other != index && !time.contains(&other) && contents[other] == Content::Number)
+    };
+    let found = (0..contents.len())
+        .filter(|index| !has_fraction && others(*index) && !time.contains(index))
+        .filter(|&index| notation == Notation::Parts || index == last + 1)
+        .find_map(is_fraction);
+    if let Some(fraction) = found {
+        let heading = &rows.headings[fraction.index];
+        notes.push(format!(
+            "column {heading:?} is read as the fraction of the second (--time-fraction none changes this)"
+        ));
+    }
+    Ok(found)
+}
+
+/// The order of the dates: the order in which most of the dates exist, else the one with the smallest steps in time.
+/// Also whether it is a guess.
+fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) -> (DateOrder, bool) {
+    let Some(example) = rows.cells(index).find(|cell| depends_on_order(cell)) else {
+        return (DateOrder::default(), false);
+    };
+    let orders = match delimiter {
+        ',' => [DateOrder::Mdy, DateOrder::Dmy, DateOrder::Ymd],
+        _ => [DateOrder::Dmy, DateOrder::Mdy, DateOrder::Ymd],
+    };
+    let dates: Vec<(DateOrder, Vec<Date>)> = orders
+        .into_iter()
+        .map(|order| (order, rows.cells(index).filter_map(|cell| civil(cell, order)?.date).collect()))
+        .collect();
+    let most = dates.iter().map(|(_, dates)| dates.len()).max().unwrap_or_default();
+    let possible = || dates.iter().filter(|(_, dates)| dates.len() == most);
     // The sum of days between consecutive rows.
     let total_steps = |dates: &[Date]| -> u64 {
         let steps = dates.windows(2).map(|pair| pair[1] - pair[0]);
         steps.map(|step| u64::from(step.get_days().unsigned_abs())).sum()
     };
-    let (dmy, mdy) = (total_steps(&dmy), total_steps(&mdy));
-    let month_first = dmy > mdy || dmy == mdy && delimiter == ',';
-    let (order, words) =
-        if month_first { (DateOrder::Mdy, "month first") } else { (DateOrder::Dmy, "day first") };
-    notes.push(format!("dates are ambiguous and are read {words} (--time-format decides)"));
-    order
+    let chosen =
+        possible().min_by_key(|(_, dates)| total_steps(dates)).map_or(orders[0], |(order, _)| *order);
+    let guessed = possible().count() > 1;
+    if guessed {
+        let date = civil(example, chosen).and_then(|civil| civil.date);
+        let date = date.map_or_else(String::new, |date| format!(": {example:?} is {date}"));
+        let words = chosen.words();
+        notes.push(format!("dates are ambiguous and are read {words}{date} (--date-order decides)"));
+    }
+    (chosen, guessed)
 }

@@ -46,7 +46,7 @@ fn the_examples_in_comments_are_valid_together() {
     let text = text.replace("sinks = []", "sinks = [\"postgres\"]");
     let worker: StockConfig = load(&text);
     assert_eq!(worker.alert.webhooks.len(), 1);
-    assert_eq!(worker.worker.lanes.names().count(), 1);
+    assert_eq!(worker.worker.lanes.iter().count(), 1);
     let gateway: ProducerSettings = load(&text);
     assert!(gateway.gateway.tls_client_ca.is_some());
     let console: ConsoleConfig = load(&text);

@@ -81,7 +81,7 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> Execution
         directives: Arc::new(directives),
         span: AttemptSpan::default(),
     };
-    Execution { attempt, batch: Some(Arc::new(batch)) }
+    Execution::new(attempt, Some(Arc::new(batch)))
 }
 
 /// A batch of two records that did not run.

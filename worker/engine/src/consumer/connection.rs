@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use garenne_amqp::{
     Broker, BrokerError,
     declare::{TopologyError, ensure},
+    reply,
 };
 use garenne_common::telemetry::{Metrics, metrics::Role};
 use garenne_protocol::topology::Topology;
@@ -14,8 +15,6 @@ use lapin::{
     types::FieldTable,
 };
 use tokio::sync::Mutex;
-
-use super::reply;
 
 /// The current connection, shared by the lanes. A lane that finds it closed replaces it.
 #[derive(Clone)]
@@ -108,7 +107,7 @@ impl ConsumerConnection {
                 let _ = channel.close(200, "checked".into()).await;
                 Some(Ok(queue.message_count()))
             }
-            Err(error) => reply::code(&error).map(Err),
+            Err(error) => reply::of(&error).map(|(code, _)| Err(code)),
         }
     }
 

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
+    time::SystemTime,
 };
 
 use bytes::Bytes;
@@ -22,6 +23,8 @@ pub(crate) struct Delivery {
     /// The exchange it was published to; empty for the default exchange.
     pub(crate) exchange: ShortString,
     pub(crate) redelivered: bool,
+    /// When this worker received it.
+    pub(crate) received_at: SystemTime,
     /// Shared, because the struct is large and the delivery is moved often.
     pub(crate) properties: Arc<BasicProperties>,
     pub(crate) body: Bytes,
@@ -56,6 +59,7 @@ impl Delivery {
             routing_key: message.routing_key.as_str().into(),
             exchange: message.exchange,
             redelivered: message.redelivered,
+            received_at: SystemTime::now(),
             properties: Arc::new(message.properties),
             body: message.data.into(),
             unreadable,
@@ -97,13 +101,14 @@ impl Delivery {
     /// If one part is requeued, the whole message is. Otherwise the message gets the settlement of its parts if
     /// they agree, and [`Settlement::Acked`] if they do not.
     pub(crate) fn split(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
-        let Self { ownership, routing_key, exchange, redelivered, properties, .. } = self;
+        let Self { ownership, routing_key, exchange, redelivered, received_at, properties, .. } = self;
         let split = Arc::new(SplitMessage { whole: ownership, settlements: AtomicU8::new(0) });
         bodies.into_iter().map(move |body| Self {
             ownership: Ownership::new(Owned::Part(Arc::clone(&split))),
             routing_key: Arc::clone(&routing_key),
             exchange: exchange.clone(),
             redelivered,
+            received_at,
             properties: Arc::clone(&properties),
             body,
             // An unreadable message is not split.
@@ -152,15 +157,13 @@ const fn bit(settlement: Settlement) -> u8 {
 /// The settlement of a message whose parts had these settlements.
 fn combine(settlements: u8) -> Settlement {
     let not_removed = [Settlement::Abandoned, Settlement::LostSettlement, Settlement::Requeued];
-    if let Some(settlement) = not_removed.into_iter().find(|settlement| settlements & bit(*settlement) != 0) {
-        return settlement;
+    let found = not_removed.into_iter().find(|settlement| settlements & bit(*settlement) != 0);
+    match settlements {
+        0 => Settlement::Requeued,
+        _ => found
+            .or_else(|| Settlement::ALL.into_iter().find(|settlement| settlements == bit(*settlement)))
+            .unwrap_or(Settlement::Acked),
     }
-    Settlement::ALL.into_iter().find(|settlement| settlements == bit(*settlement)).unwrap_or(
-        match settlements {
-            0 => Settlement::Requeued,
-            _ => Settlement::Acked,
-        },
-    )
 }
 
 #[cfg(test)]
@@ -178,6 +181,7 @@ mod tests {
                 routing_key: "k".into(),
                 exchange: ShortString::default(),
                 redelivered: false,
+                received_at: SystemTime::now(),
                 properties: Arc::default(),
                 body: Bytes::new(),
                 unreadable: None,

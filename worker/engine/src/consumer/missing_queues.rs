@@ -12,8 +12,8 @@ use std::{
 
 use futures_util::FutureExt;
 use garenne_amqp::Target;
-use garenne_common::supervise;
-use prometheus::{IntGaugeVec, Registry, register_int_gauge_vec_with_registry};
+use garenne_common::{supervise, telemetry::metrics::NewMetrics};
+use prometheus::{IntGaugeVec, Registry};
 use tokio::{
     sync::Mutex as AsyncMutex,
     time::{Instant, sleep},
@@ -61,9 +61,7 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
     /// that was returned may be gone when its queue exists again.
     pub(crate) fn new(broker: Q, registry: &Registry) -> Arc<Self> {
         let help = "1 while copies of tasks cannot reach this queue or exchange because it does not exist.";
-        let gauge =
-            register_int_gauge_vec_with_registry!("garenne_queue_missing", help, &["queue"], registry);
-        let gauge = gauge.expect("each metric is registered once");
+        let gauge = NewMetrics(registry).gauges("garenne_queue_missing", help, &["queue"]);
         let queues =
             Arc::new(Self { broker, gauge, missing: Mutex::default(), last_checks: AsyncMutex::default() });
         let weak = Arc::downgrade(&queues);

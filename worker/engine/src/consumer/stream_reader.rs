@@ -1,7 +1,11 @@
 //! Reads a RabbitMQ stream from its beginning and follows it, across reconnects.
 
 use futures_util::StreamExt;
-use garenne_amqp::{BrokerError, unreadable};
+use garenne_amqp::{
+    BrokerError,
+    reply::{self, ACCESS_REFUSED, NOT_FOUND},
+    unreadable,
+};
 use garenne_common::backoff::Backoff;
 use garenne_protocol::task::header;
 use lapin::{
@@ -11,10 +15,7 @@ use lapin::{
 };
 use tokio::sync::watch;
 
-use super::{
-    connection::ConsumerConnection,
-    reply::{self, ACCESS_REFUSED, NOT_FOUND},
-};
+use super::connection::ConsumerConnection;
 
 /// Unacknowledged records at a time. A stream consumer needs a prefetch.
 const PREFETCH: u16 = 200;
@@ -69,12 +70,12 @@ impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
                         "the stream was deleted".to_owned()
                     }
                     Err(error) => {
-                        match reply::code(&error) {
-                            Some(NOT_FOUND) => {
+                        match reply::of(&error) {
+                            Some((NOT_FOUND, _)) => {
                                 self.next = None;
                                 self.connection.redeclare_topology().await;
                             }
-                            Some(ACCESS_REFUSED) => {
+                            Some((ACCESS_REFUSED, _)) => {
                                 self.update_if_behind(Progress::Denied(
                                     self.connection.broker.explain(&error),
                                 ));

@@ -3,7 +3,10 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, stream::TryReadyChunksError};
-use garenne_amqp::BrokerError;
+use garenne_amqp::{
+    BrokerError,
+    reply::{self, ACCESS_REFUSED, NOT_FOUND},
+};
 use garenne_common::backoff::Backoff;
 use garenne_common::supervise::{self, caught, count_panic};
 use lapin::{
@@ -24,7 +27,6 @@ use super::{
     coalescer::DeliveryCoalescer,
     connection::ConsumerConnection,
     delivery::Delivery,
-    reply::{self, ACCESS_REFUSED, NOT_FOUND},
     subscription::Subscription,
     watchdog::Watchdog,
 };
@@ -161,9 +163,9 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
             Ok(consumer) => return Ok(consumer),
             Err(error) => error,
         };
-        match reply::code(&error) {
-            Some(NOT_FOUND) => self.connection.redeclare_topology().await,
-            Some(ACCESS_REFUSED) => {
+        match reply::of(&error) {
+            Some((NOT_FOUND, _)) => self.connection.redeclare_topology().await,
+            Some((ACCESS_REFUSED, _)) => {
                 if let Some(denied) = self.denied.take() {
                     // The channel is full if another lane has reported already.
                     let _ = denied.try_send(self.connection.broker.explain(&error));

@@ -7,7 +7,10 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use garenne_protocol::{task::WorkerIncarnation, topology::LIFECYCLE_KEPT};
+use garenne_protocol::{
+    task::{WorkerIncarnation, span_ms},
+    topology::LIFECYCLE_KEPT,
+};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -104,10 +107,6 @@ struct LoggedRun {
 /// How long a crash counts as a possible effect of tasks that were redelivered.
 const RECENT_CRASH: Duration = Duration::from_secs(3600);
 
-fn ms(span: Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
-}
-
 impl LifecycleLog {
     /// Applies a record that is read at `now`.
     pub(crate) fn apply(&mut self, record: LifecycleRecord, now: Instant) {
@@ -167,7 +166,7 @@ impl LifecycleLog {
 
     /// The number of crashes within [`RECENT_CRASH`] before `now`, in milliseconds since the Unix epoch.
     pub(crate) fn recent_crashes(&self, now: i64) -> usize {
-        let oldest = now.saturating_sub(ms(RECENT_CRASH));
+        let oldest = now.saturating_sub(span_ms(RECENT_CRASH));
         let crashed = |worker: &&LoggedWorker| !worker.is_running() && worker.state != LoggedState::Stopped;
         self.workers.values().filter(crashed).filter(|worker| worker.at >= oldest).count()
     }
@@ -201,7 +200,7 @@ impl LifecycleLog {
 
     /// Removes entries that the stream does not keep either. `now` is in milliseconds since the Unix epoch.
     pub(crate) fn remove_expired(&mut self, now: i64) {
-        let oldest = now.saturating_sub(ms(LIFECYCLE_KEPT));
+        let oldest = now.saturating_sub(span_ms(LIFECYCLE_KEPT));
         self.workers.retain(|_, worker| worker.at >= oldest);
         self.runs.retain(|_, run| run.at >= oldest);
         self.workers.shrink_to_fit();

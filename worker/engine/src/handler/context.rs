@@ -13,6 +13,7 @@ use super::{
     batch_records::BatchRecords,
     follow_up::{FollowUps, Routes},
     progress::{ProgressBoard, ProgressReporter},
+    team::{self, Team},
 };
 use crate::spans::AttemptSpan;
 
@@ -44,6 +45,7 @@ struct Inner {
     follow_ups: FollowUps,
     progress: ProgressReporter,
     batch: Option<(Arc<BatchRecords>, usize)>,
+    team: Option<Arc<Team>>,
     span: AttemptSpan,
     traces: Traces,
 }
@@ -56,19 +58,21 @@ pub(crate) struct WorkerContext {
     pub(crate) traces: Traces,
     /// The batch that the task is a record of, and the record's index.
     pub(crate) batch: Option<(Arc<BatchRecords>, usize)>,
+    /// Shared with the helpers of the task, if it may have any.
+    pub(crate) team: Option<Arc<Team>>,
 }
 
 impl TaskContext {
     pub(crate) fn new(
         envelope: Arc<Envelope>,
         worker: Arc<str>,
-        WorkerContext { routes, progress, traces, batch }: WorkerContext,
+        WorkerContext { routes, progress, traces, batch, team }: WorkerContext,
         span: AttemptSpan,
         pool: pool::TaskContext,
     ) -> Self {
         let follow_ups = FollowUps::new(routes);
         let progress = ProgressReporter::new(progress, envelope.id.shared());
-        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress, batch, span, traces }))
+        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress, batch, team, span, traces }))
     }
 
     /// The task's id. Retries and redeliveries of a task have the same id.
@@ -172,6 +176,23 @@ impl TaskContext {
     /// loop.
     pub fn progress(&self, done: f64) {
         self.0.progress.report(done);
+    }
+
+    /// Computes `unit(0)` to `unit(count - 1)` and returns the results in this order.
+    ///
+    /// Runs the units on this worker and, if the kind's [options](crate::TaskOptions::helpers) allow it, on idle
+    /// workers of the lane. Which worker runs a unit does not affect the result, so a deterministic `unit` gives the
+    /// same results with any number of workers. A unit blocks its worker: use this in CPU-bound kinds, and let a unit
+    /// take about 1 to 20 ms. A panic of a unit is a panic of the task.
+    ///
+    /// # Errors
+    /// [`TaskError::interrupted`] if the task was cancelled. Checked between units.
+    pub async fn spread<T: Send + 'static>(
+        &self,
+        count: usize,
+        unit: impl Fn(usize) -> T + Send + Sync + 'static,
+    ) -> Result<Vec<T>, TaskError> {
+        team::spread(self.0.team.as_deref(), self.token(), count, unit).await
     }
 
     /// The records of the batch that this task came in, and its own index. [`None`] if it was a message of its own.

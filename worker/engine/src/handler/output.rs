@@ -40,11 +40,16 @@ pub struct ReadingRow {
     /// The value before calibration. [`None`] for a derived reading, which never conflicts with a stored one and
     /// is replaced by a measured one.
     pub raw: Option<f64>,
+    /// The unit of [`raw`](Self::raw); [`None`] if the sender gave none. With it, `raw` is what makes a reading the same
+    /// as a stored one.
+    pub raw_unit: Option<&'static str>,
+    /// The version of the calibration that [`value`](Self::value) was computed with. [`None`] for a derived reading.
+    pub calibration: Option<Arc<str>>,
     /// Quality flags.
     pub quality: Vec<&'static str>,
-    /// For a derived reading: metric and value of a reading of another task that it was computed from, of the same
-    /// device and time. If that reading is stored with another value, the derived one is not stored.
-    pub partner: Option<(Arc<str>, f64)>,
+    /// For a derived reading: metrics and values of the two readings that it was computed from, of the same device and
+    /// time. If one of them is stored with another value, the derived one is not stored.
+    pub derived_from: Option<[(Arc<str>, f64); 2]>,
 }
 
 impl Output {

@@ -8,7 +8,10 @@ use std::{
 use garenne_common::{shutdown::Settlement, supervise};
 use garenne_protocol::task::{ContentType, DeadReason, Envelope, Origin};
 
-use super::{Admitted, LanePipeline, Ready};
+use super::{
+    Admitted, LanePipeline, Ready,
+    key_limits::{DEFERRAL, NoPlace},
+};
 use crate::{
     batch::Batch, consumer::Delivery, fleet::DirectiveEffect, registry::Entry, settlement::InFlight,
     spans::AttemptSpan,
@@ -172,7 +175,18 @@ impl LanePipeline {
             self.admit_later("quarantine-check", message, check);
             return None;
         }
-        Some(self.prepare(admitted, entry, None))
+        // Groups are stopped as one, so a task of a group keeps it.
+        let place = match envelope.group {
+            Some(_) => Ok(None),
+            None => self.key_limits.take(&admitted.task.delivery, envelope.content_type, &entry.options),
+        };
+        match place {
+            Ok(place) => Some(self.prepare(admitted, entry, place, None)),
+            Err(NoPlace) => {
+                self.settler.defer(admitted.task, DEFERRAL);
+                None
+            }
+        }
     }
 
     /// Settles a task that this worker has no handler for. In the catch-all lane, where the kinds of all workers meet,
@@ -221,7 +235,7 @@ impl LanePipeline {
         if self.member.recent_crashes().await >= SUSPICIOUS_CRASHES {
             return self.settler.quarantine(admitted.task);
         }
-        let ready = self.prepare(admitted, entry, None);
+        let ready = self.prepare(admitted, entry, None, None);
         self.dispatch([ready].into()).await;
     }
 }

@@ -7,7 +7,7 @@ use garenne_pool::{Completion, Ending, Refusal};
 use garenne_protocol::task::Envelope;
 use tokio::time::timeout;
 
-use super::{Admitted, LanePipeline, QuarantineRun, Ready};
+use super::{Admitted, LanePipeline, QuarantineRun, Ready, key_limits::KeyPlace};
 use crate::{
     batch::Batch,
     consumer::Delivery,
@@ -29,6 +29,7 @@ impl LanePipeline {
         self: &Arc<Self>,
         admitted: Admitted,
         entry: Arc<Entry>,
+        place: Option<KeyPlace>,
         run: Option<QuarantineRun>,
     ) -> Ready {
         let Admitted { task: InFlight { delivery, envelope, span, .. }, batch } = admitted;
@@ -55,10 +56,14 @@ impl LanePipeline {
                 (deadline, HeldDelivery::Tracked(slot))
             }
         };
-        let spec = attempt.spec(deadline);
-        let execution = Execution { attempt, batch: batch.clone() };
+        let attempt = if batch.is_none() { attempt.with_team() } else { attempt };
+        let mut spec = attempt.spec(deadline);
+        if let Some(place) = &place {
+            spec = spec.group(place.group());
+        }
+        let execution = Execution::new(attempt, batch.clone());
         let pipeline = Arc::clone(self);
-        let completion = ExecutionCompletion { pipeline, delivery, envelope, entry, span, batch, run };
+        let completion = ExecutionCompletion { pipeline, delivery, envelope, entry, span, batch, place, run };
         (spec, execution, completion)
     }
 
@@ -93,6 +98,7 @@ pub(crate) struct ExecutionCompletion {
     entry: Arc<Entry>,
     span: AttemptSpan,
     batch: Option<Arc<Batch>>,
+    place: Option<KeyPlace>,
     run: Option<QuarantineRun>,
 }
 
@@ -139,7 +145,8 @@ impl Completion<Option<AttemptOutput>> for ExecutionCompletion {
     }
 
     fn complete(self, ending: Ending<Option<AttemptOutput>>) {
-        let Self { pipeline, delivery, envelope, entry, span, batch, run } = self;
+        let Self { pipeline, delivery, envelope, entry, span, batch, place, run } = self;
+        drop(place);
         pipeline.pool_space.notify_one();
         let Some(delivery) = delivery.take(&pipeline, &envelope) else { return };
         let task = InFlight { lane: Arc::clone(&pipeline.lane), delivery, envelope, span };

@@ -12,7 +12,7 @@ use std::{
 };
 
 use garenne_pool::Phase;
-use garenne_protocol::task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms};
+use garenne_protocol::task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms, span_ms};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Admitted, LanePipeline};
@@ -47,8 +47,7 @@ fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
 fn pass_on_since(task: &Envelope, has_handler_elsewhere: bool, now: i64) -> Option<i64> {
     // A time in the future comes from another clock or is forged; it must not extend the wait.
     let since = task.quarantine_since.unwrap_or(now).min(now);
-    let grace = i64::try_from(HANDLER_GRACE.as_millis()).unwrap_or(i64::MAX);
-    (has_handler_elsewhere || now.saturating_sub(since) < grace).then_some(since)
+    (has_handler_elsewhere || now.saturating_sub(since) < span_ms(HANDLER_GRACE)).then_some(since)
 }
 
 impl LanePipeline {
@@ -75,7 +74,7 @@ impl LanePipeline {
             return;
         }
         let run = QuarantineRun { task: envelope.id.clone(), _permit: permit };
-        let ready = self.prepare(admitted, entry, Some(run));
+        let ready = self.prepare(admitted, entry, None, Some(run));
         self.dispatch([ready].into()).await;
     }
 

@@ -41,7 +41,7 @@ async fn an_admission_between_two_panics_resets_their_count() {
     let env = env().await;
     let ready = || {
         let task = env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}"));
-        env.pipeline.prepare(Admitted { task, batch: None }, Arc::clone(&env.test.entry), None)
+        env.pipeline.prepare(Admitted { task, batch: None }, Arc::clone(&env.test.entry), None, None)
     };
     for round in 0..3 * MAX_PANICS {
         let mut delivery = Delivery::mock(&env.test.generation, 1, b"{}");

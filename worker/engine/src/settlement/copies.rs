@@ -69,7 +69,13 @@ impl Settler {
         let was_dead = copied.is_dead();
         let dead = match was_dead {
             true => copied,
-            false => copied.dead(DeadReason::TooLarge, &problem, &self.worker, lane, SystemTime::now()),
+            false => copied.first_seen(delivery.received_at).dead(
+                DeadReason::TooLarge,
+                &problem,
+                &self.worker,
+                lane,
+                SystemTime::now(),
+            ),
         };
         let bare = message_of(&delivery, dead.bare(), Target::queue(self.names.dead()));
         let text = |text: &Option<ShortString>| text.as_ref().map_or_else(String::new, ToString::to_string);

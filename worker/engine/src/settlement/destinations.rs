@@ -21,16 +21,39 @@ use crate::{consumer::Delivery, handler::RetryPolicy, spans::AttemptSpan};
 pub(super) const MAX_WAIT: Duration = Duration::from_millis(Envelope::MAX_MS.unsigned_abs());
 
 impl Settler {
-    /// Publishes a task as a dead letter, then takes the original off its queue.
+    /// Publishes a task as a dead letter that did not start, then takes the original off its queue.
     ///
-    /// A task that was never started gets a span as well, because this is where its trace ends.
+    /// It gets a span as well, because this is where its trace ends.
     pub(crate) fn dead_letter(self: &Arc<Self>, task: InFlight, reason: DeadReason, error: String) {
+        self.dead_letter_after(None, task, reason, error);
+    }
+
+    /// The same for a task whose attempt ended: the dead letter counts that attempt.
+    pub(super) fn dead_letter_after_attempt(
+        self: &Arc<Self>,
+        task: InFlight,
+        reason: DeadReason,
+        error: String,
+    ) {
+        self.dead_letter_after(Some(task.envelope.attempt + 1), task, reason, error);
+    }
+
+    /// Publishes a task as a dead letter with this number of attempts, or with that of the task.
+    fn dead_letter_after(
+        self: &Arc<Self>,
+        attempts: Option<u32>,
+        task: InFlight,
+        reason: DeadReason,
+        error: String,
+    ) {
         task.span.end_dead(reason, &error);
         let (id, kind) = (&task.envelope.id, &task.envelope.kind);
         tracing::warn!(task = %id, %kind, trace_id = task.envelope.trace_id(), %reason, error, "dead letter");
         self.metrics.kind(kind.as_str()).dead(reason);
         let lane = self.lane_of(&task);
-        let copied = copy_of(&task).dead(reason, &error, &self.worker, &lane, SystemTime::now());
+        let copied = copy_of(&task);
+        let copied = attempts.into_iter().fold(copied, Copied::attempt);
+        let copied = copied.dead(reason, &error, &self.worker, &lane, SystemTime::now());
         self.publish_copy(lane, task.delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
     }
 
@@ -52,6 +75,7 @@ impl Settler {
         self.metrics.kind(kind).dead(reason);
         let now = SystemTime::now();
         let copied = Copied::verbatim(&delivery.properties, &delivery.routing_key, now);
+        let copied = copied.first_seen(delivery.received_at);
         let copied = copied.dead(reason, &error, &self.worker, &lane, now);
         self.publish_copy(lane, delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
     }
@@ -71,13 +95,13 @@ impl Settler {
         let max = policy.attempts.unwrap_or(self.max_attempts).max(1);
         if spent >= max {
             let error = format!("{error} (attempt {spent} of {max})");
-            return self.dead_letter(task, DeadReason::AttemptsExhausted, error);
+            return self.dead_letter_after_attempt(task, DeadReason::AttemptsExhausted, error);
         }
         task.span.end(Settlement::Retried, Some(&error));
         let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
         tracing::info!(task = %id, %kind, trace_id, attempt = spent, error, "attempt failed, will be retried");
         let now = SystemTime::now();
-        let copied = copy_of(&task).attempt(spent).first_seen(now);
+        let copied = copy_of(&task).attempt(spent);
         let (rung, copied) = match after {
             Some(after) => {
                 let after = after.min(MAX_WAIT);
@@ -88,7 +112,7 @@ impl Settler {
                 (self.ladder.rung_near(wait, rand::rng().random()), copied.without(header::NOT_BEFORE))
             }
         };
-        self.publish_to_ladder(task, rung, copied);
+        self.publish_to_ladder(task, Some(spent), rung, copied);
     }
 
     /// Publishes a copy that is due after `wait`, without spending an attempt.
@@ -98,20 +122,27 @@ impl Settler {
         task.span.end(Settlement::Retried, None);
         let wait = wait.min(MAX_WAIT);
         let copied = copy_of(&task).not_before(epoch_ms(SystemTime::now() + wait));
-        self.publish_to_ladder(task, self.ladder.rung_below(wait), copied);
+        self.publish_to_ladder(task, None, self.ladder.rung_below(wait), copied);
     }
 
     /// Publishes a copy to a delay queue of the task's lane, then takes the original off its queue.
     ///
     /// A task of the quarantine that cannot be retried becomes a dead letter: its lane is not defined any more, and
-    /// no other lane takes its kind. The span of its attempt, if any, has ended already.
-    fn publish_to_ladder(self: &Arc<Self>, task: InFlight, rung: Delay, copied: Copied) {
+    /// no other lane takes its kind. It then has this number of attempts, or that of the task. The span of its attempt,
+    /// if any, has ended already.
+    fn publish_to_ladder(
+        self: &Arc<Self>,
+        task: InFlight,
+        attempts: Option<u32>,
+        rung: Delay,
+        copied: Copied,
+    ) {
         let Some(lane) = self.retry_lane(&task) else {
             let (recorded, kind) = (task.envelope.lane.as_deref().unwrap_or(""), task.envelope.kind.as_str());
             let error =
                 format!("header garenne-lane names no lane ({recorded:?}), and none takes kind {kind:?}");
             let task = InFlight { span: AttemptSpan::default(), ..task };
-            return self.dead_letter(task, DeadReason::Malformed, error);
+            return self.dead_letter_after(attempts, task, DeadReason::Malformed, error);
         };
         let queues = self.lane_queues(&lane);
         let copied = copied.unmarked().without(header::LANE);
@@ -181,12 +212,13 @@ impl Settler {
     }
 
     /// The queues of a lane, as many as it has shards.
-    pub(super) fn lane_queues<'a>(&'a self, lane: &'a str) -> LaneQueues<'a> {
+    fn lane_queues<'a>(&'a self, lane: &'a str) -> LaneQueues<'a> {
         LaneQueues::new(&self.names, lane, self.routes.lanes.shards(lane))
     }
 }
 
-/// The properties of a copy of a task.
+/// The properties of a copy of a task. They include when a worker first received the task.
 fn copy_of(task: &InFlight) -> Copied {
-    Copied::of(&task.delivery.properties, &task.envelope, SystemTime::now())
+    let copied = Copied::of(&task.delivery.properties, &task.envelope, SystemTime::now());
+    copied.first_seen(task.delivery.received_at)
 }

@@ -1,9 +1,18 @@
-//! Whether sinks are available, for metrics and readiness.
+//! Whether sinks work, for metrics, readiness and heartbeats.
 
-use prometheus::{
-    IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, register_int_counter_vec_with_registry,
-    register_int_gauge_vec_with_registry,
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
 };
+
+use garenne_common::telemetry::metrics::NewMetrics;
+use garenne_protocol::{heartbeat::SinkBeat, task::epoch_ms};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::sync::watch;
 
 /// The metrics of all sinks of a worker.
@@ -15,23 +24,31 @@ pub(crate) struct SinkMetrics {
 impl SinkMetrics {
     /// Registers the metrics. Must be called once per registry.
     pub(crate) fn register(registry: &Registry) -> Self {
-        let (up, up_help) = ("garenne_sink_up", "1 while the sink takes results.");
-        let (panics, panics_help) = ("garenne_sink_panics_total", "Panics while results were written.");
-        let up = register_int_gauge_vec_with_registry!(up, up_help, &["sink"], registry);
-        let panics = register_int_counter_vec_with_registry!(panics, panics_help, &["sink"], registry);
+        let up = "1 while the sink takes results and its background work succeeds.";
+        let panics = "Panics while results were written.";
+        let new = NewMetrics(registry);
         Self {
-            up: up.expect("each metric is registered once"),
-            panics: panics.expect("each metric is registered once"),
+            up: new.gauges("garenne_sink_up", up, &["sink"]),
+            panics: new.counters("garenne_sink_panics_total", panics, &["sink"]),
         }
     }
 
-    /// The health of a sink. It counts as up until a write fails.
+    /// The health of a sink. It counts as up until something fails.
     pub(super) fn health(&self, sink: &'static str) -> Health {
         let up = self.up.with_label_values(&[sink]);
         up.set(1);
-        Health { sink, up, panics: self.panics.with_label_values(&[sink]), problem: watch::Sender::new(None) }
+        Health {
+            sink,
+            up,
+            panics: self.panics.with_label_values(&[sink]),
+            is_late: Arc::default(),
+            failures: watch::Sender::default(),
+        }
     }
 }
+
+/// The part of a sink that writes results. Parts of its background work have names that the sink gives them.
+const WRITE: &str = "";
 
 /// The health of one sink. A clone refers to the same sink.
 #[derive(Clone)]
@@ -39,22 +56,63 @@ pub(super) struct Health {
     pub(super) sink: &'static str,
     up: IntGauge,
     panics: IntCounter,
-    /// Why the last write failed; [`None`] if it succeeded.
-    problem: watch::Sender<Option<String>>,
+    /// Whether a write takes unusually long. It does not count as a failure yet.
+    is_late: Arc<AtomicBool>,
+    /// The parts that fail.
+    failures: watch::Sender<BTreeMap<&'static str, PartFailure>>,
+}
+
+/// The failure of a part of a sink.
+#[derive(Clone)]
+struct PartFailure {
+    /// When the first attempt of those that failed in a row failed.
+    since: SystemTime,
+    /// Why the last attempt failed.
+    problem: String,
+}
+
+impl PartFailure {
+    fn describe(&self, sink: &str, part: &str) -> String {
+        let what = if part == WRITE { "takes no results".to_owned() } else { format!("{part} fails") };
+        let since = OffsetDateTime::from(self.since).replace_nanosecond(0).unwrap_or(self.since.into());
+        let since = since.format(&Rfc3339).expect("the year has four digits");
+        format!("sink {sink} {what}: {} (since {since})", self.problem)
+    }
 }
 
 impl Health {
     /// Records a successful write.
     pub(super) fn write_succeeded(&self) {
-        if self.problem.send_replace(None).is_some() {
+        self.succeeded(WRITE);
+    }
+
+    /// Records a failed write, or one that takes too long.
+    pub(super) fn write_failed(&self, problem: &str) {
+        self.failed(WRITE, problem);
+    }
+
+    /// Records that a part works.
+    pub(super) fn succeeded(&self, part: &'static str) {
+        let mut is_up = false;
+        let was_failing = self.failures.send_if_modified(|failures| {
+            let removed = failures.remove(part).is_some();
+            is_up = failures.is_empty();
+            removed
+        });
+        if was_failing && is_up {
             self.up.set(1);
             tracing::info!(sink = self.sink, "sink available again");
         }
     }
 
-    /// Records a failed write, or one that takes too long.
-    pub(super) fn write_failed(&self, problem: &str) {
-        self.problem.send_replace(Some(problem.to_owned()));
+    /// Records that a part fails.
+    pub(super) fn failed(&self, part: &'static str, problem: &str) {
+        self.failures.send_modify(|failures| {
+            let failure = failures
+                .entry(part)
+                .or_insert_with(|| PartFailure { since: SystemTime::now(), problem: String::new() });
+            problem.clone_into(&mut failure.problem);
+        });
         self.up.set(0);
     }
 
@@ -62,14 +120,35 @@ impl Health {
         self.panics.inc();
     }
 
-    /// Whether the last write failed.
-    pub(super) fn is_down(&self) -> bool {
-        self.problem.borrow().is_some()
+    /// Records whether a write takes unusually long.
+    pub(super) fn set_late(&self, is_late: bool) {
+        self.is_late.store(is_late, Ordering::Relaxed);
     }
 
-    /// Why the sink is down; [`None`] while it is up.
-    pub(super) fn problem(&self) -> Option<String> {
-        let problem = self.problem.borrow();
-        problem.as_ref().map(|problem| format!("sink {} takes no results: {problem}", self.sink))
+    /// Whether results are stored at the usual pace.
+    pub(super) fn is_storing(&self) -> bool {
+        !self.is_down() && !self.is_late.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last write failed.
+    pub(super) fn is_down(&self) -> bool {
+        self.failures.borrow().contains_key(WRITE)
+    }
+
+    /// What fails; one text for each part.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let failures = self.failures.borrow();
+        failures.iter().map(|(part, failure)| failure.describe(self.sink, part)).collect()
+    }
+
+    /// The state for a heartbeat.
+    pub(super) fn beat(&self) -> SinkBeat {
+        let failures = self.failures.borrow();
+        let first = failures.iter().min_by_key(|(_, failure)| failure.since);
+        SinkBeat {
+            up: first.is_none(),
+            away_since: first.map(|(_, failure)| epoch_ms(failure.since)),
+            trouble: first.map(|(part, failure)| failure.describe(self.sink, part)),
+        }
     }
 }

@@ -5,21 +5,22 @@
 //! once every sink has answered.
 
 use std::{
-    collections::VecDeque,
-    panic::{AssertUnwindSafe, catch_unwind},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex},
 };
 
 use futures_util::FutureExt;
-use garenne_common::supervise::{self, count_panic};
+use garenne_common::supervise::{self, catch, count_panic};
+use garenne_protocol::heartbeat::SinkBeat;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     FinishedTask, Sink, SinkAnswer,
+    background::{BackgroundWork, IsConsuming},
     health::{Health, SinkMetrics},
 };
-use crate::{consumer::ChannelGeneration, panics::lock, spans::AttemptSpan};
+use crate::{consumer::ChannelGeneration, panics::lock, spans::AttemptSpan, task_publisher::TaskPublisher};
 
 #[cfg(test)]
 mod tests;
@@ -42,7 +43,7 @@ pub(crate) struct WaitingTask {
 impl WaitingTask {
     /// Passes on the answer. A panic concerns the settlement of this task and must not end the writer.
     fn answer(self, accepted: Option<SinkAnswer>) {
-        if catch_unwind(AssertUnwindSafe(|| (self.answer)(accepted))).is_err() {
+        if catch(|| (self.answer)(accepted)).is_err() {
             // The panic hook has logged it. Unwinding dropped the delivery, which hands it back.
             count_panic("settlement");
         }
@@ -58,6 +59,7 @@ pub(crate) struct SinkBuffer(Arc<[SinkQueue]>);
 
 /// The queue of one sink.
 struct SinkQueue {
+    sink: Arc<dyn Sink>,
     // Bounded by the prefetch: each item has an unsettled delivery. Items of dead channels are removed soon.
     items: mpsc::UnboundedSender<SinkItem>,
     health: Health,
@@ -75,10 +77,11 @@ impl SinkBuffer {
             let (sender, items) = mpsc::unbounded_channel();
             let health = metrics.health(sink.name());
             let (waiting, force_close) = (VecDeque::new(), force_close.clone());
-            let writer = SinkWriter { sink, items, waiting, health: health.clone(), force_close };
+            let writer =
+                SinkWriter { sink: Arc::clone(&sink), items, waiting, health: health.clone(), force_close };
             // A panic drops the batch in progress, which hands its deliveries back. The task ends with the buffer.
             supervise::restarting("sink", writer, |writer| writer.run().boxed()).spawn().detach();
-            SinkQueue { items: sender, health }
+            SinkQueue { sink, items: sender, health }
         };
         Self(sinks.into_iter().map(open).collect())
     }
@@ -88,9 +91,25 @@ impl SinkBuffer {
         self.0.is_empty()
     }
 
-    /// Why sinks are down, one text per sink that is.
+    /// Starts the background work of all sinks.
+    pub(crate) fn start_background(
+        &self,
+        publisher: &TaskPublisher,
+        is_consuming: &IsConsuming,
+        force_close: &CancellationToken,
+    ) -> BackgroundWork {
+        let sinks = self.0.iter().map(|queue| (&queue.sink, &queue.health));
+        BackgroundWork::start(sinks, publisher, is_consuming, force_close)
+    }
+
+    /// What fails in sinks.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
-        self.0.iter().filter_map(|queue| queue.health.problem())
+        self.0.iter().flat_map(|queue| queue.health.problems())
+    }
+
+    /// The state of each sink, by name.
+    pub(crate) fn beats(&self) -> BTreeMap<String, SinkBeat> {
+        self.0.iter().map(|queue| (queue.sink.name().to_owned(), queue.health.beat())).collect()
     }
 
     /// Queues a result for every sink. The task is answered once all of them have answered, at once if there is

@@ -32,11 +32,13 @@ impl Status {
             },
             lanes: Default::default(),
             paused: self.member.directives.paused(),
+            groups: Default::default(),
             running: 0,
             tasks: Vec::new(),
             kinds: metrics.kind_counts(),
             connections: metrics.connection_counts(),
             blocked: metrics.connection().blocked.get() != 0,
+            sinks: self.settler.sink_buffer.beats(),
             gateway: None,
         };
         self.lanes.iter().for_each(|lane| self.add_lane(&mut beat, lane));
@@ -61,6 +63,11 @@ impl Status {
                 kind,
             });
         }
+        for group in pool.groups.iter().filter(|group| group.running + group.queued > 0) {
+            let sum = beat.groups.entry(group.name.to_string()).or_default();
+            sum.running += group.running;
+            sum.queued += group.queued;
+        }
         let counted = self.settler.metrics.lane(&name);
         let delivered = counted.deliveries.get();
         let lane_beat = LaneBeat {
@@ -76,6 +83,7 @@ impl Status {
             held: delivered.saturating_sub(counted.settled_total()),
             removed: counted.removed_total(),
             waited: counted.wait.get_sample_sum(),
+            running_for: pool.tasks.iter().filter_map(|task| task.running_seconds).sum(),
         };
         beat.lanes.insert(name, lane_beat);
     }

@@ -1,7 +1,7 @@
 //! A running worker and its shutdown.
 //!
-//! Shutdown order: intake, pools, sinks and copies, settlements, connections, and the admin port last. Senders stop
-//! before receivers.
+//! Shutdown order: intake, pools, sinks and copies, the sinks' background work, settlements, connections, and the admin
+//! port last. Senders stop before receivers.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -20,7 +20,8 @@ use tokio::{
 
 use super::{handler_runtime::HandlerRuntime, lane::Consumers};
 use crate::{
-    budget::SETTLE_TIME, consumer::Intake, fleet::Membership, settings::WorkerConfig, status::Status,
+    budget::SETTLE_TIME, consumer::Intake, fleet::Membership, settings::WorkerConfig, sink::BackgroundWork,
+    status::Status,
 };
 
 /// Timeout for each step of closing once everything is settled.
@@ -65,6 +66,7 @@ pub(super) struct Running {
     pub(super) denials: mpsc::Receiver<BrokerError>,
     pub(super) intake: watch::Sender<Intake>,
     pub(super) membership: Membership,
+    pub(super) background: BackgroundWork,
     pub(super) heartbeats: HeartbeatPublisher,
     pub(super) handlers: HandlerRuntime,
     pub(super) admin: AdminPort,
@@ -88,7 +90,7 @@ impl Running {
     /// Shuts down in this mode; commands may escalate it. Returns whether the mode escalated, by a command or
     /// because the shutdown timeout passed.
     pub(super) async fn drain(
-        self,
+        mut self,
         mode: Mode,
         commands: &mut mpsc::Receiver<Command>,
         config: &WorkerConfig,
@@ -96,26 +98,27 @@ impl Running {
         tracing::info!(%mode, "stopping");
         let started = Instant::now();
         self.intake.send_replace(Intake::Closed);
-        self.stop_pools(mode, config);
+        stop_pools(&self.status, mode, config);
         let final_mode = self.until_settled(mode, commands, config).await;
         let timed_out = mode == Mode::SoftTimeout && started.elapsed() >= config.shutdown_timeout;
         self.close().await;
         timed_out || final_mode != mode
     }
 
-    /// Waits for the pools, the sinks and the copies, while commands may escalate the mode. Returns the final mode.
+    /// Waits for the pools, the sinks, the copies and the sinks' background work, while commands may escalate the mode. Returns the final mode.
     async fn until_settled(
-        &self,
+        &mut self,
         mode: Mode,
         commands: &mut mpsc::Receiver<Command>,
         config: &WorkerConfig,
     ) -> Mode {
         let WorkerConfig { shutdown_timeout, hard_grace, .. } = *config;
-        let settler = &self.status.settler;
+        let Self { status, intake, background, .. } = self;
+        let settler = &status.settler;
         let started = Instant::now();
         let mut current_mode = mode;
         let settled = async {
-            join_all(self.status.lanes.iter().map(|lane| lane.pool.stopped())).await;
+            join_all(status.lanes.iter().map(|lane| lane.pool.stopped())).await;
             // All tasks have ended. An unavailable sink or broker is waited for as long as the mode allows; then
             // its deliveries are requeued.
             let remaining = match mode {
@@ -125,7 +128,11 @@ impl Running {
                 }
                 Mode::Hard => hard_grace.saturating_sub(started.elapsed()).max(SETTLE_TIME / 2),
             };
-            if timeout(remaining, settler.idle()).await.is_err() {
+            let stopped = async {
+                settler.idle().await;
+                background.stop().await;
+            };
+            if timeout(remaining, stopped).await.is_err() {
                 settler.force_close.cancel();
             }
         };
@@ -133,28 +140,16 @@ impl Running {
         loop {
             let requested = tokio::select! {
                 () = &mut settled => return current_mode,
-                requested = requested_stop(commands, &self.intake) => requested,
+                requested = requested_stop(commands, intake) => requested,
             };
             if current_mode.escalates_to(requested) {
                 tracing::warn!(mode = %requested, "shutdown escalated");
                 current_mode = requested;
-                self.stop_pools(requested, config);
+                stop_pools(status, requested, config);
             }
             if requested == Mode::Hard {
                 settler.force_close.cancel();
             }
-        }
-    }
-
-    fn stop_pools(&self, mode: Mode, config: &WorkerConfig) {
-        let WorkerConfig { shutdown_timeout: timeout, hard_grace: grace, .. } = *config;
-        for lane in &self.status.lanes {
-            lane.pool.begin_shutdown(match mode {
-                Mode::Light => Stop::Light,
-                Mode::Soft => Stop::Soft,
-                Mode::SoftTimeout => Stop::SoftTimeout { timeout, grace },
-                Mode::Hard => Stop::Hard { grace },
-            });
         }
     }
 
@@ -181,5 +176,17 @@ impl Running {
         tokio::join!(closing, settler.traces.close(LAST_EXPORT));
         drop(handlers);
         admin.close().await;
+    }
+}
+
+fn stop_pools(status: &Status, mode: Mode, config: &WorkerConfig) {
+    let WorkerConfig { shutdown_timeout: timeout, hard_grace: grace, .. } = *config;
+    for lane in &status.lanes {
+        lane.pool.begin_shutdown(match mode {
+            Mode::Light => Stop::Light,
+            Mode::Soft => Stop::Soft,
+            Mode::SoftTimeout => Stop::SoftTimeout { timeout, grace },
+            Mode::Hard => Stop::Hard { grace },
+        });
     }
 }

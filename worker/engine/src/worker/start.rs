@@ -41,11 +41,14 @@ use crate::{
     consumer::{ConsumerConnection, Intake, MissingQueues, SettlementCounters, Subscription},
     fleet::{AmqpFleetBroker, Command as FleetCommand, Member, Membership},
     handler::{Routes, WorkerContext},
-    pipeline::{LanePipeline, LanePool},
+    payload_memory,
+    pipeline::{KeyLimits, LanePipeline, LanePool},
     redelivery::RedeliveryTracker,
     settings::{SinkName, WorkerConfig},
     settlement::Settler,
-    sink::{Sink, SinkBuffer, SinkMetrics, results::ResultsSink, stdout::StdoutSink},
+    sink::{
+        BackgroundWork, IsConsuming, Sink, SinkBuffer, SinkMetrics, results::ResultsSink, stdout::StdoutSink,
+    },
     spans::Spans,
     status::{LaneStatus, Status},
 };
@@ -81,11 +84,12 @@ async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Co
     let Worker { name, config, metrics, .. } = worker;
     let ladder = config.retry.ladder()?;
     budget::check(config, worker.registry.deadlines())?;
+    payload_memory::check(config, payload_memory::memory_limit())?;
     let admin_port = admin::bind(&config.common).await?;
     let (instance, version) = (name.to_string(), env!("CARGO_PKG_VERSION"));
     let service = Service { name: "garenne-worker", instance, version };
     let traces = Traces::start(&config.common.otlp, &service, metrics)?;
-    let awaited = "not begun: the broker and the sinks are being reached";
+    let awaited = "starting: connecting to the broker and the sinks";
     let admin = AdminPort::open(admin_port, metrics.clone(), config.shutdown_mode, commands.clone(), awaited);
 
     let broker = Broker::configured(&config.common, &format!("garenne-worker {name}"))?;
@@ -314,6 +318,7 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
             is_quarantine,
             is_catch_all: lane.catch_all,
             quarantine_permit: Arc::new(Semaphore::new(1)),
+            key_limits: KeyLimits::new(&lane, pool.clone()),
             pool_space: Notify::new(),
         });
         let max_wait = budget::max_wait(&lane, config.hard_grace, registry.deadlines());
@@ -333,7 +338,8 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
         });
         LaneStatus { problems: consumed.collect(), name, pool }
     };
-    let lanes = lanes.into_iter().map(consume_lane).collect();
+    let lanes: Vec<_> = lanes.into_iter().map(consume_lane).collect();
+    let background = start_background(&settler, &lanes, intake.subscribe());
 
     let status = Arc::new(Status {
         started: SystemTime::now(),
@@ -351,5 +357,18 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
             shown.heartbeat()
         });
     admin.begin(Arc::clone(&status) as _);
-    Running { status, consumers, denials, intake, membership, heartbeats, handlers, admin }
+    Running { status, consumers, denials, intake, membership, background, heartbeats, handlers, admin }
+}
+
+/// Starts the background work of the sinks.
+fn start_background(
+    settler: &Settler,
+    lanes: &[LaneStatus],
+    intake: watch::Receiver<Intake>,
+) -> BackgroundWork {
+    let queues: Vec<_> = lanes.iter().flat_map(|lane| lane.problems.clone()).collect();
+    let is_consuming: IsConsuming = Arc::new(move || {
+        *intake.borrow() == Intake::Open && queues.iter().all(|(_, problem)| problem.borrow().is_none())
+    });
+    settler.sink_buffer.start_background(&settler.task_publisher(), &is_consuming, &settler.force_close)
 }

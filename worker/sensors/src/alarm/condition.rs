@@ -37,6 +37,8 @@ pub enum Condition {
         limit: f64,
         /// The highest value that clears the alarm.
         clear: f64,
+        /// How long values must be above `limit`; none raises the alarm at once.
+        hold: Option<Hold>,
     },
     /// Raised by a value below `limit`, cleared by one at or above `clear`; `clear >= limit`.
     Below {
@@ -44,18 +46,24 @@ pub enum Condition {
         limit: f64,
         /// The lowest value that clears the alarm.
         clear: f64,
+        /// How long values must be below `limit`; none raises the alarm at once.
+        hold: Option<Hold>,
     },
-    /// Raised by a change of more than `limit` within `per`, in either direction.
+    /// Raised by a change of more than `limit` within `per`, in either direction. Cleared by the first reading at
+    /// least `per` after the last such change.
     RateOfChange {
         /// The largest change within `per` that raises nothing; 0 or more.
         limit: f64,
         /// The time to which `limit` refers.
         per: Micros,
     },
-    /// Raised by values that are exactly equal for `duration`.
+    /// Raised by values that are exactly equal for `duration` in three readings or more, or in `readings` readings.
     Stuck {
         /// The time from the first to the last equal reading.
         duration: Micros,
+        /// Equal readings in a row that suffice, however little time they took. Bounds the readings before a new
+        /// one that are needed to judge it.
+        readings: usize,
     },
     /// Raised if no reading is stored for `duration`.
     Silent {
@@ -64,13 +72,36 @@ pub enum Condition {
     },
 }
 
+/// How long consecutive readings must be beyond a limit before they raise an alarm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hold {
+    /// The time from the first to the last of them.
+    pub duration: Micros,
+    /// Readings in a row that suffice, however little time they took. Bounds the readings before a new one that are
+    /// needed to judge it.
+    pub readings: usize,
+}
+
 impl Condition {
-    /// How far before a new reading older readings affect its evaluation, beyond the last few. Twice the
-    /// condition's duration, so that an interval that was evaluated before is evaluated with the same result.
-    pub fn lookback(&self) -> Micros {
+    /// Whether it must hold for some time before it raises an alarm.
+    pub fn has_hold(&self) -> bool {
+        self.required_hold().is_some()
+    }
+
+    /// How long the condition must hold before it raises an alarm; none at once.
+    pub(super) fn required_hold(&self) -> Option<Hold> {
         match self {
-            Self::Above { .. } | Self::Below { .. } | Self::Silent { .. } => 0,
-            Self::RateOfChange { per: duration, .. } | Self::Stuck { duration } => 2 * duration,
+            Self::Above { hold, .. } | Self::Below { hold, .. } => *hold,
+            Self::RateOfChange { .. } | Self::Stuck { .. } | Self::Silent { .. } => None,
+        }
+    }
+
+    /// Whether a value is beyond the limit that raises an alarm.
+    pub(super) fn is_beyond_limit(&self, value: f64) -> bool {
+        match self {
+            Self::Above { limit, .. } => value > *limit,
+            Self::Below { limit, .. } => value < *limit,
+            Self::RateOfChange { .. } | Self::Stuck { .. } | Self::Silent { .. } => false,
         }
     }
 
@@ -78,11 +109,15 @@ impl Condition {
     pub fn describe(&self) -> String {
         let shown =
             |micros: &Micros| humantime::format_duration(Duration::from_micros(micros.unsigned_abs()));
+        let held = |hold: &Option<Hold>| match hold {
+            Some(hold) => format!(" for {}", shown(&hold.duration)),
+            None => String::new(),
+        };
         match self {
-            Self::Above { limit, .. } => format!("above {limit}"),
-            Self::Below { limit, .. } => format!("below {limit}"),
+            Self::Above { limit, hold, .. } => format!("above {limit}{}", held(hold)),
+            Self::Below { limit, hold, .. } => format!("below {limit}{}", held(hold)),
             Self::RateOfChange { limit, per } => format!("changes by more than {limit} in {}", shown(per)),
-            Self::Stuck { duration } => format!("has not changed for {}", shown(duration)),
+            Self::Stuck { duration, .. } => format!("has not changed for {}", shown(duration)),
             Self::Silent { duration } => format!("silent for {}", humantime::format_duration(*duration)),
         }
     }

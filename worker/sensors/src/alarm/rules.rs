@@ -2,22 +2,55 @@
 
 use std::{collections::HashSet, ops::RangeInclusive, path::Path, time::Duration};
 
-use garenne_common::config::parse_toml;
+use garenne_common::{config::parse_toml, pattern::NamePattern};
 use garenne_protocol::sensor::Unit;
 use serde::Deserialize;
 
-use super::condition::{Condition, Micros, Point, Sample};
-use crate::toml_file::{self, every_device, finite, unit};
+use super::condition::{Condition, Hold, Micros, Point, Sample};
+use garenne_readings::toml_file::{self, every_device, finite, unit};
 
 /// Most rules in a file.
 const MAX_RULES: usize = 1000;
 
-/// The range of `per`, `stuck_for` and `silent_for`. The retry ladder cannot wait for less than a second.
+/// So many equal readings in a row are stuck even if they took less time than `stuck_for`.
+const MAX_STUCK_READINGS: usize = 4096;
+
+/// So many readings in a row beyond a limit raise an alarm even if they took less time than `for`.
+const MAX_HELD_READINGS: usize = 65_536;
+
+/// Most devices that a rule expects.
+const MAX_EXPECTED: usize = 10_000;
+
+/// The range of the durations. Silence is looked for once a second at most.
 const DURATIONS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 3600);
 
 /// The rules of a file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rules(Vec<Rule>);
+
+/// How urgent an alarm is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Nothing has to be done.
+    Info,
+    /// Something has to be done in working hours.
+    #[default]
+    Warning,
+    /// Something has to be done now.
+    Critical,
+}
+
+impl Severity {
+    /// The name, as in the file of rules.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+}
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,9 +64,16 @@ pub struct Rule {
     pub condition: Condition,
     /// The webhook that receives the alert, by its name in the settings; none is the default one.
     pub webhook: Option<String>,
-    metric: String,
-    /// A device, or a prefix and `*`.
-    device: String,
+    /// The metric of the readings that it applies to.
+    pub metric: String,
+    /// The devices that it applies to.
+    pub device: NamePattern,
+    /// How urgent its alarms are.
+    pub severity: Severity,
+    /// The time after which the alert of an open alarm is repeated; none sends it once.
+    pub remind_every: Option<Duration>,
+    /// For a rule about silence: devices of which something must be stored at all; of a prefix, one.
+    pub expected: Vec<NamePattern>,
 }
 
 #[derive(Deserialize)]
@@ -61,6 +101,14 @@ struct RuleEntry {
     stuck_for: Option<Duration>,
     #[serde(default, with = "humantime_serde")]
     silent_for: Option<Duration>,
+    #[serde(default, rename = "for", with = "humantime_serde")]
+    hold: Option<Duration>,
+    #[serde(default)]
+    severity: Severity,
+    #[serde(default, with = "humantime_serde")]
+    remind_every: Option<Duration>,
+    #[serde(default)]
+    expected: Vec<String>,
     webhook: Option<String>,
 }
 
@@ -99,6 +147,11 @@ impl Rules {
         self.0.iter().filter_map(|rule| Some((rule.name.as_str(), rule.webhook.as_deref()?)))
     }
 
+    /// The rules, in the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.0.iter()
+    }
+
     /// The rules that apply to a device's metric, in the order of the file.
     pub fn matching<'a>(&'a self, device: &'a str, metric: &'a str) -> impl Iterator<Item = &'a Rule> + 'a {
         self.0.iter().filter(move |rule| rule.metric == metric && rule.matches(device))
@@ -111,6 +164,13 @@ impl RuleEntry {
         if clear.is_some() && above.is_none() && below.is_none() {
             return Err("clear: only allowed with above or below".to_owned());
         }
+        let hold = match self.hold {
+            Some(_) if above.is_none() && below.is_none() => {
+                return Err("for: only allowed with above or below".to_owned());
+            }
+            Some(time) => Some(Hold { duration: micros("for", time)?, readings: MAX_HELD_READINGS }),
+            None => None,
+        };
         if per.is_some() && faster_than.is_none() {
             return Err("per: only allowed with faster_than".to_owned());
         }
@@ -122,13 +182,13 @@ impl RuleEntry {
                 (limit, clear) if clear > limit => {
                     Err(format!("clear: {clear} is greater than above ({limit})"))
                 }
-                (limit, clear) => Ok(Condition::Above { limit, clear }),
+                (limit, clear) => Ok(Condition::Above { limit, clear, hold }),
             },
             (None, Some(below), None, None, None) => match limits("below", below)? {
                 (limit, clear) if clear < limit => {
                     Err(format!("clear: {clear} is less than below ({limit})"))
                 }
-                (limit, clear) => Ok(Condition::Below { limit, clear }),
+                (limit, clear) => Ok(Condition::Below { limit, clear, hold }),
             },
             (None, None, Some(limit), None, None) => {
                 let limit = finite("faster_than", limit)?;
@@ -141,7 +201,8 @@ impl RuleEntry {
                 Ok(Condition::RateOfChange { limit, per: micros("per", per)? })
             }
             (None, None, None, Some(duration), None) => {
-                Ok(Condition::Stuck { duration: micros("stuck_for", duration)? })
+                let duration = micros("stuck_for", duration)?;
+                Ok(Condition::Stuck { duration, readings: MAX_STUCK_READINGS })
             }
             (None, None, None, None, Some(duration)) => {
                 micros("silent_for", duration)?;
@@ -166,6 +227,10 @@ fn micros(name: &str, duration: Duration) -> Result<Micros, String> {
     Ok(i64::try_from(duration.as_micros()).expect("30 days fit into 64 bits"))
 }
 
+fn pattern(field: &str, text: &str) -> Result<NamePattern, String> {
+    NamePattern::parse(text).map_err(|error| format!("{field}: {error}"))
+}
+
 impl Rule {
     fn from_entry(entry: RuleEntry) -> Result<Self, String> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -175,35 +240,39 @@ impl Rule {
         if entry.metric.is_empty() {
             return Err("metric: must not be empty".to_owned());
         }
-        if entry.device.is_empty() {
-            return Err("device: must not be empty; \"*\" is every device".to_owned());
-        }
-        if entry.device.strip_suffix('*').unwrap_or(&entry.device).contains('*') {
-            return Err(format!("device: {:?} contains \"*\" before its end", entry.device));
-        }
+        let device = pattern("device", &entry.device)?;
         let (unit, condition) = (unit(entry.unit.as_deref())?, entry.condition()?);
-        let RuleEntry { name, device, metric, webhook, .. } = entry;
-        Ok(Self { name, unit, condition, webhook, metric, device })
+        if !entry.expected.is_empty() && !matches!(condition, Condition::Silent { .. }) {
+            return Err("expected: only allowed with silent_for".to_owned());
+        }
+        if entry.expected.len() > MAX_EXPECTED {
+            let count = entry.expected.len();
+            return Err(format!("expected: {count} devices; at most {MAX_EXPECTED} are allowed"));
+        }
+        if let Some(every) = entry.remind_every {
+            micros("remind_every", every)?;
+        }
+        let expected = |text: &String| match pattern("expected", text)? {
+            expected if device.matches(expected.as_str()) => Ok(expected),
+            other => Err(format!("expected: {other:?} does not match device = {device:?}")),
+        };
+        let expected = entry.expected.iter().map(expected).collect::<Result<_, _>>()?;
+        let RuleEntry { name, metric, webhook, severity, remind_every, .. } = entry;
+        Ok(Self { name, unit, condition, webhook, metric, device, severity, remind_every, expected })
     }
 
     fn matches(&self, device: &str) -> bool {
-        match self.device.strip_suffix('*') {
-            Some(prefix) => device.starts_with(prefix),
-            None => self.device == device,
-        }
+        self.device.matches(device)
     }
 
-    /// The samples converted to the rule's unit, without those of another quantity. A sample of unknown unit
-    /// is taken as it is.
-    pub fn convert(&self, samples: &[Sample]) -> Vec<Point> {
-        let convert = |sample: &Sample| {
-            let value = match (sample.unit, self.unit) {
-                (Some(from), Some(to)) => from.convert(sample.value, to).ok()?,
-                _ => sample.value,
-            };
-            Some(Point { at: sample.at, value })
+    /// The sample in the rule's unit; none if it measures another quantity. A sample of unknown unit is taken as it
+    /// is.
+    pub fn convert(&self, sample: &Sample) -> Option<Point> {
+        let value = match (sample.unit, self.unit) {
+            (Some(from), Some(to)) => from.convert(sample.value, to).ok()?,
+            _ => sample.value,
         };
-        samples.iter().filter_map(convert).collect()
+        Some(Point { at: sample.at, value })
     }
 }
 
@@ -270,8 +339,33 @@ mod tests {
         );
         assert_eq!(refused("above = 1\nper = \"1m\""), "rule 1 (\"r\"): per: only allowed with faster_than");
         assert_eq!(
+            refused("stuck_for = \"1m\"\nfor = \"1m\""),
+            "rule 1 (\"r\"): for: only allowed with above or below"
+        );
+        assert_eq!(
+            refused("above = 1\nfor = \"31days\""),
+            "rule 1 (\"r\"): for: 2678400s; expected 1 second to 30 days"
+        );
+        assert_eq!(
+            refused("above = 1\nremind_every = \"0s\""),
+            "rule 1 (\"r\"): remind_every: 0ns; expected 1 second to 30 days"
+        );
+        assert_eq!(
+            refused("above = 1\nexpected = [\"a\"]"),
+            "rule 1 (\"r\"): expected: only allowed with silent_for"
+        );
+        assert_eq!(
+            refused("silent_for = \"1m\"\ndevice = \"a-*\"\nexpected = [\"a-1\", \"b-*\"]"),
+            "rule 1 (\"r\"): expected: \"b-*\" does not match device = \"a-*\""
+        );
+        let unknown = refused("above = 1\nseverity = \"urgent\"");
+        assert!(
+            unknown.contains("unknown variant `urgent`, expected one of `info`, `warning`, `critical`"),
+            "{unknown}"
+        );
+        assert_eq!(
             refused("above = 1\ndevice = \"a*b\""),
-            "rule 1 (\"r\"): device: \"a*b\" contains \"*\" before its end"
+            "rule 1 (\"r\"): device: \"a*b\"; expected a name, or a prefix and \"*\" at its end"
         );
         assert!(refused("abov = 1").starts_with("line 4: unknown field `abov`"), "{}", refused("abov = 1"));
         let twice = "[[rule]]\nname = \"r\"\nmetric = \"m\"\nabove = 1\n".repeat(2);

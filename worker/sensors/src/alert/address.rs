@@ -1,7 +1,10 @@
-//! The addresses that webhooks may have. Prevents server-side request forgery: a task may name any URL, and must
-//! not reach the worker's own network.
+//! The addresses that a webhook may have. Prevents server-side request forgery: a URL in a payload must not reach the
+//! worker's own network.
 
-use std::{net::IpAddr, sync::LazyLock};
+use std::{
+    net::IpAddr,
+    sync::{Arc, LazyLock},
+};
 
 use ipnet::IpNet;
 
@@ -16,8 +19,25 @@ const SPECIAL: &str = "\
 static SPECIAL_NETWORKS: LazyLock<Vec<IpNet>> =
     LazyLock::new(|| SPECIAL.split(' ').map(|network| network.parse().expect("a network")).collect());
 
-/// Whether requests to an address are allowed: it is public, or in one of `networks`.
-pub(super) fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
+/// The addresses that a request may go to.
+#[derive(Clone, Debug)]
+pub(super) enum AllowedAddresses {
+    /// All: an operator chose the host.
+    Any,
+    /// Public ones, and those in these networks.
+    PublicAnd(Arc<[IpNet]>),
+}
+
+impl AllowedAddresses {
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Any => true,
+            Self::PublicAnd(networks) => is_public_or_in(address, networks),
+        }
+    }
+}
+
+fn is_public_or_in(address: IpAddr, networks: &[IpNet]) -> bool {
     // IPv4-mapped IPv6 addresses are checked as IPv4.
     let address = address.to_canonical();
     let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
@@ -66,10 +86,10 @@ mod tests {
             "5f00::1",
         ];
         for address in special {
-            assert!(!is_allowed(address.parse().unwrap(), &[]), "{address}");
+            assert!(!is_public_or_in(address.parse().unwrap(), &[]), "{address}");
         }
         for address in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "::ffff:8.8.8.8", "2606:4700::1111"] {
-            assert!(is_allowed(address.parse().unwrap(), &[]), "{address}");
+            assert!(is_public_or_in(address.parse().unwrap(), &[]), "{address}");
         }
     }
 
@@ -77,8 +97,8 @@ mod tests {
     fn allowed_networks_match_any_notation_of_an_address() {
         let networks: Vec<IpNet> = vec!["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()];
         for address in ["10.9.8.7", "::ffff:10.9.8.7", "::1"] {
-            assert!(is_allowed(address.parse().unwrap(), &networks), "{address}");
+            assert!(is_public_or_in(address.parse().unwrap(), &networks), "{address}");
         }
-        assert!(!is_allowed("127.0.0.1".parse().unwrap(), &networks));
+        assert!(!is_public_or_in("127.0.0.1".parse().unwrap(), &networks));
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use garenne_common::{
-    resilience::{Breaker, BreakerError, Retry, deadline},
+    resilience::{Breaker, BreakerError, Retry, Semaphore, deadline},
     telemetry::traces::Begun,
 };
 use garenne_protocol::{
@@ -19,6 +19,7 @@ use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc2822};
 
 use super::{
+    address::AllowedAddresses,
     delivery::{Delivered, DeliveryError, OutgoingAlert},
     settings::{SigningSecret, WebhookUrl},
     span,
@@ -28,10 +29,30 @@ use super::{
 /// The destination of an alert.
 #[derive(Clone)]
 pub(super) struct Destination {
+    /// The name of the webhook; `None` for a URL of a payload.
+    pub(super) webhook: Option<String>,
     pub(super) url: WebhookUrl,
+    /// The addresses that the host may have.
+    pub(super) addresses: AllowedAddresses,
     /// Requests are unsigned without it.
     pub(super) secret: Option<SigningSecret>,
     pub(super) headers: HeaderMap,
+}
+
+impl Destination {
+    /// Identifies the destination. Alerts to one destination share their requests.
+    pub(super) fn key(&self) -> String {
+        self.webhook
+            .clone()
+            .map_or_else(|| format!("url {}", self.url.url()), |name| format!("webhook {name}"))
+    }
+
+    /// Identifies the host, with its port. A host in a payload is another one than the same host in the settings, so
+    /// that senders cannot open the circuit of a webhook or use up its requests.
+    pub(super) fn host_key(&self) -> String {
+        let origin = if self.webhook.is_some() { "webhook" } else { "url" };
+        format!("{origin} {}", self.url.authority())
+    }
 }
 
 /// Sends batches to one destination.
@@ -39,6 +60,8 @@ pub(super) struct BatchSender {
     pub(super) destination: Destination,
     pub(super) client: Arc<WebhookClient>,
     pub(super) breaker: Breaker,
+    /// A permit for each request to the host.
+    pub(super) permits: Semaphore,
     pub(super) retry: Retry<DeliveryError>,
     /// Time limit for one request.
     pub(super) timeout: Duration,
@@ -77,6 +100,9 @@ impl BatchSender {
 
     /// One request, with its trace span.
     async fn attempt(&self, id: &str, body: Bytes, alerts: &[OutgoingAlert]) -> Result<u16, DeliveryError> {
+        let host = || self.destination.url.authority();
+        let permit = self.permits.acquire().await;
+        let _permit = permit.map_err(|problem| DeliveryError::Busy { host: host(), problem })?;
         let Begun { context, span } = span::begin(alerts, self.destination.url.url());
         let headers = self.headers(id, &body, context.as_ref());
         let sent = self.breaker.run(|| async {
@@ -85,7 +111,6 @@ impl BatchSender {
                 outcome => Ok(outcome),
             }
         });
-        let host = || self.destination.url.authority();
         let outcome = sent.await.unwrap_or_else(|error| match error {
             BreakerError::Open { left } => Err(DeliveryError::CircuitOpen { host: host(), remaining: left }),
             BreakerError::Failed(error) => Err(error),
@@ -101,7 +126,8 @@ impl BatchSender {
         batch_size: usize,
     ) -> Result<u16, DeliveryError> {
         let host = || self.destination.url.authority();
-        let exchange = self.client.send(&self.destination.url, headers, body);
+        let Destination { url, addresses, .. } = &self.destination;
+        let exchange = self.client.send(url, addresses, headers, body);
         let response = deadline(self.timeout, exchange).await.unwrap_or_else(|elapsed| {
             Err(DeliveryError::Unreachable { host: host(), detail: elapsed.to_string() })
         })?;

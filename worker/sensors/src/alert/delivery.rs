@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::{telemetry::Traces, text::with_causes};
+use garenne_common::{resilience::NoPermit, telemetry::Traces, text::with_causes};
 use garenne_protocol::{
     sensor::Timestamp,
     task::{TaskId, TraceContext},
@@ -64,6 +64,9 @@ pub(super) enum DeliveryError {
     /// Not sent: the host's circuit breaker is open.
     #[error("{host} failed too often; no requests for {remaining:?}")]
     CircuitOpen { host: String, remaining: Duration },
+    /// Not sent: other requests to the host took all permits for the time limit of one request.
+    #[error("{host}: {problem}")]
+    Busy { host: String, problem: NoPermit },
     /// The worker is stopping.
     #[error("the worker is stopping")]
     Closed,

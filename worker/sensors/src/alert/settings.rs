@@ -1,27 +1,31 @@
-//! The table `alert` of the settings: webhooks, allowed networks, timeouts and batching.
+//! The table `alert` of the settings: webhooks, URLs in payloads, timeouts and batching.
 //!
 //! ```toml
 //! [alert]
 //! window = "250ms"                  # time that an alert waits for others to the same webhook
-//! allow_networks = ["10.0.0.0/8"]   # networks that are allowed although not public; none by default
 //!
 //! [alert.webhooks.ops]
 //! url = "https://example.com/hooks/garenne"
 //! secret = "whsec_…"                # or GARENNE_ALERT__WEBHOOKS__OPS__SECRET_FILE=/run/secrets/ops
 //! headers = { Authorization = "Bearer …" }
+//!
+//! [alert.payload_urls]
+//! hosts = ["*.example.com"]         # hosts that payloads may name; none by default
 //! ```
 
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
 use derive_more::{Debug, Display};
-use garenne_common::config::{Invalid, list};
+use garenne_common::config::Invalid;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_with::{DeserializeFromStr, SerializeDisplay};
 use url::Url;
 
-pub use super::signature::SigningSecret;
+pub use super::{
+    payload_urls::{HostPattern, PayloadUrls},
+    signature::SigningSecret,
+};
 
 /// The webhook of an alert that names none.
 pub const DEFAULT_WEBHOOK: &str = "default";
@@ -30,11 +34,10 @@ pub const DEFAULT_WEBHOOK: &str = "default";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertSettings {
-    /// Named destinations.
+    /// Named destinations. Their hosts are trusted, whatever their addresses are.
     pub webhooks: BTreeMap<String, Webhook>,
-    /// Networks that are allowed although they are not public, such as `10.0.0.0/8`.
-    #[serde(with = "list")]
-    pub allow_networks: Vec<IpNet>,
+    /// URLs that a payload may name; none by default.
+    pub payload_urls: PayloadUrls,
     /// Time limit for one request, including the connection; 1 ms to 60 s.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
@@ -46,17 +49,20 @@ pub struct AlertSettings {
     /// Alerts in one request at most, 1 to 100. A batch holds running tasks, so the concurrency of the alerts' lane
     /// limits it too.
     pub batch: usize,
+    /// Requests to one host at once, 1 to 100.
+    pub per_host: usize,
 }
 
 impl Default for AlertSettings {
     fn default() -> Self {
         Self {
             webhooks: BTreeMap::new(),
-            allow_networks: Vec::new(),
+            payload_urls: PayloadUrls::default(),
             timeout: Duration::from_secs(10),
             retries: 2,
             window: Duration::from_millis(250),
             batch: 50,
+            per_host: 4,
         }
     }
 }
@@ -157,14 +163,15 @@ impl AlertSettings {
         if self.retries > 10 {
             return Err(Invalid::new("alert.retries", self.retries, "expected 0 to 10"));
         }
-        if !(1..=100).contains(&self.batch) {
-            return Err(Invalid::new("alert.batch", self.batch, "expected 1 to 100"));
+        for (name, value) in [("batch", self.batch), ("per_host", self.per_host)] {
+            let path = format!("alert.{name}");
+            Invalid::unless((1..=100).contains(&value), path, value, "expected 1 to 100")?;
         }
         for (name, webhook) in &self.webhooks {
             let setting = format!("alert.webhooks.{name}");
             if webhook.url.is_none() {
                 let problem = "required, such as https://example.com/hook";
-                return Err(Invalid::new(format!("{setting}.url"), "nothing", problem));
+                return Err(Invalid::new(format!("{setting}.url"), "unset", problem));
             }
             webhook
                 .header_map()

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Request, Response, body::Incoming, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
-use ipnet::IpNet;
 use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -17,7 +16,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{address::is_allowed, delivery::DeliveryError, settings::WebhookUrl};
+use super::{address::AllowedAddresses, delivery::DeliveryError, settings::WebhookUrl};
 
 /// Limit for the head of a response, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -28,9 +27,8 @@ const MAX_BODY_BYTES: usize = 16 * 1024;
 /// Limit for the part of the body that errors quote, in characters.
 const MAX_QUOTED_CHARS: usize = 200;
 
-/// Sends requests to public addresses and those of allowed networks.
+/// Sends requests to allowed addresses.
 pub(super) struct WebhookClient {
-    allowed_networks: Vec<IpNet>,
     tls: TlsConnector,
 }
 
@@ -46,7 +44,7 @@ pub(super) struct WebhookResponse {
 
 impl WebhookClient {
     /// Trusts the system's certificate authorities.
-    pub(super) fn new(allowed_networks: Vec<IpNet>) -> Self {
+    pub(super) fn new() -> Self {
         let mut roots = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
         let (_, unusable) = roots.add_parsable_certificates(found.certs);
@@ -62,20 +60,22 @@ impl WebhookClient {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Self { allowed_networks, tls: TlsConnector::from(Arc::new(config)) }
+        Self { tls: TlsConnector::from(Arc::new(config)) }
     }
 
-    /// Sends one request. Has no deadline; dropping the future closes the connection.
+    /// Sends one request if all addresses of the host are `allowed`. Has no deadline; dropping the future closes the
+    /// connection.
     ///
     /// # Errors
     /// [`DeliveryError::InvalidDestination`] and [`DeliveryError::Unreachable`].
     pub(super) async fn send(
         &self,
         url: &WebhookUrl,
+        allowed: &AllowedAddresses,
         headers: header::HeaderMap,
         body: Bytes,
     ) -> Result<WebhookResponse, DeliveryError> {
-        let stream = self.connect(url).await?;
+        let stream = connect(url, allowed).await?;
         if url.url().scheme() == "http" {
             return exchange(stream, url, headers, body).await;
         }
@@ -85,24 +85,23 @@ impl WebhookClient {
         let stream = stream.map_err(|error| DeliveryError::unreachable(url, "TLS", error))?;
         exchange(stream, url, headers, body).await
     }
+}
 
-    async fn connect(&self, url: &WebhookUrl) -> Result<TcpStream, DeliveryError> {
-        let port = url.url().port_or_known_default().unwrap_or_default();
-        let resolved = lookup_host((url.host(), port)).await;
-        let resolved = resolved.map_err(|error| DeliveryError::unreachable(url, "resolving", error))?;
-        let addresses: Vec<SocketAddr> = resolved.collect();
-        // One forbidden address refuses the name: an attacker may mix it with public ones.
-        let is_forbidden = |address: &&SocketAddr| !is_allowed(address.ip(), &self.allowed_networks);
-        if let Some(forbidden) = addresses.iter().find(is_forbidden) {
-            return Err(DeliveryError::InvalidDestination(format!(
-                "{} resolves to {}, which is not a public address; alert.allow_networks allows others",
-                url.host(),
-                forbidden.ip()
-            )));
-        }
-        let stream = TcpStream::connect(addresses.as_slice()).await;
-        stream.map_err(|error| DeliveryError::unreachable(url, "connecting", error))
+async fn connect(url: &WebhookUrl, allowed: &AllowedAddresses) -> Result<TcpStream, DeliveryError> {
+    let port = url.url().port_or_known_default().unwrap_or_default();
+    let resolved = lookup_host((url.host(), port)).await;
+    let resolved = resolved.map_err(|error| DeliveryError::unreachable(url, "resolving", error))?;
+    let addresses: Vec<SocketAddr> = resolved.collect();
+    // One forbidden address refuses the name: an attacker may mix it with public ones.
+    if let Some(forbidden) = addresses.iter().find(|address| !allowed.contains(address.ip())) {
+        return Err(DeliveryError::InvalidDestination(format!(
+            "url: {} resolves to {}, which is not a public address; alert.payload_urls.networks allows others",
+            url.host(),
+            forbidden.ip()
+        )));
     }
+    let stream = TcpStream::connect(addresses.as_slice()).await;
+    stream.map_err(|error| DeliveryError::unreachable(url, "connecting", error))
 }
 
 /// Sends one request and closes the connection.

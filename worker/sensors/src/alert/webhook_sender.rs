@@ -1,4 +1,4 @@
-//! Delivers alerts to webhooks: one batch queue per webhook, one circuit breaker per host.
+//! Delivers alerts to webhooks: one batch queue per webhook, one circuit breaker and one semaphore per host.
 
 use std::{
     num::NonZeroUsize,
@@ -8,12 +8,13 @@ use std::{
 
 use garenne_common::{
     backoff::Backoff,
-    resilience::{BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, Retry},
+    resilience::{BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, Retry, Semaphore},
 };
 use hyper::header::HeaderMap;
 use lru::LruCache;
 
 use super::{
+    address::AllowedAddresses,
     batch_sender::{BatchSender, Destination},
     delivery::{Delivered, DeliveryError, OutgoingAlert},
     settings::{AlertSettings, DEFAULT_WEBHOOK, WebhookUrl},
@@ -41,10 +42,18 @@ pub(super) struct WebhookSender {
     breaker: BreakerConfig,
     backoff: Backoff,
     client: Arc<WebhookClient>,
-    /// By URL. Running tasks hold the queues that they use, even if those are removed here.
+    /// The addresses that URLs of payloads may have.
+    payload_addresses: AllowedAddresses,
+    /// By [`Destination::key`]. Running tasks hold the queues that they use, even if those are removed here.
     queues: Mutex<LruCache<String, Arc<WebhookQueue>>>,
-    /// By host and port.
-    breakers: Mutex<LruCache<String, Breaker>>,
+    /// By [`Destination::host_key`].
+    hosts: Mutex<LruCache<String, Host>>,
+}
+
+/// What the webhooks of one host have in common.
+struct Host {
+    breaker: Breaker,
+    permits: Semaphore,
 }
 
 /// The alerts that wait for a batch to one webhook.
@@ -59,12 +68,13 @@ impl WebhookSender {
     }
 
     fn with_resilience(settings: AlertSettings, breaker: BreakerConfig, backoff: Backoff) -> Self {
-        let client = Arc::new(WebhookClient::new(settings.allow_networks.clone()));
-        let (queues, breakers) = (LruCache::new(MAX_KEPT).into(), LruCache::new(MAX_KEPT).into());
-        Self { settings, breaker, backoff, client, queues, breakers }
+        let client = Arc::new(WebhookClient::new());
+        let payload_addresses = AllowedAddresses::PublicAnd(settings.payload_urls.networks.as_slice().into());
+        let (queues, hosts) = (LruCache::new(MAX_KEPT).into(), LruCache::new(MAX_KEPT).into());
+        Self { settings, breaker, backoff, client, payload_addresses, queues, hosts }
     }
 
-    /// Resolves an alert's `webhook` or `url`. A URL is signed if it is that of a webhook in the settings.
+    /// Resolves an alert's `webhook` or `url`. Requests to a URL have neither signature nor additional headers.
     ///
     /// # Errors
     /// [`DeliveryError::InvalidDestination`].
@@ -74,25 +84,28 @@ impl WebhookSender {
         url: Option<&str>,
     ) -> Result<Destination, DeliveryError> {
         let invalid = DeliveryError::InvalidDestination;
-        let webhooks = &self.settings.webhooks;
-        let configured = match url {
-            Some(url) => {
-                let url: WebhookUrl = url.parse().map_err(|error| invalid(format!("url: {error}")))?;
-                match webhooks.values().find(|webhook| webhook.url.as_ref() == Some(&url)) {
-                    Some(webhook) => webhook,
-                    None => return Ok(Destination { url, secret: None, headers: HeaderMap::new() }),
-                }
-            }
-            None => {
-                let name = webhook.unwrap_or(DEFAULT_WEBHOOK);
-                let unknown =
-                    || invalid(format!("no webhook {name:?}: alert.webhooks.{name}.url is not set"));
-                webhooks.get(name).ok_or_else(unknown)?
-            }
-        };
-        let url = configured.url.clone().expect("validated with the settings");
-        let headers = configured.header_map().expect("validated with the settings");
-        Ok(Destination { url, secret: configured.secret.clone(), headers })
+        if let Some(url) = url {
+            let url: WebhookUrl = url.parse().map_err(|error| invalid(format!("url: {error}")))?;
+            self.settings.payload_urls.check(url.host()).map_err(invalid)?;
+            let addresses = self.payload_addresses.clone();
+            return Ok(Destination {
+                webhook: None,
+                url,
+                addresses,
+                secret: None,
+                headers: HeaderMap::new(),
+            });
+        }
+        let name = webhook.unwrap_or(DEFAULT_WEBHOOK);
+        let unknown = || invalid(format!("no webhook {name:?}: alert.webhooks.{name}.url is not set"));
+        let webhook = self.settings.webhooks.get(name).ok_or_else(unknown)?;
+        Ok(Destination {
+            webhook: Some(name.to_owned()),
+            url: webhook.url.clone().expect("validated with the settings"),
+            addresses: AllowedAddresses::Any,
+            secret: webhook.secret.clone(),
+            headers: webhook.header_map().expect("validated with the settings"),
+        })
     }
 
     /// Delivers an alert, in one batch with others to the same webhook.
@@ -111,24 +124,28 @@ impl WebhookSender {
                 queue.sender.send(vec![alert.clone()]).await.map_err(Arc::new)?;
             }
             Err(BatchError::Failed(error)) => return Err(error),
-            Err(BatchError::Filtered(_) | BatchError::Closed) => return Err(Arc::new(DeliveryError::Closed)),
+            Err(BatchError::Closed) => return Err(Arc::new(DeliveryError::Closed)),
         }
         alert.delivered.get().cloned().ok_or_else(|| Arc::new(DeliveryError::Closed))
     }
 
     fn queue(&self, destination: Destination) -> Arc<WebhookQueue> {
-        let key = destination.url.url().as_str().to_owned();
+        let key = destination.key();
         Arc::clone(lock(&self.queues).get_or_insert(key, || Arc::new(self.start_queue(destination))))
     }
 
     fn start_queue(&self, destination: Destination) -> WebhookQueue {
-        let mut breakers = lock(&self.breakers);
-        let breaker = breakers.get_or_insert(destination.url.authority(), || Breaker::new(self.breaker));
+        let mut hosts = lock(&self.hosts);
+        let Host { breaker, permits } = hosts.get_or_insert(destination.host_key(), || Host {
+            breaker: Breaker::new(self.breaker),
+            permits: Semaphore::new(self.settings.per_host, self.settings.timeout),
+        });
         let retry = Retry::new(self.backoff.clone(), self.settings.retries);
         let sender = Arc::new(BatchSender {
             destination,
             client: Arc::clone(&self.client),
             breaker: breaker.clone(),
+            permits: permits.clone(),
             retry: retry.when(DeliveryError::is_transient),
             timeout: self.settings.timeout,
         });

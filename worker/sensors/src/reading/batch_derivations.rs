@@ -11,16 +11,17 @@ use std::{
 
 use bytes::Bytes;
 use garenne_protocol::sensor::Timestamp;
+use garenne_readings::{Calibration, StoredReading, derive};
 
-use super::{calibration::Calibration, derive, payload::Readings, stored_reading::StoredReading};
+use super::payload::Readings;
 use garenne::handler::{ContentType, Payload};
 
 /// A value derived from readings of two records.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct JointValue {
     pub(super) value: StoredReading,
-    /// Metric and value of the reading in the other record.
-    pub(super) partner: (Arc<str>, f64),
+    /// Metrics and values of the readings.
+    pub(super) inputs: [(Arc<str>, f64); 2],
 }
 
 /// The values derived from different records of a batch, by the index of the record that they belong to.
@@ -44,14 +45,15 @@ impl BatchDerivations {
             derived_within.extend(values.map(|value| (value.device, value.metric, value.time)));
         }
         let mut derivations = Self::default();
-        for derive::Derived { value, temperature, humidity } in derive::values_with_inputs(&readings) {
+        for derived in derive::values_with_inputs(&readings) {
+            let inputs = derived.inputs(&readings);
+            let derive::Derived { value, temperature, humidity } = derived;
             let key = (Arc::clone(&value.device), Arc::clone(&value.metric), value.time);
             if records[temperature] == records[humidity] || derived_within.contains(&key) {
                 continue;
             }
-            let (partner, own) = (temperature.min(humidity), temperature.max(humidity));
-            let partner = (Arc::clone(&readings[partner].metric), readings[partner].value);
-            derivations.0.entry(records[own]).or_default().push(JointValue { value, partner });
+            let record = records[temperature.max(humidity)];
+            derivations.0.entry(record).or_default().push(JointValue { value, inputs });
         }
         derivations
     }
@@ -73,21 +75,26 @@ mod tests {
         json!({"device": "a", "metric": metric, "value": value, "unit": unit, "time": time})
     }
 
-    /// Record, metric and partner of each derived value.
-    fn derived(records: &[Value]) -> Vec<(usize, String, String)> {
+    /// Record and metric of each derived value, and what it was derived from.
+    fn derived(records: &[Value]) -> Vec<(usize, String, [String; 2])> {
         let body = |record: &Value| (ContentType::Json, Bytes::from(record.to_string()));
         let bodies: Vec<_> = records.iter().map(body).collect();
         let derivations = BatchDerivations::derive(&bodies, &Calibration::default());
         let of_record = |record| derivations.of_record(record).iter().map(move |joint| (record, joint));
         let text = |(record, joint): (usize, &JointValue)| {
-            (record, joint.value.metric.to_string(), joint.partner.0.to_string())
+            (
+                record,
+                joint.value.metric.to_string(),
+                joint.inputs.clone().map(|(metric, value)| format!("{metric} {value}")),
+            )
         };
         (0..records.len()).flat_map(of_record).map(text).collect()
     }
 
-    fn all_metrics(record: usize, partner: &str) -> Vec<(usize, String, String)> {
+    fn all_metrics(record: usize) -> Vec<(usize, String, [String; 2])> {
+        let inputs = ["temperature 20", "humidity 50"].map(str::to_owned);
         ["dew_point", "absolute_humidity", "heat_index"]
-            .map(|metric| (record, metric.to_owned(), partner.to_owned()))
+            .map(|metric| (record, metric.to_owned(), inputs.clone()))
             .to_vec()
     }
 
@@ -95,8 +102,8 @@ mod tests {
     fn values_of_two_records_belong_to_the_later_one() {
         let (warm, damp) = (reading("temperature", 20.0, "Cel", 0), reading("humidity", 50.0, "%RH", 0));
         let other = reading("humidity", 60.0, "%RH", 1);
-        assert_eq!(derived(&[warm.clone(), other.clone(), damp.clone()]), all_metrics(2, "temperature"));
-        assert_eq!(derived(&[damp, json!("no reading"), warm.clone()]), all_metrics(2, "humidity"));
+        assert_eq!(derived(&[warm.clone(), other.clone(), damp.clone()]), all_metrics(2));
+        assert_eq!(derived(&[damp, json!("no reading"), warm.clone()]), all_metrics(2));
         assert_eq!(derived(&[warm.clone(), other]), []);
         let untimed = json!({"device": "a", "metric": "humidity", "value": 50.0, "unit": "%RH"});
         assert_eq!(derived(&[warm, untimed]), []);
@@ -107,10 +114,10 @@ mod tests {
         let (warm, damp) = (reading("temperature", 20.0, "Cel", 0), reading("humidity", 50.0, "%RH", 0));
         assert_eq!(derived(&[json!([warm, damp]), reading("humidity", 50.0, "%RH", 0)]), []);
         let measured = reading("dew_point", 9.0, "Cel", 0);
-        assert_eq!(derived(&[warm.clone(), damp.clone(), measured]), all_metrics(1, "temperature")[1..]);
+        assert_eq!(derived(&[warm.clone(), damp.clone(), measured]), all_metrics(1)[1..]);
         // With two temperatures and none named `temperature`, the pair is ambiguous.
         let (one, two) = (reading("cpu", 60.0, "Cel", 0), reading("case", 30.0, "Cel", 0));
         assert_eq!(derived(&[one, damp.clone(), two.clone()]), []);
-        assert_eq!(derived(&[two, damp, warm]), all_metrics(2, "humidity"));
+        assert_eq!(derived(&[two, damp, warm]), all_metrics(2));
     }
 }

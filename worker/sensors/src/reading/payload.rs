@@ -1,6 +1,7 @@
 //! The payload of `reading.process`, in any format that the gateway accepts.
 
 use garenne_protocol::sensor::{Fault, Record, Timestamp, readings_from};
+use serde::Deserialize;
 use time::OffsetDateTime;
 
 use garenne::handler::{ContentType, Payload, PayloadError};
@@ -17,6 +18,15 @@ impl Payload for Readings {
             _ => PayloadError::Invalid(error.to_string()),
         })
     }
+}
+
+/// The device of a single reading. A SenML pack or an array may have several.
+pub(super) fn device(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Reading {
+        device: String,
+    }
+    serde_json::from_slice::<Reading>(body).ok().map(|reading| reading.device)
 }
 
 /// The current time, for readings without a time and for the limit on future times.

@@ -27,7 +27,7 @@ fn the_result_has_the_documented_fields() {
         answer,
         json!({
             "readings": [
-                {"device":"greenhouse-1","metric":"temperature","time":time,"value":20.0,"unit":"Cel","raw":77.0,"raw_unit":"degF","quality":[]},
+                {"device":"greenhouse-1","metric":"temperature","time":time,"value":20.0,"unit":"Cel","raw":77.0,"raw_unit":"degF","calibration":"aef98ee6","quality":[]},
                 {"device":"greenhouse-1","metric":"humidity","time":time,"value":50.0,"unit":"%RH","raw":50.0,"quality":[]}
             ],
             "derived": [

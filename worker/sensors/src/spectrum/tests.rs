@@ -1,3 +1,10 @@
+use std::num::NonZeroUsize;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use garenne::{
+    Worker, WorkerConfig,
+    testing::{TestOutcome, TestWorker},
+};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
@@ -53,7 +60,9 @@ fn spectra_match_scipy() {
     assert_eq!(cases.len(), 7);
     for Case { name, sample_rate, segment, envelope_band, samples, expected } in cases {
         let welch = Welch::new(segment, sample_rate);
-        let density = welch.estimate(samples.as_slice(), &mut |_| Ok::<_, ()>(())).unwrap();
+        let signal = Arc::new(Signal::from(samples.as_slice().to_vec()));
+        let density = welch.estimate(signal, &mut Parts::InPlace(&mut proceed), 0.0..1.0).now_or_never();
+        let density = density.unwrap().unwrap();
         let highest = expected.density.iter().copied().fold(0.0, f64::max);
         assert_eq!(density.len(), expected.density.len(), "{name}");
         for (index, (ours, theirs)) in density.iter().zip(&expected.density).enumerate() {
@@ -163,6 +172,57 @@ fn the_result_has_the_documented_fields() {
     assert_eq!(names(&answer["bands"][0]), ["energy", "from", "to"]);
     assert_eq!(names(&answer["defects"][0]), ["hz", "name", "power", "ratio"]);
     assert_eq!(answer["peaks"][0]["hz"], json!(16.0));
+}
+
+fn noise(count: usize) -> Vec<f64> {
+    let mut state = 1_u64;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5
+    };
+    (0..count).map(next).collect()
+}
+
+#[test]
+fn an_envelope_in_parts_is_that_of_the_whole_signal() {
+    for (count, band) in [(65_600, None), (70_560, Some([5.0, 300.0])), (131_072, Some([0.0, 600.0]))] {
+        let samples = noise(count);
+        let whole = envelope::envelope(&samples, 1_000.0, band);
+        let signal = Arc::new(Signal::from(samples));
+        let mut parts = Parts::InPlace(&mut proceed);
+        let in_parts = envelope::envelope_in_parts(&signal, count, 1_000.0, band, &mut parts, 0.0..1.0);
+        let in_parts = in_parts.now_or_never().unwrap().unwrap();
+        assert_eq!(in_parts.len(), count);
+        let mut read = vec![0.0; count - 1];
+        in_parts.read(1, &mut read);
+        for (index, (one, other)) in read.iter().zip(&whole[1..]).enumerate() {
+            assert!((one - other).abs() < 1e-12, "{count} {band:?}: sample {index}: {one} is not {other}");
+        }
+    }
+}
+
+/// The result must not depend on how many workers helped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_number_of_workers_gives_the_same_bits() {
+    let floats = noise(150_000).into_iter().flat_map(|sample| (sample as f32).to_le_bytes());
+    let samples = STANDARD.encode(floats.collect::<Vec<u8>>());
+    for band in [json!(null), json!([100, 400])] {
+        let body = json!({ "sample_rate": 1_000, "samples": samples, "envelope_band": band }).to_string();
+        assert!(body.len() > HELPED_FROM);
+        let mut results = Vec::new();
+        for workers in [1, 2, 4, 4] {
+            let worker = TestWorker::new(register(Worker::builder(WorkerConfig::default()))).unwrap();
+            let worker = worker.workers(NonZeroUsize::new(workers).unwrap());
+            let TestOutcome::Done(output) = worker.run("spectrum.analyze", body.clone()).await else {
+                panic!("the samples are valid");
+            };
+            results.push(output.json.get().to_owned());
+        }
+        assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
+        let payload = serde_json::from_str(&body).unwrap();
+        let alone = analyze(&payload, &mut proceed).unwrap();
+        assert_eq!(serde_json::to_string(&alone).unwrap(), results[0]);
+    }
 }
 
 #[test]

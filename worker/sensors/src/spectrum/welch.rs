@@ -1,19 +1,24 @@
 //! Power spectral density by Welch's method (Welch 1967), as `scipy.signal.welch` computes it.
 
 use std::f64::consts::TAU;
+use std::ops::Range;
 use std::sync::Arc;
 
 use realfft::{RealFftPlanner, RealToComplex};
 
+use super::{SpectrumError, parts::Parts, signal::Signal};
+
 /// An estimator for segments of one length with a Hann window and half overlap.
+#[derive(Clone)]
 pub struct Welch {
     transform: Arc<dyn RealToComplex<f64>>,
-    window: Vec<f64>,
+    window: Arc<[f64]>,
     rate: f64,
 }
 
-/// Segments between two progress reports.
-const REPORT_EVERY: usize = 16;
+/// Segments of one part of the estimate. The number does not depend on the workers, because it determines in which order
+/// the segments are added.
+const SEGMENTS: usize = 16;
 
 impl Welch {
     /// An estimator for segments of `segment` samples at a sampling rate of `rate` per second.
@@ -30,33 +35,27 @@ impl Welch {
     }
 
     /// The one-sided power spectral density from 0 Hz to half the sampling rate. Needs at least one segment of samples.
-    /// Calls `on_progress` with the completed fraction.
     ///
     /// # Errors
-    /// The error of `on_progress`, which stops the estimate.
-    pub fn estimate<E>(
+    /// [`SpectrumError::Stopped`].
+    pub(super) async fn estimate(
         &self,
-        samples: &[f64],
-        on_progress: &mut impl FnMut(f64) -> Result<(), E>,
-    ) -> Result<Vec<f64>, E> {
+        signal: Arc<Signal>,
+        parts: &mut Parts<'_>,
+        progress: Range<f64>,
+    ) -> Result<Vec<f64>, SpectrumError> {
         let length = self.window.len();
         let step = length - length / 2;
-        let count = (samples.len() - length) / step + 1;
-        let mut input = self.transform.make_input_vec();
-        let mut output = self.transform.make_output_vec();
-        let mut scratch = self.transform.make_scratch_vec();
-        let mut density = vec![0.0; output.len()];
-        for (done, segment) in samples.windows(length).step_by(step).enumerate() {
-            if done.is_multiple_of(REPORT_EVERY) {
-                on_progress(done as f64 / count as f64)?;
-            }
-            let mean = segment.iter().sum::<f64>() / length as f64;
-            for (slot, (sample, weight)) in input.iter_mut().zip(segment.iter().zip(&self.window)) {
-                *slot = (sample - mean) * weight;
-            }
-            let transformed = self.transform.process_with_scratch(&mut input, &mut output, &mut scratch);
-            debug_assert!(transformed.is_ok(), "the transform made the buffers");
-            density.iter_mut().zip(&output).for_each(|(sum, bin)| *sum += bin.norm_sqr());
+        let count = (signal.len() - length) / step + 1;
+        let welch = self.clone();
+        let part = move |index: usize| {
+            let segments = index * SEGMENTS..count.min((index + 1) * SEGMENTS);
+            welch.sum(&signal, segments.map(|segment| segment * step))
+        };
+        let sums = parts.map(progress, count.div_ceil(SEGMENTS), part).await?;
+        let mut density = vec![0.0; length / 2 + 1];
+        for sum in sums {
+            density.iter_mut().zip(sum).for_each(|(density, power)| *density += power);
         }
         let weight = self.rate * self.window.iter().map(|weight| weight * weight).sum::<f64>() * count as f64;
         // Each frequency includes the power of its negative one, except 0 Hz and half the rate.
@@ -66,5 +65,24 @@ impl Welch {
             *power *= if is_unpaired(bin) { 1.0 } else { 2.0 } / weight;
         }
         Ok(density)
+    }
+
+    /// The sum of the powers of the segments that begin at these samples.
+    fn sum(&self, signal: &Signal, starts: impl Iterator<Item = usize>) -> Vec<f64> {
+        let mut input = self.transform.make_input_vec();
+        let mut output = self.transform.make_output_vec();
+        let mut scratch = self.transform.make_scratch_vec();
+        let mut powers = vec![0.0; output.len()];
+        for start in starts {
+            signal.read(start, &mut input);
+            let mean = input.iter().sum::<f64>() / input.len() as f64;
+            for (sample, weight) in input.iter_mut().zip(&*self.window) {
+                *sample = (*sample - mean) * weight;
+            }
+            let transformed = self.transform.process_with_scratch(&mut input, &mut output, &mut scratch);
+            debug_assert!(transformed.is_ok(), "the transform made the buffers");
+            powers.iter_mut().zip(&output).for_each(|(sum, bin)| *sum += bin.norm_sqr());
+        }
+        powers
     }
 }

@@ -28,6 +28,20 @@ pub fn sorted(values: &[f64]) -> Vec<f64> {
     keys.into_iter().map(from_sort_key).collect()
 }
 
+/// The rank of each value less the mean rank. Equal values share the mean of their ranks.
+pub fn centered_ranks(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<(i64, usize)> = values.iter().map(|value| sort_key(*value)).zip(0..).collect();
+    order.sort_unstable();
+    let mut ranks = vec![0.0; values.len()];
+    let mut below = 0;
+    for equal in order.chunk_by(|(_, one), (_, other)| values[*one] == values[*other]) {
+        let rank = (2 * below + equal.len()) as f64 / 2.0 - values.len() as f64 / 2.0;
+        equal.iter().for_each(|(_, index)| ranks[*index] = rank);
+        below += equal.len();
+    }
+    ranks
+}
+
 /// The quantile `p`, 0 to 1, of sorted values, with linear interpolation (NumPy's default). Needs at least one
 /// value.
 pub fn quantile(sorted: &[f64], p: f64) -> f64 {

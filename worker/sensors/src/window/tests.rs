@@ -71,7 +71,7 @@ async fn the_result_has_the_documented_fields() {
     assert_eq!(
         serde_json::to_value(answer(payload, None).await.unwrap()).unwrap(),
         json!({
-            "count": 3, "missing": 1, "mean": 6.5 / 3.0, "std": 1.2583057392117916, "min": 1.0, "max": 3.5,
+            "unit": null, "count": 3, "missing": 1, "left_out": 0, "mean": 6.5 / 3.0, "std": 1.2583057392117916, "min": 1.0, "max": 3.5,
             "median": 2.0, "mad": 1.0,
             "quantiles": {"p01": 1.02, "p05": 1.1, "p25": 1.5, "p75": 2.75, "p95": 3.3499999999999996, "p99": 3.4699999999999998},
             "slope": 0.16666666666666666, "slope_interval": [0.1, 0.3], "slope_exact": true,
@@ -99,6 +99,10 @@ async fn errors_name_the_field_and_the_reason() {
     assert_eq!(
         error(json!({"from": 4, "to": 5})).await,
         "from and to need stored readings, and this worker has no postgres_url"
+    );
+    assert_eq!(
+        error(json!({"times": [1], "values": [1.0], "flagged": "include"})).await,
+        "flagged: only allowed with from and to"
     );
     let refused = |seconds: &[f64], values: &[Option<f64>]| {
         analyze(&Series { times: times(seconds), values: values.to_vec() }, false).map(|_| ())

@@ -5,15 +5,15 @@
 
 writes window.json beside itself: inputs (seconds, values with null for missing ones) and what is
 to come out. Mean to quantiles are NumPy's, the median absolute deviation and the Theil-Sen slope
-with its 95 % interval SciPy's. Hampel, CUSUM and the robust z-score have no function there; they
-are written down here as their module documents them.
+with its 95 % interval SciPy's, as are the ranks of the CUSUM and its level. Hampel, CUSUM and the
+robust z-score have no function there; they are written down here as their module documents them.
 """
 
 import json
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
+from scipy import signal, stats
 
 SIGMA = 1.482602218505602
 
@@ -33,20 +33,38 @@ def hampel(values):
     return found
 
 
-def cusum(values):
-    first = values[: int(np.clip(len(values) // 4, 8, 256))]
-    if len(values) < 8 or mad(first) == 0:
+def change(ranks):
+    """The CUSUM of ranks, the index after its largest magnitude, and whether it exceeds the 1 % level of a bridge."""
+    n = len(ranks)
+    ranks = ranks - ranks.mean()
+    squares = float(np.sum(ranks**2))
+    if n < 8 or squares == 0:
         return None
-    center, sigma = np.median(first), SIGMA * mad(first)
-    up = down = most_up = most_down = 0.0
-    since = None
-    for i, value in enumerate(values):
-        deviation = (value - center) / sigma
-        up, down = max(0.0, up + deviation - 0.5), max(0.0, down - deviation - 0.5)
-        most_up, most_down = max(most_up, up), max(most_down, down)
-        if since is None and max(up, down) > 5:
-            since = i
-    return {"up": most_up, "down": most_down, "since": since}
+    sums = np.cumsum(ranks)[:-1]
+    at = int(np.argmax(np.abs(sums))) + 1
+    step = ranks - np.where(np.arange(n) < at, sums[at - 1] / at, -sums[at - 1] / (n - at))
+    line = ranks - np.polyval(np.polyfit(np.arange(n), ranks, 1), np.arange(n))
+    rest = step if np.sum(step**2) < 0.8 * np.sum(line**2) else line
+    excess = 0.0
+    if np.sum(rest**2) > 1e-9 * squares:
+        phi = float(np.sum(rest[1:] * rest[:-1]) / np.sum(rest**2))
+        phi = np.clip(phi + (2 + 4 * np.clip(phi, 0, 1)) / n, 0, 0.9)
+        excess = float(np.sum(rest**2)) * 2 * phi / (1 - phi)
+    deviation = np.sqrt(squares + excess)
+    up, down = float(max(0.0, -sums.min()) / deviation), float(max(0.0, sums.max()) / deviation)
+    return up, down, at, max(up, down) > stats.kstwobign.isf(0.01) - 0.5826 / np.sqrt(n)
+
+
+def cusum(values):
+    ranks = stats.rankdata(values)
+    whole = change(ranks)
+    if whole is None:
+        return None
+    since, part = None, whole
+    while part and part[3]:
+        since = part[2]
+        part = change(ranks[:since])
+    return {"up": whole[0], "down": whole[1], "since": since}
 
 
 def robust_z(values):
@@ -113,6 +131,8 @@ def cases():
     yield "one", hour[:1], np.array([-3.25])
     yield "one instant", np.zeros(5), np.array([1.0, 5.0, 2.0, 4.0, 3.0])
     yield "nine", hour[:9], noise[:9]
+    yield "autocorrelated", hour, signal.lfilter([1], [1, -0.6], rng.normal(0, 1, n))
+    yield "stairs", hour, np.floor(hour / hour[100]) + 0.1 * noise
 
 
 def main():

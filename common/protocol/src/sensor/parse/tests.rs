@@ -81,6 +81,24 @@ fn resolved_form(record: &Resolved<'_>) -> Json {
 const PLAIN: &str = r#"{"device":"a","metric":"temperature","value":21.5,"unit":"Cel","time":1763600010}"#;
 
 #[test]
+fn a_unit_that_contradicts_the_metric_is_refused_with_the_one_that_is_meant() {
+    let plain = r#"{"device":"d1","metric":"temperature","value":21.5,"unit":"C"}"#;
+    let refused = parse("application/json", plain).unwrap_err();
+    assert_eq!((refused.code, refused.field.as_ref()), (Fault::WrongUnit, "unit"));
+    assert_eq!(
+        refused.message,
+        r#""C" is the coulomb, which does not fit the metric "temperature"; did you mean "Cel" (degrees Celsius)?"#
+    );
+    let pack = r#"[{"bn":"d1:","bu":"F"},{"n":"temperature","v":70}]"#;
+    assert_eq!(parse("application/senml+json", pack).unwrap_err().field, "bu");
+    let charge = r#"[{"n":"d1","u":"C","v":21.5},{"n":"d1:temperature","u":"Cel","v":21.5}]"#;
+    assert_eq!(
+        briefs("application/senml+json", charge),
+        ["d1 charge 21.5 C +0", "d1 temperature 21.5 Cel +0"]
+    );
+}
+
+#[test]
 fn every_form_gives_the_same_reading() {
     let one = "a temperature 21.5 Cel +10";
     assert_eq!(briefs("", PLAIN), [one]);

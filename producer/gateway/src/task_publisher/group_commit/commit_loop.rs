@@ -13,7 +13,7 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{super::PUBLISH_SLOT_TIMEOUT, CommitRequest, GroupCommitConfig, GroupPublisher, no_place};
+use super::{super::PUBLISH_SLOT_TIMEOUT, CommitRequest, GroupCommitConfig, GroupPublisher, no_room};
 
 type Outcome = Result<(), PublishError>;
 
@@ -104,7 +104,7 @@ impl GroupCommitLoop {
         self.waiting_records -= oldest.tasks.len();
         self.waiting_bytes -= oldest.bytes;
         // The receiver is dropped if the request was cancelled.
-        let _ = oldest.outcome.send(Err(no_place()));
+        let _ = oldest.outcome.send(Err(no_room()));
     }
 
     /// Publishes the oldest requests, as many as fit into one message.

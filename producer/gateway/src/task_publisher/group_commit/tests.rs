@@ -127,7 +127,7 @@ async fn requests_without_a_place_are_refused_after_the_timeout_and_not_publishe
     tokio::time::sleep(PUBLISH_SLOT_TIMEOUT + Duration::from_millis(100)).await;
     for waiting in waiting {
         let refused = waiting.await.unwrap().unwrap_err();
-        assert_eq!(refused.to_string(), "publisher is busy: no place in a message within 1s");
+        assert_eq!(refused.to_string(), "publisher is busy: no room in a message within 1s");
     }
     fixture.publisher.gate.add_permits(100);
     run_ready().await;
@@ -154,7 +154,7 @@ async fn large_requests_get_half_of_the_messages_and_small_ones_the_rest() {
         small.await.unwrap().unwrap();
     }
     let refused = large.await.unwrap().unwrap_err();
-    assert_eq!(refused.to_string(), "publisher is busy: no place in a message within 1s");
+    assert_eq!(refused.to_string(), "publisher is busy: no room in a message within 1s");
     assert_eq!(fixture.groups().len(), 4);
 }
 

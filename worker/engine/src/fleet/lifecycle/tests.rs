@@ -195,7 +195,7 @@ fn a_handler_is_known_while_its_worker_is_running() {
 
 #[test]
 fn entries_expire_with_the_records_of_the_stream() {
-    let kept = ms(LIFECYCLE_KEPT);
+    let kept = span_ms(LIFECYCLE_KEPT);
     let records = (0..1000).flat_map(|n| {
         let (worker, incarnation) = (format!("w{n}"), format!("i{n}"));
         let last = match n % 3 {
@@ -222,9 +222,9 @@ fn entries_expire_with_the_records_of_the_stream() {
 #[test]
 fn a_replaced_worker_expires_by_the_time_of_its_replacement() {
     let mut lifecycle = lifecycle([hello("w", "a"), hello_at("w", "b", 5000)]);
-    lifecycle.remove_expired(5000 + ms(LIFECYCLE_KEPT));
+    lifecycle.remove_expired(5000 + span_ms(LIFECYCLE_KEPT));
     assert_eq!(lifecycle.state_of(&incarnation("w", "a")), Some(LoggedState::Replaced));
-    lifecycle.remove_expired(5001 + ms(LIFECYCLE_KEPT));
+    lifecycle.remove_expired(5001 + span_ms(LIFECYCLE_KEPT));
     assert_eq!(lifecycle.len(), 0);
 }
 

@@ -1,4 +1,4 @@
-use garenne_common::{shutdown::Settlement, telemetry::Traces};
+use garenne_common::{config::Lane, shutdown::Settlement, telemetry::Traces};
 use garenne_pool::{Pool, PoolConfig};
 use garenne_protocol::{
     task::{ContentType, Kind, NewTask, header},
@@ -15,6 +15,7 @@ use super::*;
 use crate::{
     fleet::tests::{FakeFleet as Fleet, hello, member, run},
     handler::{Routes, WorkerContext},
+    pipeline::KeyLimits,
     settlement::tests::{FakeBroker, TestSettler, test_settler},
     spans::Spans,
 };
@@ -84,14 +85,17 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
         progress: Arc::default(),
         traces: Traces::default(),
         batch: None,
+        team: None,
     };
+    let pool = Pool::start(config, Handle::current()).unwrap();
     let pipeline = Arc::new(LanePipeline {
         lane: Names::QUARANTINE.into(),
         default_kind: None,
         max_payload: 1000,
         worker_context,
         registry: Arc::default(),
-        pool: Pool::start(config, Handle::current()).unwrap(),
+        key_limits: KeyLimits::new(&Lane::default(), pool.clone()),
+        pool,
         settler,
         member,
         batches: Arc::default(),

@@ -149,6 +149,33 @@ async fn a_dead_letter_of_the_last_attempt_names_its_number() {
     assert_eq!(env.settlement().await, Settlement::Dead);
 }
 
+/// A rejected task, a task whose last attempt failed, and one that did not start.
+#[tokio::test]
+async fn a_dead_letter_counts_its_last_attempt_and_keeps_the_time_of_its_receipt() {
+    let rejected = || Outcome::Dead { reason: DeadReason::Rejected, error: "no".into() };
+    let max_attempts = env().await.test.settler.max_attempts;
+    for (outcome, counted_as, spent, attempts) in [
+        (rejected(), Some(TaskOutcome::Rejected), 0, Some(1)),
+        (failed(None), Some(TaskOutcome::Error), max_attempts - 1, Some(i64::from(max_attempts))),
+        (rejected(), None, 0, None),
+    ] {
+        let mut env = env().await;
+        env.envelope(|task| task.attempt = spent);
+        let received_at = SystemTime::now() - 60 * SECOND;
+        let mut delivery = env.delivery();
+        delivery.received_at = received_at;
+        let task = env.test.task_of(delivery);
+        env.test.settler.settle(task, &env.test.entry, AttemptEnd { outcome, counted_as, duration: None });
+        let letter = env.copy().await;
+        assert_eq!(letter.key, "garenne.dead");
+        assert_eq!(letter.number(header::ATTEMPT), attempts, "{counted_as:?}");
+        assert_eq!(letter.number(header::FIRST_SEEN), Some(epoch_ms(received_at)));
+        assert!(letter.number(header::DIED_AT) >= Some(epoch_ms(received_at + 60 * SECOND)));
+        letter.ack();
+        assert_eq!(env.settlement().await, Settlement::Dead);
+    }
+}
+
 #[tokio::test]
 async fn a_dead_letter_of_an_unreadable_message_has_its_routing_key_as_kind() {
     let mut env = env().await;
@@ -216,7 +243,7 @@ async fn a_retry_from_the_quarantine_goes_to_the_recorded_lane_or_to_that_of_the
 
 #[tokio::test]
 async fn a_retry_from_the_quarantine_without_a_lane_is_a_malformed_dead_letter() {
-    for outcome in [failed(None), Outcome::Defer { wait: SECOND }] {
+    for (outcome, attempts) in [(failed(None), Some(1)), (Outcome::Defer { wait: SECOND }, None)] {
         let lanes: Lanes = [("fast".to_owned(), Lane::bound_to(["reading.#"]))].into_iter().collect();
         let mut env = env_with(Vec::new(), Routes { lanes, ..Routes::default() }, FRAME_MAX).await;
         env.test.lane = Names::QUARANTINE.into();
@@ -228,6 +255,7 @@ async fn a_retry_from_the_quarantine_without_a_lane_is_a_malformed_dead_letter()
             ("garenne.dead", "malformed")
         );
         assert!(copy.text(header::ERROR).unwrap().contains("\"gone\""));
+        assert_eq!(copy.number(header::ATTEMPT), attempts);
         copy.ack();
         assert_eq!(env.settlement().await, Settlement::Dead);
     }

@@ -1,12 +1,13 @@
-//! After a success: follow-ups of the handler and of the sinks, and the reply.
+//! After a success: follow-ups of the handler, and the reply. Tasks of the sinks' background work.
 
+use garenne_common::config::Lane;
 use garenne_protocol::task::{Kind, TaskId, TraceContext, header};
 
 use super::{
     copies::{FRAME_MAX, TestEnv, env, env_with},
     *,
 };
-use crate::{sink::FollowUp, spans::Spans};
+use crate::spans::Spans;
 
 /// A success whose handler requested follow-ups of these kinds.
 fn done_with(env: &TestEnv, kinds: &[&str]) -> Outcome {
@@ -41,17 +42,27 @@ async fn follow_ups_are_confirmed_before_their_parent_is_acked() {
 }
 
 #[tokio::test]
-async fn follow_ups_of_a_sink_are_confirmed_before_the_ack() {
-    let kind = Kind::parse("alert.send").unwrap();
-    let follow_up = FollowUp { id: TaskId::parse("started").unwrap(), kind, body: b"{}".to_vec() };
-    let mut env =
-        env_with(answering(SinkAnswer::StoredAnd(vec![follow_up])), Routes::default(), FRAME_MAX).await;
-    env.test.done();
-    let copy = env.copy().await;
-    assert_eq!(copy.key, "garenne.tasks.slow");
-    assert_eq!(copy.properties.message_id().as_ref().unwrap().as_str(), "started");
-    copy.ack();
-    assert_eq!(env.settlement().await, Settlement::Acked);
+async fn a_task_of_a_sink_is_published_to_its_lane_until_the_confirm() {
+    let lanes = [("slow".to_owned(), Lane::bound_to(["alert.#"]))].into_iter().collect();
+    let mut env = env_with(Vec::new(), Routes { lanes, ..Routes::default() }, FRAME_MAX).await;
+    let publisher = env.test.settler.task_publisher();
+    let task = |kind| NewTask::new(Kind::parse(kind).unwrap(), ContentType::Json, b"{}".to_vec());
+    let (alert, unknown) = (task("alert.send"), task("no.lane"));
+    let published = tokio::spawn({
+        let (publisher, alert) = (publisher.clone(), alert.clone());
+        async move { publisher.publish(alert).await }
+    });
+    let message = env.copy().await;
+    assert_eq!((message.exchange.as_str(), message.key.as_str()), ("", "garenne.tasks.slow"));
+    assert_eq!(message.properties.message_id().as_ref().unwrap().as_str(), alert.id.as_str());
+    assert!(!published.is_finished());
+    message.ack();
+    published.await.unwrap().unwrap();
+    let error = publisher.publish(unknown).await.unwrap_err();
+    assert!(
+        matches!(&error, PublishError::Unroutable { routing_key, .. } if routing_key == "no.lane"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -119,8 +119,10 @@ impl TestBuffer {
         receiver
     }
 
+    /// What fails, without the time since which it does.
     fn problems(&self) -> Vec<String> {
-        self.sink_buffer.problems().collect()
+        let cause = |problem: String| problem.split_once(" (since 20").expect("a time").0.to_owned();
+        self.sink_buffer.problems().map(cause).collect()
     }
 
     fn metric(&self, name: &str, sink: &str) -> f64 {

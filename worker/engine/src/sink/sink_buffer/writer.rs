@@ -23,6 +23,8 @@ use crate::{
 pub(super) const MAX_BATCH: usize = 512;
 /// How often results that wait for an unavailable sink are searched for dead channels.
 const DEAD_CHANNEL_CHECK: Duration = Duration::from_secs(1);
+/// A write that takes longer is unusual.
+const LATE_WRITE: Duration = Duration::from_secs(3);
 /// A write that takes longer counts as a failure in readiness and metrics. It is still waited for.
 pub(super) const SLOW_WRITE: Duration = Duration::from_secs(30);
 
@@ -123,7 +125,7 @@ impl SinkWriter {
         // `write` may panic before it returns a future.
         let mut written = std::pin::pin!(caught(async { sink.write(batch).await }));
         let mut given_up = std::pin::pin!(after_last_answers(&force_close));
-        let slow_from = Instant::now() + SLOW_WRITE;
+        let began = Instant::now();
         let mut next_check = Instant::now() + DEAD_CHANNEL_CHECK;
         let written = loop {
             tokio::select! {
@@ -132,11 +134,15 @@ impl SinkWriter {
                 () = sleep_until(next_check) => {}
             }
             self.drop_dead();
-            if next_check >= slow_from {
+            if began.elapsed() >= LATE_WRITE {
+                self.health.set_late(true);
+            }
+            if began.elapsed() >= SLOW_WRITE {
                 self.health.write_failed(&format!("it has not answered for {} s", SLOW_WRITE.as_secs()));
             }
             next_check += DEAD_CHANNEL_CHECK;
         };
+        self.health.set_late(false);
         Some(match written {
             Ok(Ok(answers)) if answers.len() == batch.len() => Ok(answers),
             Ok(Ok(answers)) => Err(format!("it gave {} answers for {} results", answers.len(), batch.len())),

@@ -17,7 +17,7 @@ use tokio::{
 use super::*;
 use crate::alert::{
     batch_sender::parse_retry_after,
-    settings::{SigningSecret, Webhook},
+    settings::{PayloadUrls, SigningSecret, Webhook},
 };
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -134,11 +134,20 @@ fn settings(url: &str) -> AlertSettings {
     let webhook = Webhook { url: Some(url.parse().unwrap()), secret, headers };
     AlertSettings {
         webhooks: [(DEFAULT_WEBHOOK.to_owned(), webhook)].into(),
-        allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
         timeout: Duration::from_millis(400),
         window: Duration::from_millis(20),
         ..AlertSettings::default()
     }
+}
+
+/// URLs of the host pattern, also in these networks.
+fn urls(host: &str, networks: &[&str]) -> PayloadUrls {
+    let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
+    PayloadUrls { hosts: vec![host.parse().unwrap()], networks }
+}
+
+fn local() -> PayloadUrls {
+    urls("127.0.0.1", &["127.0.0.0/8"])
 }
 
 fn sender(settings: AlertSettings) -> WebhookSender {
@@ -335,8 +344,7 @@ async fn alerts_within_the_window_are_batched_and_a_rejected_batch_is_sent_one_b
 async fn private_addresses_in_any_notation_get_no_request() {
     let server = Server::start([]).await;
     let port = server.url.parse::<WebhookUrl>().unwrap().url().port().unwrap();
-    let open = settings(&server.url);
-    let closed = sender(AlertSettings { allow_networks: Vec::new(), ..open });
+    let closed = sender(AlertSettings { payload_urls: urls("*", &[]), ..settings(&server.url) });
     for host in ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]", "0"] {
         let url = format!("http://{host}:{port}/");
         let destination = closed.destination(None, Some(&url)).unwrap();
@@ -349,7 +357,14 @@ async fn private_addresses_in_any_notation_get_no_request() {
 
 #[test]
 fn invalid_destinations_are_refused_with_the_reason() {
-    let sender = WebhookSender::new(AlertSettings::default());
+    let settings =
+        AlertSettings { payload_urls: urls("*.example.com", &["::/0"]), ..AlertSettings::default() };
+    let sender = WebhookSender::new(settings);
+    let error = sender.destination(None, Some("https://example.org/")).err().unwrap().to_string();
+    assert_eq!(
+        error,
+        "url: host \"example.org\" is not allowed in payloads; alert.payload_urls.hosts allows hosts"
+    );
     let error = sender.destination(Some("ops"), None).err().unwrap().to_string();
     assert_eq!(error, "no webhook \"ops\": alert.webhooks.ops.url is not set");
     let error = sender.destination(None, Some("ftp://a/")).err().unwrap().to_string();
@@ -359,15 +374,59 @@ fn invalid_destinations_are_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn only_urls_of_the_settings_are_signed() {
+async fn only_webhooks_of_the_settings_are_signed() {
     let server = Server::start([]).await;
-    let sender = sender(settings(&server.url));
-    let other = server.url.replace("/hook", "/other");
-    let destination = sender.destination(None, Some(&other)).unwrap();
-    sender.deliver(destination, alert("a")).await.unwrap();
-    let same = sender.destination(None, Some(&server.url)).unwrap();
-    sender.deliver(same, alert("b")).await.unwrap();
-    let signed: Vec<_> =
-        server.requests().iter().map(|request| !request.header("webhook-signature").is_empty()).collect();
-    assert_eq!(signed, [false, true]);
+    let sender = sender(AlertSettings { payload_urls: local(), ..settings(&server.url) });
+    // At the same time, and the URL is that of the webhook: they share neither request nor headers.
+    let by_url = sender.destination(None, Some(&server.url)).unwrap();
+    let (by_url, by_name) = tokio::join!(sender.deliver(by_url, alert("url")), deliver(&sender, "name"));
+    assert_eq!((by_url.unwrap().batch, by_name.unwrap().batch), (1, 1));
+    let requests = server.requests();
+    assert_eq!(requests.len(), 2);
+    for request in requests {
+        let by_name = request.header("webhook-id") == "name";
+        assert_eq!(request.header("webhook-signature").is_empty(), !by_name);
+        assert_eq!(request.header("authorization").is_empty(), !by_name);
+    }
+}
+
+#[tokio::test]
+async fn failures_of_urls_in_payloads_do_not_open_the_circuit_of_a_webhook() {
+    let server = Server::start([Answer(500, ""); 4]).await;
+    let sender = sender(AlertSettings { payload_urls: local(), retries: 0, ..settings(&server.url) });
+    let by_url = || sender.destination(None, Some(&server.url)).unwrap();
+    for _ in 0..4 {
+        sender.deliver(by_url(), alert("a")).await.unwrap_err();
+    }
+    let error = sender.deliver(by_url(), alert("a")).await.unwrap_err();
+    assert!(matches!(*error, DeliveryError::CircuitOpen { .. }), "{error}");
+    assert_eq!(deliver(&sender, "a").await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn requests_to_one_host_take_turns_and_other_hosts_are_not_delayed() {
+    let (slow, other) = (Server::start([Stall]).await, Server::start([]).await);
+    let mut settings = AlertSettings { per_host: 1, retries: 0, ..settings(&slow.url) };
+    for (name, url) in [("second", slow.url.replace("/hook", "/other")), ("third", other.url.clone())] {
+        let webhook = Webhook { url: Some(url.parse().unwrap()), ..Webhook::default() };
+        settings.webhooks.insert(name.to_owned(), webhook);
+    }
+    let sender = sender(settings);
+    let to = |name| sender.destination(Some(name), None).unwrap();
+    let further = async {
+        while slow.requests().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // Another webhook of the same host waits; one of another host does not.
+        let waiting = sender.deliver(to("second"), alert("b"));
+        let others = async {
+            let delivered = sender.deliver(to("third"), alert("c")).await;
+            (delivered, slow.requests().len())
+        };
+        tokio::join!(waiting, others)
+    };
+    let (first, (second, (third, requests))) = tokio::join!(deliver(&sender, "a"), further);
+    assert!(matches!(*first.unwrap_err(), DeliveryError::Unreachable { .. }));
+    assert_eq!((third.unwrap().status, requests), (200, 1));
+    assert_eq!((second.unwrap().status, slow.requests().len()), (200, 2));
 }

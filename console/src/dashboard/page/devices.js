@@ -1,0 +1,167 @@
+// The list of devices, and the page of one device: its curves, newest readings, flags and alarms.
+import { span } from "/charts.js";
+import { Curve, number, when } from "/curve.js";
+import { $, h, set, tip } from "/dom.js";
+
+// Name, length in seconds, and step of the curves: at most 366 buckets.
+const PERIODS = [["6 h", 21600, "1m"], ["1 d", 86400, "5m"], ["7 d", 604800, "1h"], ["30 d", 2592000, "3h"], ["1 year", 31536000, "1d"]];
+const REFRESH = 30000;
+
+const parameters = new URLSearchParams(location.search), device = parameters.get("device");
+let period = Math.max(0, PERIODS.findIndex(([name]) => name === (parameters.get("period") ?? "1 d")));
+
+async function ask(path) {
+  const answer = await fetch(path, { headers: { accept: "application/json" } });
+  if (answer.ok) return answer.json();
+  const problem = await answer.json().catch(() => ({}));
+  throw new Error(problem.detail ?? `${answer.status} ${answer.statusText}`);
+}
+
+function problem(error) {
+  $("problems").replaceChildren(...(error ? [h("div", "", error.message)] : []));
+}
+
+const age = (time) => span(Math.max(0, Date.now() - Date.parse(time)) / 1000);
+
+function flags(node, quality) {
+  node.replaceChildren(...quality.map((flag) => h("span", flag === "time-assumed" ? "pill" : "pill silent", flag)));
+}
+
+// --- the list ------------------------------------------------------------------------------------------
+
+function row({ device, metric, value, unit, quality, time }) {
+  const row = h("tr"), name = h("td", "id"), link = h("a", "", device), marks = h("td");
+  link.href = `/devices?device=${encodeURIComponent(device)}`;
+  name.append(link);
+  flags(marks, quality);
+  row.append(name, h("td", "", metric), h("td", "n", number(value)), h("td", "", unit ?? ""), marks, h("td", "n", age(time)));
+  row.words = `${device} ${metric}`.toLowerCase();
+  return row;
+}
+
+function filter() {
+  const words = $("filter").value.trim().toLowerCase(), rows = [...$("device-table").tBodies[0].rows];
+  for (const row of rows) row.hidden = !row.words.includes(words);
+  const shown = rows.filter((row) => !row.hidden).length;
+  set($("list-note"), words ? `${shown} of ${rows.length}` : "");
+}
+
+let next = null;
+async function list() {
+  const after = next === null ? "" : `?after=${encodeURIComponent(next)}`;
+  const page = await ask(`/v1/devices${after}`);
+  const rows = page.devices.flatMap(({ device, metrics }) => metrics.map((metric) => row({ device, ...metric })));
+  $("device-table").tBodies[0].append(...rows);
+  $("device-table").hidden = $("device-table").tBodies[0].rows.length === 0;
+  $("no-devices").hidden = !$("device-table").hidden;
+  next = page.next;
+  $("more").hidden = next === null;
+  filter();
+}
+
+// --- a device ------------------------------------------------------------------------------------------
+
+const cards = new Map();
+
+function card(metric) {
+  const node = h("article", "card"), head = h("header"), last = h("span", "big");
+  const title = h("h3", "", metric), marks = h("span", "flags"), note = h("p", "quiet-text");
+  const values = h("details"), summary = h("summary", "", "Values"), scroll = h("div", "scroll"), table = h("table");
+  head.append(title, marks, last);
+  scroll.append(table);
+  values.append(summary, scroll);
+  values.addEventListener("toggle", () => show(metric));
+  const csv = h("a", "", "CSV");
+  const curve = new Curve(tip);
+  const foot = h("p", "quiet-text");
+  foot.append(csv);
+  node.append(head, curve.node, note, values, foot);
+  $("metric-cards").append(node);
+  const made = { node, last, marks, note, values, table, csv, curve };
+  cards.set(metric, made);
+  return made;
+}
+
+async function load(newest) {
+  const { metric, value, unit, quality, time } = newest;
+  const made = cards.get(metric) ?? card(metric), [name, seconds, step] = PERIODS[period];
+  set(made.last, `${number(value)} ${unit ?? ""}, ${age(time)} ago`);
+  flags(made.marks, quality);
+  const to = Date.now(), from = to - seconds * 1000, now = new Date(to).toISOString();
+  const query = new URLSearchParams({ device, metric, step, to: now, from: new Date(from).toISOString() });
+  made.csv.href = `/v1/readings?${query}&format=csv`;
+  made.csv.setAttribute("aria-label", `Download ${metric} of the last ${name} as CSV`);
+  const { buckets } = await ask(`/v1/readings?${query}`);
+  const last = buckets.findLast((bucket) => bucket.count > 0);
+  const shown = buckets.filter((bucket) => bucket.count > 0 && bucket.unit === last?.unit);
+  const points = shown.map((bucket) => ({ ...bucket, at: Date.parse(bucket.time) }));
+  const flagged = buckets.reduce((sum, bucket) => sum + bucket.flagged, 0), others = buckets.some((bucket) => bucket.count > 0 && bucket.unit !== last?.unit);
+  const low = Math.min(...points.map((point) => point.min)), high = Math.max(...points.map((point) => point.max));
+  const range = points.length ? `from ${number(low)} to ${number(high)} ${last.unit ?? ""}` : "no readings";
+  const notes = [`Last ${name}: ${range}`, flagged && `${flagged} flagged readings left out`, others && "readings in other units left out"];
+  set(made.note, notes.filter(Boolean).join("; ") + ".");
+  made.curve.draw(points, from, to, `${metric} of the last ${name}: ${range}. Arrow keys read the values.`, last?.unit);
+  made.points = points;
+  show(metric);
+}
+
+// The newest values as a table.
+function show(metric) {
+  const { values, table, points = [] } = cards.get(metric), seconds = PERIODS[period][1];
+  if (!values.open) return;
+  const line = (cell, texts) => {
+    const row = h("tr");
+    row.append(...texts.map((text, n) => h(cell, n ? "n" : "", text)));
+    return row;
+  };
+  const rows = points.slice(-24).reverse().map((point) => line("td", [when(point.at, seconds), number(point.min), number(point.mean), number(point.max), String(point.count)]));
+  table.replaceChildren(line("th", ["time", "minimum", "mean", "maximum", "readings"]), ...rows);
+}
+
+async function refresh() {
+  try {
+    const { devices, alarms } = await ask(`/v1/devices?${new URLSearchParams({ device })}`);
+    const rows = alarms.map((alarm) => {
+      const row = h("tr"), until = h("td");
+      until.append(alarm.ended ? document.createTextNode(when(alarm.ended, 86400 * 30)) : h("span", "pill silent", "open"));
+      row.append(h("td", "", alarm.rule), h("td", "", alarm.metric), h("td", "", when(alarm.since, 86400 * 30)), until, h("td", "n", number(alarm.value)));
+      return row;
+    });
+    $("alarm-table").tBodies[0].replaceChildren(...rows);
+    $("alarm-table").hidden = rows.length === 0;
+    $("no-alarms").hidden = rows.length > 0;
+    // One after the other: the server answers few at once.
+    for (const newest of devices[0].metrics) await load(newest);
+    problem(null);
+  } catch (error) {
+    problem(error);
+  }
+}
+
+if (device === null) {
+  $("list").hidden = false;
+  $("filter").addEventListener("input", filter);
+  $("more").addEventListener("click", () => list().catch(problem));
+  addEventListener("keydown", (event) => {
+    if (event.key === "/" && !event.target.matches("input")) { event.preventDefault(); $("filter").focus(); }
+  });
+  list().catch(problem);
+} else {
+  $("device").hidden = false;
+  set($("device-title"), device);
+  document.title = `${$("device-title").textContent} · Garenne`;
+  PERIODS.forEach(([name], n) => {
+    const label = h("label"), input = h("input");
+    Object.assign(input, { type: "radio", name: "period", value: name, checked: n === period });
+    input.addEventListener("change", () => {
+      period = n;
+      parameters.set("period", name);
+      history.replaceState(null, "", `?${parameters}`);
+      refresh();
+    });
+    label.append(input, ` ${name}`);
+    $("periods").append(label);
+  });
+  refresh();
+  setInterval(refresh, REFRESH);
+}

@@ -1,0 +1,85 @@
+//! Answers as JSON or CSV.
+
+use axum::http::{HeaderMap, StatusCode, header};
+use serde::Deserialize;
+
+use crate::dashboard::problem::Problem;
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Format {
+    Json,
+    Csv,
+}
+
+impl Format {
+    /// What `format=` asks for, else the first known type of the header `accept`. JSON is the default.
+    pub(super) fn of(given: Option<Self>, headers: &HeaderMap) -> Result<Self, Problem> {
+        if let Some(format) = given {
+            return Ok(format);
+        }
+        let Some(accept) = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()) else {
+            return Ok(Self::Json);
+        };
+        let types = accept.split(',').map(|range| range.split(';').next().unwrap_or_default().trim());
+        let format = |name: &str| match name {
+            "application/json" | "application/*" | "*/*" => Some(Self::Json),
+            "text/csv" | "text/*" => Some(Self::Csv),
+            _ => None,
+        };
+        types.filter_map(format).next().ok_or_else(|| {
+            let detail = format!("accept: {accept:?}; expected application/json or text/csv");
+            Problem::new(StatusCode::NOT_ACCEPTABLE, detail)
+        })
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Csv => "text/csv; charset=utf-8; header=present",
+        }
+    }
+
+    /// Adds a row: as CSV its fields, as JSON `value`. `is_first` is whether it has none before it.
+    pub(super) fn write(
+        self,
+        out: &mut Vec<u8>,
+        is_first: bool,
+        fields: impl FnOnce() -> Vec<String>,
+        value: impl FnOnce() -> serde_json::Value,
+    ) {
+        match self {
+            Self::Json => {
+                out.extend_from_slice(if is_first { b"\n" } else { b",\n" });
+                serde_json::to_writer(out, &value()).expect("texts and numbers");
+            }
+            Self::Csv => csv_line(out, &fields()),
+        }
+    }
+}
+
+/// Adds a line of CSV.
+pub(super) fn csv_line(out: &mut Vec<u8>, fields: &[impl AsRef<[u8]>]) {
+    let mut writer = csv::Writer::from_writer(out);
+    writer.write_record(fields).and_then(|()| Ok(writer.flush()?)).expect("memory can be written");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parameter_takes_precedence_over_the_header() {
+        let format = |given, accept: &str| {
+            let headers = [(header::ACCEPT, accept.parse().unwrap())].into_iter().collect();
+            Format::of(given, &headers).map_err(|problem| problem.status())
+        };
+        let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+        assert_eq!(format(None, browser), Ok(Format::Json));
+        assert_eq!(format(None, "text/csv;q=1, */*"), Ok(Format::Csv));
+        assert_eq!(format(Some(Format::Csv), "application/json"), Ok(Format::Csv));
+        assert_eq!(format(None, "image/png"), Err(StatusCode::NOT_ACCEPTABLE));
+        assert_eq!(Format::of(None, &HeaderMap::new()).ok(), Some(Format::Json));
+    }
+}

@@ -1,0 +1,87 @@
+//! Whether a worker knows a task or a group by its name. Directives are kept for workers and tasks that come later, so
+//! a misspelt name is accepted; these remarks are what tells the operator.
+
+use garenne_protocol::heartbeat::Heartbeat;
+
+use super::roster::MemberView;
+
+/// A remark on a task that no worker runs, as far as heartbeats tell.
+pub fn unseen_task(workers: &[MemberView], id: &str) -> Option<String> {
+    let beats = || heard(workers);
+    if beats().any(|beat| beat.tasks.iter().any(|task| task.id == id)) {
+        return None;
+    }
+    let (running, listed) =
+        beats().fold((0, 0), |sum, beat| (sum.0 + beat.running, sum.1 + beat.tasks.len()));
+    let count = beats().count();
+    let scope = match running > listed {
+        true => format!("is among the {listed} longest running tasks of {running}"),
+        false => "is running".to_owned(),
+    };
+    Some(format!(
+        "no task {id:?} {scope} on the {count} workers that are heard: it waits in a queue, has ended, or never existed; \
+         the directive is kept"
+    ))
+}
+
+/// A remark on a group of which no worker holds a task or a pause.
+pub fn unseen_group(workers: &[MemberView], group: &str) -> Option<String> {
+    let is_known = |beat: &Heartbeat| {
+        beat.groups.contains_key(group)
+            || beat.paused.iter().any(|paused| paused == group)
+            || beat.tasks.iter().any(|task| task.group.as_deref() == Some(group))
+    };
+    if heard(workers).any(is_known) {
+        return None;
+    }
+    let count = heard(workers).count();
+    Some(format!(
+        "none of the {count} workers that are heard holds a task of group {group:?} or has paused it: check the name; \
+         the directive is kept for tasks that arrive"
+    ))
+}
+
+fn heard(workers: &[MemberView]) -> impl Iterator<Item = &Heartbeat> {
+    workers.iter().filter_map(|member| member.process.heartbeat())
+}
+
+#[cfg(test)]
+mod tests {
+    use garenne_protocol::heartbeat::Program;
+
+    use super::{super::roster::Roster, *};
+
+    fn fleet() -> Vec<MemberView> {
+        let mut roster = Roster::new(0);
+        let beat = serde_json::from_value(serde_json::json!({
+            "program": "worker", "id": "w", "incarnation": "i", "started_at": 0, "at": 0, "every_ms": 1_000,
+            "stance": "open", "running": 40, "paused": ["paused"], "groups": {"waiting": {"queued": 3}},
+            "tasks": [{"id": "t-1", "kind": "k", "lane": "fast", "group": "running"}],
+        }));
+        roster.record(beat.unwrap(), 0);
+        roster.expect("never-heard", 0);
+        roster.members(Program::Worker, 0)
+    }
+
+    #[test]
+    fn a_group_is_known_if_a_worker_runs_holds_or_has_paused_it() {
+        for known in ["paused", "waiting", "running"] {
+            assert_eq!(unseen_group(&fleet(), known), None, "{known}");
+        }
+        assert_eq!(
+            unseen_group(&fleet(), "wating").unwrap(),
+            "none of the 1 workers that are heard holds a task of group \"wating\" or has paused it: check the name; \
+             the directive is kept for tasks that arrive"
+        );
+    }
+
+    #[test]
+    fn a_task_is_known_if_a_worker_lists_it() {
+        assert_eq!(unseen_task(&fleet(), "t-1"), None);
+        let remark = unseen_task(&fleet(), "t-2").unwrap();
+        let expected =
+            "no task \"t-2\" is among the 1 longest running tasks of 40 on the 1 workers that are heard";
+        assert!(remark.starts_with(expected), "{remark}");
+        assert!(unseen_task(&[], "t-2").unwrap().starts_with("no task \"t-2\" is running on the 0 workers"));
+    }
+}

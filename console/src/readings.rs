@@ -1,0 +1,85 @@
+//! `garenne readings`: works on the readings that workers have stored in Postgres.
+
+mod cli;
+mod derived;
+mod device_task;
+mod page;
+mod recalibration;
+mod rejudge;
+mod report;
+mod row;
+mod selection;
+
+use std::pin::pin;
+
+use garenne_common::exit::{Exit, Failure};
+use garenne_readings::Calibration;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+pub use cli::ReadingsVerb;
+use cli::RecalibrateArgs;
+use recalibration::Recalibration;
+use report::Report;
+
+use crate::{
+    audit_log::{audited, command_line},
+    interrupt::Interrupts,
+    operator::Operator,
+    output,
+};
+
+/// Runs `garenne readings …`.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn run(operator: &Operator, verb: ReadingsVerb) -> Result<Exit, Failure> {
+    match verb {
+        ReadingsVerb::Recalibrate(args) => recalibrate(operator, args).await,
+    }
+}
+
+async fn recalibrate(operator: &Operator, args: RecalibrateArgs) -> Result<Exit, Failure> {
+    let calibration =
+        Calibration::load(&args.calibration).map_err(|error| Failure::new(Exit::Config, error))?;
+    let selection = args.selection()?;
+    let jobs = usize::from(args.jobs);
+    let database = operator.tables_with(jobs).await?;
+    let mut interrupts = Interrupts::catch()?;
+    let stop = CancellationToken::new();
+    let address = database.0.address().to_owned();
+    let recalibration =
+        Recalibration::new(database, calibration, selection, args.dry_run, jobs, stop.clone());
+    let work = async {
+        if args.dry_run {
+            return recalibration.run().await;
+        }
+        let (work, result) = (recalibration.run(), |report: &Report| json!(report.counts));
+        audited(operator, command_line(), "readings.recalibrate", args.record(), work, result).await
+    };
+    let mut work = pin!(work);
+    let report = tokio::select! {
+        report = &mut work => report?,
+        () = interrupts.recv() => {
+            stop.cancel();
+            output::note("interrupted: finishing the present batches");
+            tokio::select! {
+                report = &mut work => report?,
+                () = interrupts.recv() => {
+                    let line = "interrupted twice: the present batches are undone; run the command again";
+                    return Err(Failure::new(Exit::Interrupted, line));
+                }
+            }
+        }
+    };
+    if args.json {
+        output::json(&report.json())?;
+    } else {
+        output::lines(&report.text())?;
+    }
+    if let Some(problem) = report.problem() {
+        let line = format!("Postgres at {address}: {problem}; run the command again to continue");
+        return Err(Failure::new(Exit::Failed, line));
+    }
+    Ok(if report.interrupted { Exit::Failed } else { Exit::Done })
+}

@@ -1,0 +1,204 @@
+//! A page of a series: reads its readings, and writes those that a calibration changes.
+
+use std::collections::{BTreeSet, HashMap};
+
+use deadpool_postgres::Transaction;
+use garenne_database::{QueryResult, Tables};
+use garenne_readings::{Calibration, NO_CALIBRATION};
+use time::OffsetDateTime;
+use tokio_postgres::types::ToSql;
+
+use super::{report::Counts, row::Row, selection::Series};
+
+/// Readings of a page, at most.
+pub(super) const PAGE: i64 = 2_000;
+
+/// The statements for pages of a fleet's readings.
+pub(super) struct Pages {
+    calibration: Calibration,
+    load: String,
+    sent_units: String,
+    update: String,
+}
+
+/// What a page holds, and what is to be written.
+#[derive(Default)]
+pub(super) struct Page {
+    pub(super) counts: Counts,
+    /// The time of the last reading, if there may be more.
+    pub(super) last: Option<OffsetDateTime>,
+    /// Each changed reading as it is and as it will be.
+    pub(super) changed: Vec<Change>,
+}
+
+/// A reading before and after.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) before: Row,
+    pub(super) after: Row,
+}
+
+impl Change {
+    /// Whether value, unit and flags stay.
+    pub(super) fn reads_same(&self) -> bool {
+        self.before.reads_as(&self.after)
+    }
+}
+
+/// A reading whose unit as sent is to be found.
+struct Unidentified {
+    row: Row,
+    task_id: String,
+}
+
+impl Pages {
+    pub(super) fn new(tables: &Tables, calibration: Calibration) -> Self {
+        let load = format!(
+            "SELECT time, raw, raw_unit, value, unit, quality, calibration, task_id FROM {tables}_readings
+             WHERE device = $1 AND metric = $2 AND time > $3 AND time <= $4 ORDER BY time LIMIT {PAGE}"
+        );
+        // A result has `raw_unit` if it differs from `unit`.
+        let sent_units = format!(
+            "SELECT task_id, (reading->>'time')::timestamptz, coalesce(reading->>'raw_unit', reading->>'unit')
+             FROM {tables}_results CROSS JOIN LATERAL jsonb_array_elements(
+                 CASE jsonb_typeof(output->'readings') WHEN 'array' THEN output->'readings' ELSE '[]' END) AS reading
+             WHERE task_id = ANY($1) AND kind = 'reading.process'
+             AND reading->>'device' = $2 AND reading->>'metric' = $3"
+        );
+        // Does nothing to a reading that was replaced since it was read.
+        let update = format!(
+            "UPDATE {tables}_readings AS reading SET value = new.value, unit = new.unit, raw_unit = new.raw_unit,
+                 quality = string_to_array(new.quality, ','), calibration = new.calibration
+             FROM unnest($5::timestamptz[], $6::float8[], $7::text[], $8::text[], $9::text[], $10::text[],
+                         $11::float8[], $12::text[])
+                  AS new(time, value, unit, raw_unit, quality, calibration, raw, known_raw_unit)
+             WHERE reading.device = $1 AND reading.metric = $2 AND reading.time = new.time
+             AND reading.time BETWEEN $3 AND $4
+             AND reading.raw = new.raw AND reading.raw_unit IS NOT DISTINCT FROM new.known_raw_unit"
+        );
+        Self { calibration, load, sent_units, update }
+    }
+
+    /// Reads the next readings of a series, and calibrates them.
+    pub(super) async fn load(
+        &self,
+        transaction: &Transaction<'_>,
+        series: &Series,
+        after: OffsetDateTime,
+        last: OffsetDateTime,
+    ) -> QueryResult<Page> {
+        let statement = transaction.prepare_cached(&self.load).await?;
+        let parameters: [&(dyn ToSql + Sync); 4] = [&series.device, &series.metric, &after, &last];
+        let stored = transaction.query(&statement, &parameters).await?;
+        let mut page = Page::default();
+        let mut unidentified = Vec::new();
+        page.counts.read = stored.len() as u64;
+        for stored in &stored {
+            let Some(raw) = stored.get(1) else {
+                page.counts.without_raw += 1;
+                continue;
+            };
+            let row = Row {
+                time: stored.get(0),
+                raw,
+                raw_unit: stored.get(2),
+                value: stored.get(3),
+                unit: stored.get(4),
+                quality: stored.get(5),
+                calibration: stored.get(6),
+            };
+            if row.calibration.is_none() && row.raw_unit.is_none() {
+                unidentified.push(Unidentified { row, task_id: stored.get(7) });
+            } else {
+                self.calibrate(&mut page, series, row.clone(), row);
+            }
+        }
+        self.identify(transaction, &mut page, series, unidentified).await?;
+        if stored.len() as i64 == PAGE {
+            page.last = stored.last().map(|row| row.get(0));
+        }
+        Ok(page)
+    }
+
+    /// Finds the units that older readings were sent with in the results of their tasks.
+    async fn identify(
+        &self,
+        transaction: &Transaction<'_>,
+        page: &mut Page,
+        series: &Series,
+        unidentified: Vec<Unidentified>,
+    ) -> QueryResult<()> {
+        if unidentified.is_empty() {
+            return Ok(());
+        }
+        let tasks: BTreeSet<_> = unidentified.iter().map(|reading| &*reading.task_id).collect();
+        let tasks: Vec<_> = tasks.into_iter().collect();
+        let statement = transaction.prepare_cached(&self.sent_units).await?;
+        let parameters: [&(dyn ToSql + Sync); 3] = [&tasks, &series.device, &series.metric];
+        let found = transaction.query(&statement, &parameters).await?;
+        let mut units: HashMap<(&str, OffsetDateTime), Option<String>> = HashMap::new();
+        for row in &found {
+            units.insert((row.get(0), row.get(1)), row.get(2));
+        }
+        for Unidentified { row, task_id } in unidentified {
+            match units.get(&(&*task_id, row.time)) {
+                Some(unit) => {
+                    let known = Row { raw_unit: unit.clone(), ..row.clone() };
+                    self.calibrate(page, series, row, known);
+                }
+                None => page.counts.without_raw_unit += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Calibrates a stored reading. `known` is the reading with the unit that it was sent with.
+    fn calibrate(&self, page: &mut Page, series: &Series, before: Row, known: Row) {
+        let Some(after) = known.recalibrated(series, &self.calibration) else {
+            page.counts.without_raw_unit += 1;
+            return;
+        };
+        if before == after {
+            page.counts.unchanged += 1;
+            return;
+        }
+        page.counts.changed += 1;
+        let had_rule = before.calibration.as_deref().is_some_and(|version| version != NO_CALIBRATION);
+        page.counts.without_rule +=
+            u64::from(had_rule && after.calibration.as_deref() == Some(NO_CALIBRATION));
+        let change = Change { before, after };
+        page.counts.value_changed += u64::from(!change.reads_same());
+        page.changed.push(change);
+    }
+
+    /// Writes changed readings. Returns whether all of them are as they were read.
+    pub(super) async fn update(
+        &self,
+        transaction: &Transaction<'_>,
+        series: &Series,
+        changed: &[Change],
+    ) -> QueryResult<bool> {
+        let (Some(first), Some(last)) = (changed.first(), changed.last()) else { return Ok(true) };
+        let statement = transaction.prepare_cached(&self.update).await?;
+        let parameters: [&(dyn ToSql + Sync); 12] = [
+            &series.device,
+            &series.metric,
+            &first.after.time,
+            &last.after.time,
+            &column(changed, |change| change.after.time),
+            &column(changed, |change| change.after.value),
+            &column(changed, |change| change.after.unit.as_deref()),
+            &column(changed, |change| change.after.raw_unit.as_deref()),
+            &column(changed, |change| change.after.quality.join(",")),
+            &column(changed, |change| change.after.calibration.as_deref()),
+            &column(changed, |change| change.after.raw),
+            &column(changed, |change| change.before.raw_unit.as_deref()),
+        ];
+        Ok(transaction.execute(&statement, &parameters).await? == changed.len() as u64)
+    }
+}
+
+/// A column of rows, as a parameter for `unnest`.
+pub(super) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
+    rows.iter().map(value).collect()
+}

@@ -1,0 +1,41 @@
+//! The devices that the payload of a task names.
+
+use garenne_protocol::{
+    sensor::{
+        Timestamp,
+        parse::{Form, Limits, readings_in},
+    },
+    task::NewTask,
+};
+use serde::Deserialize;
+
+use crate::{refusal::Refusal, routes::READING};
+
+/// The device in the payload of the kinds that have one.
+#[derive(Deserialize)]
+struct Named {
+    device: Option<String>,
+}
+
+/// The devices of the readings in `body`, or the device in the field `device` of another task. A task may name none.
+///
+/// # Errors
+/// The readings are invalid, or the payload is not an object: as a list it could have the device in any place.
+pub(super) fn devices_of(
+    task: &NewTask,
+    body: &[u8],
+    sender: &str,
+    now: Timestamp,
+    limits: &Limits,
+) -> Result<Vec<String>, Refusal> {
+    if task.kind.as_str() == READING {
+        let records = readings_in(Form::of(task.content_type.as_str())?, body, now, limits)?;
+        return Ok(records.iter().map(|record| record.reading.device.to_string()).collect());
+    }
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Refusal::hidden_device(sender));
+    }
+    // Two fields `device` are an error: a worker could read the other one.
+    let Named { device } = serde_json::from_slice(body).map_err(Refusal::not_json)?;
+    Ok(device.into_iter().collect())
+}

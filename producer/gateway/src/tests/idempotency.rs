@@ -1,0 +1,98 @@
+//! Idempotency keys and ids of records: they belong to their sender, and a key to one body.
+
+use super::{
+    security::{entry, with_senders},
+    *,
+};
+
+const UNTIMED: &str = r#"{"device":"d1","metric":"m","value":1}"#;
+
+struct Answer {
+    status: u16,
+    body: Value,
+}
+
+impl Answer {
+    fn ids(&self) -> &Value {
+        assert_eq!(self.status, 202, "{}", self.body);
+        &self.body["ids"]
+    }
+
+    fn code(&self) -> (u16, &str) {
+        (self.status, self.body["code"].as_str().unwrap_or_default())
+    }
+}
+
+async fn post(gateway: &Running, token: Option<&str>, path: &str, key: &str, body: &str) -> Answer {
+    let url = format!("http://{}{path}", gateway.address);
+    let mut request = reqwest::Client::new().post(url).header("idempotency-key", key).body(body.to_owned());
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    let response = request.send().await.unwrap();
+    Answer { status: response.status().as_u16(), body: response.json().await.unwrap() }
+}
+
+const TASKS: &str = "devices = [\"*\"]\nkinds = [\"*\"]";
+
+async fn two_senders() -> (Running, tempfile::TempDir) {
+    with_senders(&(entry("roof", "a", TASKS) + &entry("cellar", "b", TASKS))).await
+}
+
+#[tokio::test]
+async fn the_same_key_of_two_senders_gives_different_ids() {
+    let (gateway, _folder) = two_senders().await;
+    for (path, body) in [("/v1/readings", UNTIMED), ("/v1/tasks/bench.noop", "{}")] {
+        let key = format!("key of {path}");
+        let first = post(&gateway, Some("a"), path, &key, body).await;
+        let again = post(&gateway, Some("a"), path, &key, body).await;
+        let other = post(&gateway, Some("b"), path, &key, body).await;
+        assert_eq!(first.ids(), again.ids(), "{path}");
+        assert_ne!(first.ids(), other.ids(), "{path}");
+        assert_ne!(first.ids()[0], key, "a sender cannot choose the id of another one's task");
+    }
+    let record = r#"{"device":"d1","metric":"m","value":1,"id":"r-1"}"#;
+    let first = post(&gateway, Some("a"), "/v1/readings", "x", record).await;
+    let other = post(&gateway, Some("b"), "/v1/readings", "x", record).await;
+    assert!(first.ids() != other.ids() && first.ids()[0] != "r-1");
+}
+
+#[tokio::test]
+async fn a_key_with_another_body_is_refused_and_publishes_nothing() {
+    let (gateway, _folder) = two_senders().await;
+    let other_body = UNTIMED.replace('1', "2");
+    post(&gateway, Some("a"), "/v1/readings", "k", UNTIMED).await.ids();
+    assert_eq!(post(&gateway, Some("a"), "/v1/readings", "k", &other_body).await.code(), (422, "key-reused"));
+    // Another sender may use the key.
+    post(&gateway, Some("b"), "/v1/readings", "k", &other_body).await.ids();
+    post(&gateway, Some("a"), "/v1/tasks/bench.noop", "t", "{}").await.ids();
+    assert_eq!(
+        post(&gateway, Some("a"), "/v1/tasks/bench.noop", "t", "{\"a\":1}").await.code(),
+        (422, "key-reused")
+    );
+    assert_eq!(
+        post(&gateway, Some("a"), "/v1/tasks/bench.fail", "t", "{}").await.code(),
+        (422, "key-reused")
+    );
+    assert_eq!(gateway.publisher.tasks().len(), 3);
+}
+
+#[tokio::test]
+async fn a_refused_body_can_be_corrected_under_its_key_and_an_unconfirmed_one_cannot() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    assert_eq!(post(&gateway, None, "/v1/readings", "k", "{}").await.status, 422);
+    gateway.publisher.fail(Some(PublishError::Blocked));
+    assert_eq!(post(&gateway, None, "/v1/readings", "k", UNTIMED).await.status, 503);
+    gateway.publisher.fail(None);
+    // The broker may have stored it: only the same body is a repetition.
+    let other = UNTIMED.replace('1', "2");
+    assert_eq!(post(&gateway, None, "/v1/readings", "k", &other).await.code(), (422, "key-reused"));
+    post(&gateway, None, "/v1/readings", "k", UNTIMED).await.ids();
+    assert_eq!(gateway.publisher.tasks().len(), 1);
+}
+
+#[tokio::test]
+async fn without_authentication_a_tasks_id_is_its_key() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    assert_eq!(post(&gateway, None, "/v1/tasks/bench.noop", "key-1", "{}").await.ids()[0], "key-1");
+}

@@ -1,0 +1,137 @@
+//! Reads a recording on a thread of its own, and counts its rows.
+
+use std::{io, sync::Arc, time::Duration};
+
+use garenne_common::supervise::{ThreadHandle, spawn_thread};
+use garenne_protocol::sensor::Reading;
+use serde::Serialize;
+use tokio::{sync::mpsc, time::timeout};
+
+use super::recording::Recording;
+use crate::progress::Progress;
+
+/// Rows that the reader may read ahead.
+const READ_AHEAD: usize = 1024;
+/// Invalid rows that are printed; further ones are only counted.
+const MAX_PRINTED: u64 = 20;
+
+/// How long the reader may take to end after the receiver of its rows is dropped.
+const READER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The readings of one row.
+pub(super) struct RowReadings {
+    pub(super) readings: Vec<Reading>,
+    /// Bytes of the recording up to this row.
+    pub(super) bytes: u64,
+}
+
+/// Counters of the reader.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(super) struct ReadCounts {
+    pub(super) rows: u64,
+    pub(super) readings: u64,
+    pub(super) missing: u64,
+    pub(super) malformed: u64,
+    pub(super) blank: u64,
+}
+
+/// Starts the thread that reads the recording, and returns its rows.
+pub(super) fn spawn_reader(
+    recording: Recording,
+    progress: Arc<Progress>,
+) -> io::Result<(mpsc::Receiver<RowReadings>, ThreadHandle<io::Result<ReadCounts>>)> {
+    let (sender, rows) = mpsc::channel(READ_AHEAD);
+    // Not a blocking task of the runtime, whose shutdown would wait for it: a read from a silent pipe cannot be
+    // cancelled.
+    let reader =
+        spawn_thread("reader", move || read(recording, &progress, |row| sender.blocking_send(row).is_ok()))?;
+    Ok((rows, reader))
+}
+
+/// The counters of the reader, after the receiver of its rows was dropped.
+///
+/// # Errors
+/// Reading failed, or the reader panicked: the rows that were sent are not the whole recording.
+pub(super) async fn read_counts(reader: ThreadHandle<io::Result<ReadCounts>>) -> anyhow::Result<ReadCounts> {
+    match timeout(READER_TIMEOUT, reader).await {
+        Ok(result) => Ok(result??),
+        // After an interruption the reader may still wait for input.
+        Err(_) => Ok(ReadCounts::default()),
+    }
+}
+
+/// Reads until the end of the recording, or until `send` returns false.
+pub(super) fn read(
+    mut recording: Recording,
+    progress: &Progress,
+    mut send: impl FnMut(RowReadings) -> bool,
+) -> io::Result<ReadCounts> {
+    let mut count = ReadCounts::default();
+    while let Some((line, row)) = recording.next()? {
+        if row.blank {
+            count.blank += 1;
+            continue;
+        }
+        count.rows += 1;
+        count.missing += row.missing;
+        count.readings += row.readings.len() as u64;
+        if let Some(note) = row.note {
+            progress.print(format_args!("line {line}: {note}"));
+        }
+        if !row.faults.is_empty() {
+            count.malformed += 1;
+            if count.malformed <= MAX_PRINTED {
+                progress.print(format_args!("line {line}: {}", row.faults.join("; ")));
+            } else if count.malformed == MAX_PRINTED + 1 {
+                progress.print("further invalid rows are counted only");
+            }
+        }
+        if !row.readings.is_empty() && !send(RowReadings { readings: row.readings, bytes: recording.bytes() })
+        {
+            break;
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read, panic::resume_unwind};
+
+    use crate::replay::mapping::Mapping;
+
+    use super::*;
+
+    struct PanickingInput;
+
+    impl Read for PanickingInput {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            // Without the panic hook, which would print a backtrace.
+            resume_unwind(Box::new("no buffer"))
+        }
+    }
+
+    async fn read_all(end: impl Read + Send + 'static) -> (usize, anyhow::Result<ReadCounts>) {
+        let row = "2026-01-01T00:00:00Z,1";
+        // The comment is longer than the sample from which the layout is detected.
+        let lines = format!("{row}\n#{}\n{row}\n", "x".repeat(600_000));
+        let input = io::Cursor::new(lines).chain(end);
+        let recording = Recording::new(Box::new(input), &Mapping::default(), "file").unwrap();
+        let progress = Arc::new(Progress::new("replay", None));
+        let (mut rows, reader) = spawn_reader(recording, progress).unwrap();
+        let mut received = 0;
+        while rows.recv().await.is_some() {
+            received += 1;
+        }
+        (received, read_counts(reader).await)
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_the_reader_is_an_error_and_not_the_end_of_the_recording() {
+        let (rows, counts) = read_all(io::empty()).await;
+        let all = ReadCounts { rows: 2, readings: 2, blank: 1, ..ReadCounts::default() };
+        assert_eq!((rows, counts.unwrap()), (2, all));
+        let (rows, counts) = read_all(PanickingInput).await;
+        assert_eq!((rows, counts.unwrap_err().to_string().as_str()), (2, "panicked: no buffer"));
+    }
+}

@@ -1,0 +1,149 @@
+//! The monthly partitions of the table of readings.
+//!
+//! A function of the database adds them, with the rights of the tables' owner. Readings of a month without a partition
+//! are in the default partition.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use time::{Date, Month, OffsetDateTime, UtcOffset};
+use tokio::time::Instant;
+use tokio_postgres::Client;
+
+use crate::{
+    error::{DatabaseError, QueryResult},
+    pool::{Connection, PostgresPool, finish},
+    tables::Tables,
+};
+use garenne_common::resilience::deadline;
+
+/// How far back and ahead of now a partition is added, in years. Other readings stay in the default partition.
+const YEARS_BACK: i32 = 10;
+const YEARS_AHEAD: i32 = 1;
+/// The pause after a failed attempt. Meanwhile the readings go to the default partition.
+const RETRY_PAUSE: Duration = Duration::from_secs(60);
+/// Time limit for one partition. The function itself waits two seconds for each lock.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The name of the function that adds a partition.
+pub(crate) fn function(tables: &Tables) -> String {
+    format!("{tables}_ensure_partition")
+}
+
+/// Adds partitions before readings of their months are stored, and those of this month and the next ahead.
+pub struct Partitions {
+    ensure: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The months that have been asked for.
+    ensured: BTreeSet<(i32, u8)>,
+    /// Not to be tried before.
+    paused_until: Option<Instant>,
+}
+
+impl Partitions {
+    /// The partitions of a fleet's table of readings.
+    pub fn new(tables: &Tables) -> Self {
+        let ensure = format!("SELECT {}($1)", function(tables));
+        Self { ensure, state: Mutex::default() }
+    }
+
+    /// Makes sure that the months of these times, this month and the next have partitions. A failure is logged: the
+    /// readings can be stored without.
+    pub async fn ensure(&self, pool: &PostgresPool, times: impl Iterator<Item = OffsetDateTime>) {
+        for month in self.missing(OffsetDateTime::now_utc(), times) {
+            match self.add(pool, month).await {
+                Ok(()) => {
+                    self.state().ensured.insert(month);
+                }
+                Err(error) => {
+                    let (year, number) = month;
+                    let month = format!("{year}-{number:02}");
+                    tracing::warn!(month, %error, retry_in = ?RETRY_PAUSE, "failed to add a partition of the readings");
+                    self.state().paused_until = Some(Instant::now() + RETRY_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The months that have not been asked for; none during a pause.
+    fn missing(
+        &self,
+        now: OffsetDateTime,
+        times: impl Iterator<Item = OffsetDateTime>,
+    ) -> BTreeSet<(i32, u8)> {
+        let state = self.state();
+        if state.paused_until.is_some_and(|until| Instant::now() < until) {
+            return BTreeSet::new();
+        }
+        let (this_month, possible) = (month(now), now.year() - YEARS_BACK..=now.year() + YEARS_AHEAD);
+        let ahead = [this_month, next(this_month)];
+        let months = ahead.into_iter().chain(times.map(month));
+        months.filter(|month| possible.contains(&month.0) && !state.ensured.contains(month)).collect()
+    }
+
+    async fn add(&self, pool: &PostgresPool, month: (i32, u8)) -> Result<(), DatabaseError> {
+        let first =
+            Month::try_from(month.1).ok().and_then(|name| Date::from_calendar_date(month.0, name, 1).ok());
+        let Some(first) = first else { return Ok(()) };
+        // A time in the middle, so that the first month and the last one of the limits count as a whole.
+        let at = first.midnight().assume_utc() + time::Duration::days(14);
+        let client = pool.client().await?;
+        let added = deadline(TIMEOUT, self.query(&client, at)).await;
+        finish(client, added)
+    }
+
+    async fn query(&self, client: &Connection, at: OffsetDateTime) -> QueryResult<()> {
+        client.query_one(&self.ensure, &[&at]).await.map(drop)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Year and number of a month in UTC.
+fn month(time: OffsetDateTime) -> (i32, u8) {
+    let date = time.to_offset(UtcOffset::UTC);
+    (date.year(), u8::from(date.month()))
+}
+
+fn next((year, month): (i32, u8)) -> (i32, u8) {
+    if month == 12 { (year + 1, 1) } else { (year, month + 1) }
+}
+
+/// What is wrong with the partitions, one text each.
+pub(crate) async fn problems(client: &Client, tables: &Tables) -> QueryResult<Vec<String>> {
+    let function = function(tables);
+    let mut problems = Vec::new();
+    let row =
+        client.query_one("SELECT to_regprocedure($1 || '(timestamptz)') IS NOT NULL", &[&function]).await?;
+    if !row.get::<_, bool>(0) {
+        problems.push(format!("function {function} is missing"));
+    }
+    // A partition covers a time if the time satisfies its constraint.
+    let partitions = format!(
+        "SELECT pg_get_partition_constraintdef(inhrelid) FROM pg_inherits
+         WHERE inhparent = to_regclass('{tables}_readings')
+         AND inhrelid NOT IN (SELECT partdefid FROM pg_partitioned_table WHERE partrelid = inhparent)"
+    );
+    let rows = client.query(&partitions, &[]).await?;
+    let constraints: Vec<_> = rows.iter().filter_map(|row| row.get::<_, Option<&str>>(0)).collect();
+    for (name, at) in [("this month", "now()"), ("the next month", "now() + interval '1 month'")] {
+        let covered =
+            constraints.iter().map(|constraint| format!("({constraint})")).collect::<Vec<_>>().join(" OR ");
+        let covered = if covered.is_empty() { "false".to_owned() } else { covered };
+        let query = format!("SELECT {covered} FROM (SELECT {at} AS time) AS reading");
+        if !client.query_one(&query, &[]).await?.get::<_, bool>(0) {
+            problems.push(format!("table {tables}_readings has no partition for {name}"));
+        }
+    }
+    Ok(problems)
+}

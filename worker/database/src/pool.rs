@@ -1,0 +1,103 @@
+//! The pool of connections to the server.
+
+use std::time::Duration;
+
+use deadpool_postgres::{
+    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
+};
+use garenne_common::resilience::DeadlineExceeded;
+use tokio_postgres::{Config, config::Host};
+
+use crate::{
+    connector::Connector,
+    database::Database,
+    error::{DatabaseError, ErrorKind, QueryResult},
+};
+
+/// Time limit for opening, recycling or waiting for a connection. The sink repeats a batch that exceeds it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connections of a pool, at most, unless a number is given.
+pub const DEFAULT_CONNECTIONS: usize = 4;
+
+/// A connection of the pool. It returns to the pool when it is dropped.
+pub type Connection = Object;
+
+/// A small pool that connects on first use.
+#[derive(Clone)]
+pub struct PostgresPool {
+    pool: Pool,
+    address: String,
+}
+
+impl PostgresPool {
+    /// A pool of up to [`DEFAULT_CONNECTIONS`] for a database.
+    pub fn new(database: Database) -> Self {
+        Self::with_connections(database, DEFAULT_CONNECTIONS)
+    }
+
+    /// A pool of up to `connections`, at least one, for a database.
+    pub fn with_connections(database: Database, connections: usize) -> Self {
+        let client = database.config.clone();
+        let address = address(&client);
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let limit = Some(CONNECT_TIMEOUT);
+        let timeouts = Timeouts { wait: limit, create: limit, recycle: limit };
+        let manager = Manager::from_connect(client, Connector::new(database), recycling);
+        let pool = Pool::builder(manager)
+            .max_size(connections.max(1))
+            .runtime(Runtime::Tokio1)
+            .timeouts(timeouts)
+            .build()
+            .expect("timeouts need a runtime, which is given");
+        Self { pool, address }
+    }
+
+    /// Host and port of the server.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A connection, which [`finish`] returns or closes after work with a time limit.
+    ///
+    /// # Errors
+    /// No connection could be opened, or none became free in time.
+    pub async fn client(&self) -> Result<Connection, DatabaseError> {
+        self.pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => {
+                let error = DatabaseError::from(error);
+                // No row of a statement is to blame for a refused connection.
+                let kind = if error.kind == ErrorKind::Row { ErrorKind::Schema } else { error.kind };
+                DatabaseError { kind, ..error }
+            }
+            other => DatabaseError::transient(other),
+        })
+    }
+}
+
+/// The outcome of work on a connection that had a time limit. If the limit was exceeded, the connection is closed: a
+/// late answer would be taken for that of the next statement.
+///
+/// # Errors
+/// The work failed, or was not done in time, which is transient.
+pub fn finish<T>(
+    connection: Connection,
+    outcome: Result<QueryResult<T>, DeadlineExceeded>,
+) -> Result<T, DatabaseError> {
+    match outcome {
+        Ok(done) => Ok(done?),
+        Err(elapsed) => {
+            drop(Object::take(connection));
+            Err(DatabaseError::transient(elapsed))
+        }
+    }
+}
+
+fn address(config: &Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => host.clone(),
+        Some(Host::Unix(path)) => path.display().to_string(),
+        None => "localhost".into(),
+    };
+    format!("{host}:{}", config.get_ports().first().unwrap_or(&5432))
+}

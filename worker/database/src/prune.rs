@@ -1,0 +1,152 @@
+//! Removes what a policy no longer keeps ([`Retention`](crate::retention::Retention)).
+//!
+//! Nothing is removed that a stale rollup is to be computed from. Who changes readings writes their hours to the row of
+//! the series as the last statement of the transaction; here that row, or the table of readings, is locked first.
+
+use std::time::Duration;
+
+use garenne_common::resilience::deadline;
+use time::OffsetDateTime;
+
+use crate::{
+    error::DatabaseError,
+    pool::{Connection, PostgresPool, finish},
+    retention::{Expired, ExpiredRows, SeriesTable, maintenance},
+    rollups::{Place, RollUp, Step},
+    tables::Tables,
+};
+
+/// Rows that one statement deletes, so that it locks them for a moment only.
+const CHUNK: u64 = 10_000;
+/// Time limit of a step that computes rollups.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// The pause while another program computes rollups, and how often.
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
+const MAX_PAUSES: u32 = 50;
+
+/// Computes stale rollups, so that their readings can be removed. Leaves them to another program that does.
+///
+/// # Errors
+/// The database refused it. What was computed stays.
+pub async fn roll_up(pool: &PostgresPool, tables: &Tables) -> Result<(), DatabaseError> {
+    let (roll_up, mut place, mut pauses) = (RollUp::new(tables), Place::default(), 0);
+    loop {
+        let client = pool.client().await?;
+        let step = deadline(STEP_TIMEOUT, roll_up.step(&client, &mut place)).await;
+        match finish(client, step)? {
+            Step::Computed => {}
+            Step::Busy if pauses < MAX_PAUSES => {
+                pauses += 1;
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
+            Step::Busy | Step::End => return Ok(()),
+        }
+    }
+}
+
+/// Removes expired rows: a partition as a whole, others by and by. Returns the number of rows; it is 0 for a partition
+/// with stale rollups, and less than [`Expired::rows`] for a series with some.
+///
+/// # Errors
+/// The database refused it. What was removed before stays removed.
+pub async fn remove(pool: &PostgresPool, tables: &Tables, expired: &Expired) -> Result<u64, DatabaseError> {
+    let mut client = maintenance(pool).await?;
+    if let ExpiredRows::Partition { name, until } = &expired.what {
+        let is_dropped = drop_partition(&mut client, tables, name, *until).await?;
+        return Ok(if is_dropped { expired.rows } else { 0 });
+    }
+    let mut removed = 0;
+    loop {
+        let rows = match &expired.what {
+            ExpiredRows::Series { table, device, metric, before } => {
+                series_chunk(&mut client, tables, *table, device, metric, *before).await?
+            }
+            ExpiredRows::Results { before } => {
+                let delete = delete(tables, "results", "task_id", "started_at < $1");
+                client.execute(&client.prepare_cached(&delete).await?, &[before]).await?
+            }
+            ExpiredRows::Partition { .. } => 0,
+        };
+        removed += rows;
+        if rows < CHUNK {
+            return Ok(removed);
+        }
+    }
+}
+
+/// The statement that deletes some rows. Those that another transaction is changing stay.
+fn delete(tables: &Tables, table: &str, key: &str, condition: &str) -> String {
+    format!(
+        "DELETE FROM {tables}_{table} WHERE {condition} AND ({key}) IN (
+             SELECT {key} FROM {tables}_{table} WHERE {condition} LIMIT {CHUNK} FOR UPDATE SKIP LOCKED)"
+    )
+}
+
+/// Deletes some rows of a series, before its first stale hour. From then on the rollups of these rows are final.
+async fn series_chunk(
+    client: &mut Connection,
+    tables: &Tables,
+    table: SeriesTable,
+    device: &str,
+    metric: &str,
+    before: OffsetDateTime,
+) -> Result<u64, DatabaseError> {
+    let transaction = client.transaction().await?;
+    let lock = format!(
+        "SELECT least($3, date_bin('1 day', lower(stale), '2000-01-01Z')) FROM {tables}_series
+         WHERE device = $1 AND metric = $2 FOR UPDATE"
+    );
+    let lock = transaction.prepare_cached(&lock).await?;
+    let Some(row) = transaction.query_opt(&lock, &[&device, &metric, &before]).await? else { return Ok(0) };
+    let before: OffsetDateTime = row.get(0);
+    let condition = "device = $1 AND metric = $2 AND time < $3";
+    let key = match table {
+        SeriesTable::Readings => "device, metric, time",
+        SeriesTable::Hours | SeriesTable::Days => "device, metric, time, unit",
+    };
+    let delete = transaction.prepare_cached(&delete(tables, table.name(), key, condition)).await?;
+    let rows = transaction.execute(&delete, &[&device, &metric, &before]).await?;
+    let marks = match table {
+        SeriesTable::Readings => Some(("pruned_before", "prunes")),
+        SeriesTable::Hours => Some(("hours_pruned_before", "hour_prunes")),
+        SeriesTable::Days => None,
+    };
+    if let Some((end, number)) = marks.filter(|_| rows > 0) {
+        let mark = format!(
+            "UPDATE {tables}_series SET {end} = greatest({end}, $3), {number} = {number} + 1
+             WHERE device = $1 AND metric = $2"
+        );
+        let mark = transaction.prepare_cached(&mark).await?;
+        transaction.execute(&mark, &[&device, &metric, &before]).await?;
+    }
+    transaction.commit().await?;
+    Ok(rows)
+}
+
+/// Drops a partition. Returns false if a rollup of its readings or of older ones is stale.
+async fn drop_partition(
+    client: &mut Connection,
+    tables: &Tables,
+    name: &str,
+    until: OffsetDateTime,
+) -> Result<bool, DatabaseError> {
+    let transaction = client.transaction().await?;
+    // A step locks a series before it reads readings. Here the order is the other one, so there must be none.
+    let lock = format!(
+        "SELECT pg_advisory_xact_lock(hashtextextended('{tables}_roll_up', 0));
+         LOCK TABLE ONLY {tables}_readings IN ACCESS EXCLUSIVE MODE"
+    );
+    transaction.batch_execute(&lock).await?;
+    // Writers of readings have committed, with the hours that they changed.
+    let stale = format!("SELECT EXISTS (SELECT FROM {tables}_series WHERE stale && tstzrange(NULL, $1))");
+    if transaction.query_one(&stale, &[&until]).await?.get(0) {
+        return Ok(false);
+    }
+    let mark = format!(
+        "UPDATE {tables}_series SET pruned_before = greatest(pruned_before, $1), prunes = prunes + 1"
+    );
+    transaction.execute(&mark, &[&until]).await?;
+    transaction.batch_execute(&format!("DROP TABLE {name}")).await?;
+    transaction.commit().await?;
+    Ok(true)
+}

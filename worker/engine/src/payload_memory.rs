@@ -1,0 +1,112 @@
+//! Validates that the bodies of all deliveries that a worker may hold fit into its memory limit.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use garenne_common::config::{ConfigError, Size};
+
+use crate::settings::WorkerConfig;
+
+/// Where Linux mounts control groups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// The memory limit of this process's control group, which containers and systemd units have. `None` without a limit,
+/// and on other systems than Linux.
+pub(crate) fn memory_limit() -> Option<Size> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    limit_below(Path::new(CGROUPS), &groups)
+}
+
+/// The smallest limit of the control groups in `groups`, which has the format of `/proc/self/cgroup`, and of those
+/// that contain them.
+fn limit_below(root: &Path, groups: &str) -> Option<Size> {
+    let limits = groups.lines().flat_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        let (folder, file) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            "memory" => (root.join("memory"), "memory.limit_in_bytes"),
+            _ => return Vec::new(),
+        };
+        limits(&folder, path, file)
+    });
+    limits.min()
+}
+
+/// The limits of a control group and of those that contain it, down to the mounted one. A container may see itself at
+/// the root, under another path than its process has.
+fn limits(folder: &Path, path: &str, file: &str) -> Vec<Size> {
+    let groups = Path::new(path.trim_start_matches('/')).ancestors();
+    let files: Vec<PathBuf> = groups.map(|group| folder.join(group).join(file)).collect();
+    let limit = |file: &PathBuf| fs::read_to_string(file).ok()?.trim().parse().ok();
+    // Version 1 writes a huge number if there is no limit; version 2 writes `max`.
+    files.iter().filter_map(limit).filter(|bytes| *bytes < 1 << 60).map(Size).collect()
+}
+
+/// Validates that the bodies of as many deliveries as the worker's lanes prefetch take at most three quarters of
+/// `limit`.
+///
+/// # Errors
+/// [`ConfigError::Together`] with the sum that is too large and the settings to change.
+pub(crate) fn check(config: &WorkerConfig, limit: Option<Size>) -> Result<(), ConfigError> {
+    let Some(limit) = limit else { return Ok(()) };
+    // Quarantine prefetches one.
+    let deliveries = 1 + config.lanes.iter().map(|(_, lane)| lane.prefetch as u64).sum::<u64>();
+    let sum = Size(deliveries.saturating_mul(config.max_payload.0));
+    let available = Size(limit.0 / 4 * 3);
+    if sum <= available {
+        return Ok(());
+    }
+    Err(ConfigError::Together(format!(
+        "{deliveries} deliveries (the prefetch of all lanes, and 1 of quarantine) of max_payload {} may take {sum}, \
+         more than {available}, which is three quarters of the memory limit {limit}: lower max_payload or prefetch, \
+         or raise the limit",
+        config.max_payload
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_limit_of_all_enclosing_groups_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let limit = |groups: &str| limit_below(root.path(), groups);
+        assert_eq!(limit("0::/unit\n"), None);
+        write("slice/unit/memory.max", "max\n");
+        assert_eq!(limit("0::/slice/unit\n"), None);
+        write("slice/memory.max", "536870912\n");
+        assert_eq!(limit("0::/slice/unit\n"), Some(Size::mib(512)));
+        write("slice/unit/memory.max", "1048576\n");
+        assert_eq!(limit("0::/slice/unit\n"), Some(Size::mib(1)));
+        // Version 1, in a container that sees its own group at the root.
+        write("memory/memory.limit_in_bytes", "2097152\n");
+        assert_eq!(limit("5:cpu,cpuacct:/docker/1\n4:memory:/docker/1\n"), Some(Size::mib(2)));
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(limit("4:memory:/docker/1\n"), None);
+    }
+
+    #[test]
+    fn bodies_of_the_whole_prefetch_must_fit_into_the_memory_limit() {
+        let config = WorkerConfig::default();
+        let deliveries: u64 = 1 + config.lanes.iter().map(|(_, lane)| lane.prefetch as u64).sum::<u64>();
+        let enough = Size(deliveries * config.max_payload.0 / 3 * 4 + 4);
+        assert!(check(&config, None).is_ok() && check(&config, Some(enough)).is_ok());
+        let error = check(&config, Some(Size::mib(512))).unwrap_err().to_string();
+        let expected = format!(
+            "the settings cannot be used together: {deliveries} deliveries (the prefetch of all lanes, and 1 of \
+             quarantine) of max_payload 4MiB may take {}, more than 384MiB, which is three quarters of the memory \
+             limit 512MiB: lower max_payload or prefetch, or raise the limit",
+            Size(deliveries * config.max_payload.0)
+        );
+        assert_eq!(error, expected);
+    }
+}

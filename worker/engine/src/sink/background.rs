@@ -1,0 +1,98 @@
+//! The background work of sinks, and what it is given.
+
+use std::sync::Arc;
+
+use futures_util::{FutureExt, future::join_all};
+use garenne_common::supervise::{self, TaskHandle};
+use tokio_util::sync::CancellationToken;
+
+use super::{Sink, health::Health};
+use crate::task_publisher::TaskPublisher;
+
+/// Whether the worker consumes the queues of all its lanes.
+pub(crate) type IsConsuming = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// What the [background work](Sink::background) of a sink is given. Cheap to clone.
+#[derive(Clone)]
+pub struct SinkContext {
+    publisher: TaskPublisher,
+    health: Health,
+    is_consuming: IsConsuming,
+    stopping: CancellationToken,
+}
+
+impl SinkContext {
+    /// Publishes tasks.
+    pub fn publisher(&self) -> &TaskPublisher {
+        &self.publisher
+    }
+
+    /// Whether results reach the sink: the worker consumes the queues of all its lanes, the sink's last write succeeded,
+    /// and the present one does not take unusually long.
+    pub fn is_receiving(&self) -> bool {
+        (self.is_consuming)() && self.health.is_storing()
+    }
+
+    /// Completes when the worker stops and the sink has stored the last result. The work should then finish what is
+    /// quickly done, and end.
+    pub async fn stopping(&self) {
+        self.stopping.cancelled().await;
+    }
+
+    /// Whether [`stopping`](Self::stopping) has completed.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.is_cancelled()
+    }
+
+    /// Records that a part of the work succeeds.
+    pub fn succeeded(&self, part: &'static str) {
+        self.health.succeeded(part);
+    }
+
+    /// Records that a part of the work fails. Readiness, metrics and heartbeats show it until the part
+    /// [succeeds](Self::succeeded).
+    pub fn failed(&self, part: &'static str, problem: &str) {
+        self.health.failed(part, problem);
+    }
+}
+
+/// The running background work of a worker's sinks.
+pub(crate) struct BackgroundWork {
+    tasks: Vec<TaskHandle<()>>,
+    stopping: CancellationToken,
+}
+
+impl BackgroundWork {
+    /// Starts the work of these sinks. It ends at the latest when `force_close` is cancelled.
+    pub(super) fn start<'a>(
+        sinks: impl IntoIterator<Item = (&'a Arc<dyn Sink>, &'a Health)>,
+        publisher: &TaskPublisher,
+        is_consuming: &IsConsuming,
+        force_close: &CancellationToken,
+    ) -> Self {
+        let stopping = CancellationToken::new();
+        let start = |(sink, health): (&Arc<dyn Sink>, &Health)| {
+            let context = SinkContext {
+                publisher: publisher.clone(),
+                health: health.clone(),
+                is_consuming: Arc::clone(is_consuming),
+                stopping: stopping.clone(),
+            };
+            let state = (Arc::clone(sink), context, force_close.clone());
+            supervise::restarting("sink-background", state, |(sink, context, force_close)| {
+                force_close.run_until_cancelled(sink.background(context)).map(drop).boxed()
+            })
+            .spawn()
+        };
+        Self { tasks: sinks.into_iter().map(start).collect(), stopping }
+    }
+
+    /// Tells the work that all results are stored, and waits until it has ended.
+    pub(crate) async fn stop(&mut self) {
+        self.stopping.cancel();
+        join_all(&mut self.tasks).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

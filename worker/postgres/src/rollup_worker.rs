@@ -1,0 +1,62 @@
+//! Computes rollups beside the writes.
+//!
+//! Each worker has one of these. A lock in the database lets one of them compute at a time, in steps of one transaction,
+//! so that a worker that is killed leaves nothing half done.
+
+use std::time::Duration;
+
+use garenne_common::resilience::deadline;
+use garenne_database::{
+    DatabaseError, PostgresPool, Tables, finish,
+    rollups::{Place, RollUp, Step},
+};
+
+use crate::part_report::PartReport;
+use garenne::sink::SinkContext;
+
+/// The name of the part in the sink's state.
+const PART: &str = "rollups";
+/// Time between two passes over the series.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Time limit of a step, which usually takes some ten milliseconds.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Computes rollups.
+pub(super) struct RollupWorker {
+    pool: PostgresPool,
+    roll_up: RollUp,
+}
+
+impl RollupWorker {
+    pub(super) fn new(pool: PostgresPool, tables: &Tables) -> Self {
+        Self { pool, roll_up: RollUp::new(tables) }
+    }
+
+    /// Computes until the worker stops. After an error it tries again, with growing pauses.
+    pub(super) async fn run(&self, context: &SinkContext) {
+        tokio::select! {
+            () = self.compute_repeatedly(context) => {}
+            () = context.stopping() => {}
+        }
+    }
+
+    async fn compute_repeatedly(&self, context: &SinkContext) {
+        let mut report = PartReport::new(context, PART, "rollups not computed", INTERVAL);
+        loop {
+            let wait = report.ended(self.pass().await);
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// One pass over the series.
+    async fn pass(&self) -> Result<(), DatabaseError> {
+        let mut place = Place::default();
+        loop {
+            let client = self.pool.client().await?;
+            let step = deadline(STEP_TIMEOUT, self.roll_up.step(&client, &mut place)).await;
+            if finish(client, step)? != Step::Computed {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Calibration rules per device, metric and period, from a TOML file.
+//!
+//! ```toml
+//! [[calibration]]
+//! device  = "greenhouse-1"     # "*" or absent: every device without rules of its own
+//! metric  = "temperature"
+//! from    = "2026-03-01T00:00:00Z"    # readings from this time on; absent: from the first one
+//! until   = "2026-09-01T00:00:00Z"    # and before this time; absent: without end
+//! version = "2026-03 laboratory"      # absent: a hash of the rule
+//! unit    = "Cel"              # values are converted to it first
+//! gain    = 1.02               # value * gain + offset
+//! offset  = -0.3
+//! valid   = [-40.0, 85.0]      # other values are flagged out-of-range and stored
+//!
+//! [[calibration]]
+//! device = "flow-7"
+//! metric = "flow"
+//! polynomial = [0.02, 0.98, 1.5e-4]   # 0.02 + 0.98 x + 0.00015 x², instead of gain and offset
+//! ```
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use garenne_common::config::parse_toml;
+use garenne_protocol::sensor::{Record, Timestamp, Unit};
+use serde::Deserialize;
+
+use crate::{
+    quality::{Flag, Quality, is_impossible},
+    stored_reading::StoredReading,
+    toml_file::{self, EVERY_DEVICE},
+};
+
+mod period;
+mod rule;
+
+pub use period::Period;
+pub use rule::Rule;
+use rule::RuleEntry;
+
+/// The rules of a file. A value without a rule is stored as sent.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Calibration {
+    /// By device and metric; the periods of a list do not overlap.
+    rules: HashMap<String, HashMap<String, Vec<Rule>>>,
+}
+
+/// A value after calibration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibrated {
+    /// The corrected value, in `unit`.
+    pub value: f64,
+    /// The unit of the rule, else that of the sender.
+    pub unit: Option<Unit>,
+    /// The flags that follow from the value and the rule.
+    pub quality: Quality,
+    /// The version of the rule. None if no rule applies, and the value is as sent.
+    pub version: Option<Arc<str>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CalibrationFile {
+    #[serde(default)]
+    calibration: Vec<RuleEntry>,
+}
+
+impl Calibration {
+    /// Reads a calibration file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not TOML, or holds an invalid rule. Names the first problem.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        toml_file::load("calibration file", path, Self::parse)
+    }
+
+    /// Parses rules in TOML.
+    ///
+    /// # Errors
+    /// The text is not TOML, or holds an invalid rule: names the rule, the value, and the allowed values.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let file: CalibrationFile = parse_toml(text)?;
+        let mut calibration = Self::default();
+        let mut numbers: HashMap<_, Vec<usize>> = HashMap::new();
+        for (number, entry) in (1..).zip(file.calibration) {
+            let position = format!("rule {number} (device {:?}, metric {:?})", entry.device, entry.metric);
+            let (device, metric) = (entry.device.clone(), entry.metric.clone());
+            let rule = Rule::from_entry(entry).map_err(|message| format!("{position}: {message}"))?;
+            let numbers = numbers.entry((device.clone(), metric.clone())).or_default();
+            let rules = calibration.rules.entry(device).or_default().entry(metric).or_default();
+            for (other, number) in rules.iter().zip(&*numbers) {
+                if let Some(both) = rule.period.overlap(other.period) {
+                    return Err(format!("{position}: overlaps rule {number} {both}"));
+                }
+                if rule.version == other.version && !rule.corrects_as(other) {
+                    let version = &rule.version;
+                    return Err(format!(
+                        "{position}: version {version:?} is that of rule {number}, which differs"
+                    ));
+                }
+            }
+            numbers.push(number);
+            rules.push(rule);
+        }
+        Ok(calibration)
+    }
+
+    /// The rule for a device's metric at a time. A device that has rules of its own for the metric uses only these,
+    /// and none between their periods. The others use the rules for every device.
+    pub fn rule(&self, device: &str, metric: &str, time: Timestamp) -> Option<&Rule> {
+        let of_device = |device: &str| self.rules.get(device)?.get(metric);
+        let rules = of_device(device).or_else(|| of_device(EVERY_DEVICE))?;
+        rules.iter().find(|rule| rule.period.contains(time))
+    }
+
+    /// Calibrates a value as sent: converts its unit, corrects it, and sets flags.
+    pub fn calibrate(
+        &self,
+        device: &str,
+        metric: &str,
+        time: Timestamp,
+        raw: f64,
+        raw_unit: Option<Unit>,
+    ) -> Calibrated {
+        let mut quality = Quality::default();
+        let (mut value, mut unit) = (raw, raw_unit);
+        let rule = self.rule(device, metric, time);
+        if let Some(rule) = rule {
+            match rule.apply(raw, raw_unit) {
+                Ok(corrected) => {
+                    (value, unit) = corrected;
+                    if !rule.is_valid(value) {
+                        quality.insert(Flag::OutOfRange);
+                    }
+                }
+                // The value is kept as sent: a guessed conversion would hide the wrong unit.
+                Err(flag) => {
+                    quality.insert(flag);
+                }
+            }
+        }
+        if unit.is_some_and(|unit| is_impossible(metric, value, unit)) {
+            quality.insert(Flag::Impossible);
+        }
+        Calibrated { value, unit, quality, version: rule.map(|rule| Arc::clone(&rule.version)) }
+    }
+
+    /// The reading as it is stored.
+    pub fn apply(&self, record: &Record) -> StoredReading {
+        let reading = &record.reading;
+        let Calibrated { value, unit, mut quality, version } =
+            self.calibrate(&reading.device, &reading.metric, reading.time, reading.value, reading.unit);
+        if record.time_assumed {
+            quality.insert(Flag::TimeAssumed);
+        }
+        StoredReading {
+            device: reading.device.clone(),
+            metric: reading.metric.clone(),
+            time: reading.time,
+            value,
+            unit,
+            raw: Some(reading.value),
+            raw_unit: reading.unit.filter(|_| reading.unit != unit),
+            sent_unit: reading.unit,
+            calibration: version,
+            quality,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
