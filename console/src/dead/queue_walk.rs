@@ -166,7 +166,7 @@ impl<'c> QueueWalk<'c> {
     /// messages.
     ///
     /// The broker applies the settlements of a channel in order and with a delay. If the channel closes before,
-    /// acked messages return to the queue. A get is answered after all settlements before it are applied.
+    /// acked messages return to the queue. A get is answered after all acks before it are applied.
     ///
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
@@ -181,19 +181,14 @@ impl<'c> QueueWalk<'c> {
         // The message of the get and those behind it. The queue's own count may lag behind.
         let mut counted = 0;
         if !self.consumers.is_empty() {
+            // Before the nack, because a message that is requeued on its own returns behind the others.
+            let queue = self.queue.as_str().into();
+            let got = self.channel.basic_get(queue, BasicGetOptions::default()).await.map_err(error)?;
+            counted = got.map_or(0, |got| u64::from(got.message_count) + 1);
             // Tag 0 with `multiple` covers everything outstanding, including messages that the client has not read
             // yet and messages that arrived during the walk.
             let all = BasicNackOptions { multiple: true, requeue: true };
             self.channel.basic_nack(0, all).await.map_err(error)?;
-            let queue = self.queue.as_str().into();
-            let got = self.channel.basic_get(queue, BasicGetOptions::default()).await.map_err(error)?;
-            if let Some(got) = got {
-                counted = u64::from(got.message_count) + 1;
-                self.channel
-                    .basic_nack(got.delivery_tag, BasicNackOptions { multiple: false, ..all })
-                    .await
-                    .map_err(error)?;
-            }
         }
         let visible = left.max(counted.min(1));
         let mut inspector = QueueInspector::new(self.connection);
@@ -210,7 +205,7 @@ impl<'c> QueueWalk<'c> {
             sleep(POLL_INTERVAL).await;
         }
         self.channel.close(200, "done".into()).await.map_err(error)?;
-        Ok(inspector.depth(&self.queue).await?.ready.max(counted))
+        Ok(inspector.depth(&self.queue).await?.ready.max(left + counted))
     }
 
     fn ended(&self, detail: &str) -> Failure {
