@@ -1,7 +1,9 @@
 //! `garenne topology`: creates, compares and exports exchanges, queues and bindings.
 
+use std::time::Duration;
+
 use clap::Subcommand;
-use garenne_amqp::declare::TopologyError;
+use garenne_amqp::{declare::TopologyError, retry_while_unavailable};
 use garenne_common::{
     exit::{Exit, Failure, HasExit},
     stdout,
@@ -13,6 +15,9 @@ use lapin::Connection;
 use serde_json::{Value, json};
 
 use crate::{operator::Operator, output, queues::QueueInspector};
+
+/// How long a broker that fails while the topology is declared is tried again.
+const DECLARE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `garenne topology …`.
 #[derive(Clone, Debug, Subcommand)]
@@ -63,12 +68,9 @@ pub async fn run(operator: &Operator, verb: TopologyVerb) -> Result<Exit, Failur
 }
 
 async fn apply(operator: &Operator) -> Result<Exit, Failure> {
-    let connection = operator.connect().await?;
     let version = operator.broker.version().await?;
     let wanted = operator.topology(version);
-    let applied = garenne_amqp::declare::apply(&connection, &wanted).await;
-    Operator::leave(connection).await;
-    match applied {
+    match declare(operator, &wanted).await? {
         Ok(()) => {
             stdout::print_line(format_args!(
                 "RabbitMQ {version} at {}: {} exchanges, {} queues and {} bindings exist",
@@ -89,6 +91,24 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Declares the topology. A broker that answered at first and then fails, such as one under load that answers
+/// `INTERNAL_ERROR`, is tried again until [`DECLARE_TIMEOUT`].
+///
+/// # Errors
+/// The broker is not available (outer), or it refused the topology (inner).
+async fn declare(operator: &Operator, wanted: &Topology) -> Result<Result<(), TopologyError>, Failure> {
+    let attempt = || async {
+        let connection = operator.connect().await?;
+        let applied = garenne_amqp::declare::apply(&connection, wanted).await;
+        Operator::leave(connection).await;
+        match applied {
+            Err(error @ TopologyError::Broker(_)) => Err(error.into()),
+            applied => Ok(applied),
+        }
+    };
+    retry_while_unavailable(DECLARE_TIMEOUT, |failure: &Failure| failure.exit, attempt).await
 }
 
 async fn check(operator: &Operator) -> Result<Exit, Failure> {

@@ -11,7 +11,7 @@ use garenne_tests::harness::{
     fault_proxy::FaultProxy,
     frame_proxy::{FrameProxy, Method},
     gateway::GatewayPlan,
-    process::Signal,
+    process::{Program, Signal},
     test_env::TestEnv,
     worker::{Worker, WorkerPlan},
 };
@@ -83,6 +83,23 @@ async fn start_interrupted_at_any_step_of_a_gateway_continues_when_the_broker_is
         proxy.heal();
         gateway.until_ready(true).await.with_context(|| format!("cut at {step}"))?;
         gateway.stop().await?;
+    }
+    Ok(())
+}
+
+/// A broker under load was seen to answer a declare with `INTERNAL_ERROR`, which also ends the connection.
+#[tokio::test]
+async fn start_interrupted_while_the_topology_is_declared_continues_when_the_broker_is_back() -> Result<()> {
+    let env = TestEnv::new().await?;
+    for (method, nth) in [(Method::EXCHANGE_OK, 1), (Method::QUEUE_OK, 5), (Method::BIND_OK, 3)] {
+        let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
+        proxy.cut_at(method, nth);
+        let apply = Program::new("garenne").option("--amqp-url", proxy.url()).arg("topology").arg("apply");
+        let apply = apply.start().await?;
+        proxy.until_refused(2).await?;
+        proxy.heal();
+        let ended = apply.ended().await?;
+        assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     }
     Ok(())
 }
