@@ -1,5 +1,7 @@
 //! A broker that accepts only connections over TLS with a client certificate.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
     authority::Authority,
@@ -60,7 +62,9 @@ async fn worker_and_broker_verify_each_others_certificates() -> Result<()> {
     worker.until_ready().await?;
     let stopped = worker.stop().await?;
     // The broker may have been killed before it stored the last acks: those tasks were delivered again.
-    assert!(stopped.code == 0 && stopped.receipt.acked >= 50, "{:?}", stopped.receipt);
+    assert_eq!(stopped.ids().into_iter().collect::<BTreeSet<_>>(), ids.iter().map(String::as_str).collect());
+    let receipt = &stopped.receipt;
+    assert!(stopped.code == 0 && receipt.acked >= 50 && receipt.dead == 0, "{receipt:?}");
 
     let (code, error) = failed_start(with("absent")?.env("GARENNE_AMQP_TLS__CERT", file("none.pem"))).await?;
     assert_eq!(code, Some(78), "{error}");

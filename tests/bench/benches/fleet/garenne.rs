@@ -32,6 +32,12 @@ pub(crate) enum Build {
 }
 
 impl Build {
+    /// The builds to compare: this one, and that of `--before` if it is given. With each the prefix of its rows.
+    pub(crate) fn compared(name: &str) -> Vec<(Self, String)> {
+        let before = option("--before").map(|_| (Self::Before, format!("{name}-before")));
+        std::iter::once((Self::Now, name.to_owned())).chain(before).collect()
+    }
+
     fn program(self) -> String {
         let now = || option("--worker").unwrap_or_else(|| "target/dist/garenne-worker".to_owned());
         match self {

@@ -1,6 +1,6 @@
 //! The memory of a worker: idle, and for each thousand messages that it holds.
 //!
-//! `./dev bench memory [--rounds N] [--json FILE]`
+//! `./dev bench memory [--rounds N] [--before PROGRAM] [--json FILE]`
 
 use std::time::Duration;
 
@@ -24,29 +24,36 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     rows.version("rabbitmq", broker.version().await?);
     Garenne::declare_topology(&broker, 1).await?;
     for _ in 0..rounds {
-        let worker = Garenne::start(Build::Now, broker.amqp_url(), &[]).await?;
-        worker.ready().await?;
-        tokio::time::sleep(SETTLED).await;
-        rows.add("memory/idle_mb", "MB", worker.usage().rss_mb);
-        worker.stop().await?;
-        let mut occupied = Vec::new();
-        for held in HELD {
-            occupied.push(holding(&broker, held).await?);
-            rows.add(format!("memory/holding-{held}_mb"), "MB", occupied[occupied.len() - 1]);
+        for (build, name) in Build::compared("memory") {
+            measure(&broker, build, &name, rows).await?;
         }
-        // The difference of two workers that hold messages, so that the cost of the first message does not count.
-        rows.add("memory/per-1000-prefetched_mb", "MB", occupied[1] - occupied[0]);
     }
     broker.clear().await
 }
 
+async fn measure(broker: &Broker, build: Build, name: &str, rows: &mut Rows) -> Result<()> {
+    let worker = Garenne::start(build, broker.amqp_url(), &[]).await?;
+    worker.ready().await?;
+    tokio::time::sleep(SETTLED).await;
+    rows.add(format!("{name}/idle_mb"), "MB", worker.usage().rss_mb);
+    worker.stop().await?;
+    let mut occupied = Vec::new();
+    for held in HELD {
+        occupied.push(holding(broker, build, held).await?);
+        rows.add(format!("{name}/holding-{held}_mb"), "MB", occupied[occupied.len() - 1]);
+    }
+    // The difference of two workers that hold messages, so that the cost of the first message does not count.
+    rows.add(format!("{name}/per-1000-prefetched_mb"), "MB", occupied[1] - occupied[0]);
+    Ok(())
+}
+
 /// The resident memory of a worker that holds this number of tasks of 200 B, one of which runs.
-async fn holding(broker: &Broker, held: u32) -> Result<f64> {
+async fn holding(broker: &Broker, build: Build, held: u32) -> Result<f64> {
     let waiting = (1..held).map(|_| task("bench.noop", body(200)));
     let first = std::iter::once(task("bench.sleep", br#"{"ms":600000}"#.to_vec()));
     broker.fill(LANE, first.chain(waiting)).await?;
     let lane = format!("fast:prefetch={held},concurrency=1..1");
-    let worker = Garenne::start(Build::Now, broker.amqp_url(), &["--lane".to_owned(), lane]).await?;
+    let worker = Garenne::start(build, broker.amqp_url(), &["--lane".to_owned(), lane]).await?;
     worker.until_holds(held.into()).await?;
     tokio::time::sleep(SETTLED).await;
     let occupied = worker.usage().rss_mb;

@@ -1,7 +1,7 @@
 //! How long a worker's start takes: from the start of the process, and from the end of the AMQP handshake, until the
 //! result of a waiting task is written.
 //!
-//! `./dev bench start [--rounds N] [--json FILE]`
+//! `./dev bench start [--rounds N] [--before PROGRAM] [--json FILE]`
 
 use std::time::Instant;
 
@@ -30,20 +30,22 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     Garenne::declare_topology(&broker, 1).await?;
     let (url, mut opened) = handshake_proxy(broker.amqp_url()).await?;
     for _ in 0..rounds {
-        broker.fill(LANE, std::iter::once(task("bench.noop", body(200)))).await?;
-        let begun = Instant::now();
-        let arguments = ["--sink", "stdout"].map(str::to_owned);
-        let mut worker = Garenne::start(Build::Now, &url, &arguments).await?;
-        worker.result().await?;
-        let done = Instant::now();
-        // The first of several connections.
-        let open = opened.recv().await.context("no handshake was seen")?;
-        let ms = |from: Instant| (done - from).as_secs_f64() * 1e3;
-        rows.add("start/first-result/after-spawn_ms", "ms", ms(begun));
-        rows.add("start/first-result/after-handshake_ms", "ms", ms(open));
-        worker.stop().await?;
-        tokio::time::sleep(APPLIED).await;
-        while opened.try_recv().is_ok() {}
+        for (build, name) in Build::compared("start") {
+            broker.fill(LANE, std::iter::once(task("bench.noop", body(200)))).await?;
+            let begun = Instant::now();
+            let arguments = ["--sink", "stdout"].map(str::to_owned);
+            let mut worker = Garenne::start(build, &url, &arguments).await?;
+            worker.result().await?;
+            let done = Instant::now();
+            // The first of several connections.
+            let open = opened.recv().await.context("no handshake was seen")?;
+            let ms = |from: Instant| (done - from).as_secs_f64() * 1e3;
+            rows.add(format!("{name}/first-result/after-spawn_ms"), "ms", ms(begun));
+            rows.add(format!("{name}/first-result/after-handshake_ms"), "ms", ms(open));
+            worker.stop().await?;
+            tokio::time::sleep(APPLIED).await;
+            while opened.try_recv().is_ok() {}
+        }
     }
     broker.clear().await
 }
