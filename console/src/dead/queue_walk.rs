@@ -42,8 +42,6 @@ pub struct QueueWalk<'c> {
     total: u64,
     read: u64,
     removed: u64,
-    /// Whether the queue became empty before `total` messages were read.
-    exhausted: bool,
 }
 
 impl<'c> QueueWalk<'c> {
@@ -63,7 +61,6 @@ impl<'c> QueueWalk<'c> {
             total,
             read: 0,
             removed: 0,
-            exhausted: false,
         };
         if total > 0 {
             walk.consume().await?;
@@ -118,7 +115,7 @@ impl<'c> QueueWalk<'c> {
                     let ready = QueueInspector::new(self.connection).depth(&self.queue).await?.ready;
                     if ready == 0 {
                         let last = self.take_last().await?;
-                        (self.read, self.exhausted) = (self.read + u64::from(last.is_some()), last.is_none());
+                        self.read += u64::from(last.is_some());
                         return Ok(last);
                     }
                     if Instant::now() > deadline {
@@ -170,14 +167,17 @@ impl<'c> QueueWalk<'c> {
     ///
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
-    pub async fn finish(self) -> Result<u64, Failure> {
+    pub async fn finish(mut self) -> Result<u64, Failure> {
         let error = |error| failure(&self.queue, &error);
-        for consumer in &self.consumers {
+        let mut held = self.read - self.removed;
+        for consumer in &mut self.consumers {
             let tag = consumer.tag();
             self.channel.basic_cancel(tag, BasicCancelOptions::default()).await.map_err(error)?;
+            // Delivered and not read. The answer to the cancel came after them.
+            while consumer.next().now_or_never().flatten().is_some() {
+                held += 1;
+            }
         }
-        // Includes messages that were delivered and not read.
-        let left = if self.exhausted { self.read } else { self.total } - self.removed;
         // The message of the get and those behind it. The queue's own count may lag behind.
         let mut counted = 0;
         if !self.consumers.is_empty() {
@@ -185,12 +185,11 @@ impl<'c> QueueWalk<'c> {
             let queue = self.queue.as_str().into();
             let got = self.channel.basic_get(queue, BasicGetOptions::default()).await.map_err(error)?;
             counted = got.map_or(0, |got| u64::from(got.message_count) + 1);
-            // Tag 0 with `multiple` covers everything outstanding, including messages that the client has not read
-            // yet and messages that arrived during the walk.
+            // Tag 0 with `multiple` covers everything outstanding.
             let all = BasicNackOptions { multiple: true, requeue: true };
             self.channel.basic_nack(0, all).await.map_err(error)?;
         }
-        let visible = left.max(counted.min(1));
+        let visible = held + counted.min(1);
         let mut inspector = QueueInspector::new(self.connection);
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         while inspector.depth(&self.queue).await?.ready < visible {
@@ -205,7 +204,7 @@ impl<'c> QueueWalk<'c> {
             sleep(POLL_INTERVAL).await;
         }
         self.channel.close(200, "done".into()).await.map_err(error)?;
-        Ok(inspector.depth(&self.queue).await?.ready.max(left + counted))
+        Ok(inspector.depth(&self.queue).await?.ready.max(held + counted))
     }
 
     fn ended(&self, detail: &str) -> Failure {
