@@ -95,7 +95,9 @@ fn conditions(entry: &RuleEntry) -> Result<Vec<Condition>, String> {
             toml::Value::Integer(number) => Value::Integer(*number),
             toml::Value::Float(number) => Value::Number(*number),
             _ => {
-                return Err(format!("equals: the value of {text:?} is not a text, a number or true or false"));
+                return Err(format!(
+                    "equals: the value of {text:?} is not a text, a number or true or false"
+                ));
             }
         };
         conditions.push(Condition { pointer: absolute("equals", text)?, expected: Some(expected) });

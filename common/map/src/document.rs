@@ -105,6 +105,11 @@ impl<'a> Document<'a> {
         &self.0[at]
     }
 
+    /// The number of values below a value.
+    pub(crate) fn size_of(&self, at: usize) -> usize {
+        self.0[at].end - at - 1
+    }
+
     /// The positions of the members or elements directly below a value.
     pub(crate) fn children(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
         let end = self.0[at].end;

@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -55,7 +55,7 @@ pub(crate) type Units = HashMap<Box<str>, Option<Unit>>;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fields {
     /// By the member's name, at any depth.
-    pub(crate) names: HashMap<Box<str>, Field>,
+    pub(crate) names: BTreeMap<Box<str>, Field>,
     pub(crate) pointers: Vec<(Pointer, Field)>,
 }
 

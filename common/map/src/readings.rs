@@ -18,6 +18,9 @@ const NAMESPACE: Uuid = Uuid::from_u128(0x05dc_d2b0_63b7_56b7_9c56_0c8b_7040_f17
 /// So many readings are compared with each other; more are compared by their hashes.
 const FEW: usize = 16;
 
+/// Most readings that room is made for before they come.
+const RESERVED: usize = 64;
+
 /// What all readings of an element share.
 pub(crate) struct Origin {
     pub(crate) device: Arc<str>,
@@ -40,6 +43,11 @@ pub(crate) struct Readings<'l> {
 impl<'l> Readings<'l> {
     pub(crate) fn new(limits: &'l Limits, now: Timestamp, skipped: &'l mut dyn FnMut(&str, &str)) -> Self {
         Self { records: Vec::new(), limits, now, skipped }
+    }
+
+    /// Makes room for at most so many readings.
+    pub(crate) fn reserve(&mut self, most: usize) {
+        self.records.reserve(most.min(self.limits.records).min(RESERVED));
     }
 
     pub(crate) fn skip(&mut self, what: &str, why: &str) {

@@ -232,7 +232,8 @@ impl Run<'_, '_> {
         }
         if let Some((pointer, plan)) = values {
             let top = container("values", pointer, self.document, at)?;
-            let mut path = String::new();
+            let mut path = String::with_capacity(64);
+            readings.reserve(self.document.size_of(top));
             self.spread(top, &mut path, Inherited { plan, field: None }, &origin, (at, key), readings)?;
         }
         Ok(())

@@ -17,7 +17,7 @@ const METRICS: u32 = 2;
 pub(super) struct Payload {
     /// Milliseconds since 1970.
     #[prost(uint64, optional, tag = "1")]
-    timestamp: Option<u64>,
+    pub(super) timestamp: Option<u64>,
     #[prost(message, repeated, tag = "2")]
     pub(super) metrics: Vec<Metric>,
 }
