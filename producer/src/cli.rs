@@ -124,6 +124,10 @@ struct ServeArgs {
     #[arg(long)]
     #[serde(skip_serializing_if = "Not::not")]
     proxy_protocol: bool,
+    /// TOML file with rules for POST /v1/map/NAME, NAME being that of the file; repeatable
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    maps: Vec<PathBuf>,
     /// Origins of web pages that may send, with commas between them [default: none]
     #[arg(long, value_name = "ORIGIN,…")]
     allowed_origins: Option<String>,
