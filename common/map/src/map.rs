@@ -179,7 +179,7 @@ fn parse(text: &str) -> Result<Vec<Rule>, String> {
             return Err(format!("rule {number}: is never reached: rule {} takes every payload", number - 1));
         }
         let entry: Result<RuleEntry, toml::de::Error> = entry.try_into();
-        let rule = entry.map_err(|error| one_line(&error.to_string())).and_then(compile);
+        let rule = entry.map_err(|error| in_field(&error.to_string())).and_then(compile);
         rules.push(rule.map_err(|error| format!("rule {number}: {error}"))?);
     }
     Ok(rules)
@@ -187,6 +187,13 @@ fn parse(text: &str) -> Result<Vec<Rule>, String> {
 
 fn too_large(size: u64) -> String {
     format!("the file is {size} bytes long; {MAX_FILE_BYTES} are allowed")
+}
+
+/// An error of the toml crate with its field first. The crate adds the field as a last line, "in `scale`".
+fn in_field(error: &str) -> String {
+    let error = error.trim().replace("expected f64", "expected a number");
+    let field = error.rsplit_once("\nin `").and_then(|(text, field)| Some((text, field.strip_suffix('`')?)));
+    field.map_or_else(|| one_line(&error), |(text, field)| format!("{field}: {}", one_line(text)))
 }
 
 fn one_line(text: &str) -> String {
