@@ -14,6 +14,7 @@ use garenne_common::{
 use serde::Serialize;
 
 use crate::{
+    map::{self, MapArgs},
     publish::{self, PublishArgs},
     replay::{self, ReplayArgs},
     settings::ProducerSettings,
@@ -48,6 +49,9 @@ enum Command {
     /// Run virtual sensors with typical sensor faults
     #[command(after_help = SIMULATE_EXAMPLE)]
     Simulate(SimulateArgs),
+    /// Try rules that turn foreign payloads into readings, and list the shipped ones
+    #[command(after_help = MAP_EXAMPLE)]
+    Map(MapArgs),
 }
 
 const SERVE_EXAMPLE: &str = "Example:
@@ -77,6 +81,13 @@ const PUBLISH_EXAMPLE: &str = "Examples:
 const SIMULATE_EXAMPLE: &str = "Examples:
   garenne-producer simulate --sensors 1000 --rate 2 --for 30s --to tcp://127.0.0.1:8080
   garenne-producer simulate --sensors 4 --seed 7 --start 2026-01-01T00:00:00Z --spike 0.01";
+
+const MAP_EXAMPLE: &str = "Examples:
+  garenne-producer map list
+  echo '{\"temperature\":21.5}' | \\
+    garenne-producer map test builtin:zigbee2mqtt - --topic zigbee2mqtt/kitchen
+  garenne-producer map show tasmota >my.toml
+  garenne-producer map test my.toml sample.json --topic tele/plug-1/SENSOR";
 
 /// Flags of `serve`. Each has the name of its setting.
 #[derive(Debug, Args, Serialize)]
@@ -113,6 +124,10 @@ struct ServeArgs {
     #[arg(long)]
     #[serde(skip_serializing_if = "Not::not")]
     proxy_protocol: bool,
+    /// TOML file with rules for POST /v1/map/NAME, NAME being that of the file; repeatable
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    maps: Vec<PathBuf>,
     /// Origins of web pages that may send, with commas between them [default: none]
     #[arg(long, value_name = "ORIGIN,…")]
     allowed_origins: Option<String>,
@@ -139,6 +154,7 @@ impl Cli {
             Command::Replay(args) => replay::run(settings.broker, *args).await,
             Command::Publish(args) => publish::run(settings.broker, args).await,
             Command::Simulate(args) => simulate::run(settings.broker, args).await,
+            Command::Map(args) => map::run(&args),
         }
     }
 

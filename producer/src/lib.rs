@@ -1,4 +1,4 @@
-//! `garenne-producer`: the gateway as a program (`serve`), and programs that publish, replay and simulate.
+//! `garenne-producer`: the gateway as a program (`serve`), and programs that publish, replay, simulate and try maps.
 //!
 //! A task counts as published only after the broker has confirmed that a queue stores it.
 
@@ -6,6 +6,7 @@ mod args;
 pub mod cli;
 mod destination;
 mod input;
+mod map;
 mod progress;
 mod publish;
 mod replay;

@@ -53,6 +53,7 @@ mod tests {
             ("GARENNE_CONNECT_TIMEOUT", "5s"),
             ("GARENNE_LISTEN", "127.0.0.1:9"),
             ("GARENNE_SERVER", "worker-pool"),
+            ("GARENNE_MAPS", "plant.toml,/etc/garenne/site.toml"),
             ("GARENNE_GATEWAY__MAX_RECORDS", "7"),
             ("GARENNE_GROUP_COMMIT__RECORDS", "3"),
         ])
@@ -62,6 +63,7 @@ mod tests {
             ("test", 5)
         );
         assert_eq!((settings.gateway.listen.port(), settings.gateway.server.as_str()), (9, "worker-pool"));
+        assert_eq!(settings.gateway.maps, [Path::new("plant.toml"), Path::new("/etc/garenne/site.toml")]);
         assert_eq!((settings.gateway.limits.max_records, settings.gateway.group_commit.records), (7, 3));
     }
 

@@ -14,9 +14,10 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates whose imports are checked.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "common",
     "common/amqp",
+    "common/map",
     "common/pool",
     "common/protocol",
     "console",

@@ -4,9 +4,10 @@
 use std::{fs, path::Path};
 
 /// The crates whose spawns are checked.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "common",
     "common/amqp",
+    "common/map",
     "common/protocol",
     "console",
     "console/chaos",

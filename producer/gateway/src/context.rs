@@ -5,7 +5,7 @@ use std::sync::Arc;
 use garenne_common::telemetry::Traces;
 
 use crate::{
-    auth::Access, ingest::Ingest, instruments::Instruments, limits::Limits, memory::MemoryBudget,
+    auth::Access, ingest::Ingest, instruments::Instruments, limits::Limits, maps::Maps, memory::MemoryBudget,
     network::Network, tls::Tls,
 };
 
@@ -21,6 +21,8 @@ pub struct GatewayContext {
     pub tls: Option<Tls>,
     /// Limits per connection and request.
     pub limits: Limits,
+    /// Rules for payloads of other projects.
+    pub maps: Maps,
     /// Memory budget of requests and lines.
     pub budget: MemoryBudget,
     /// Metrics.

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use garenne_map::{Map, Source};
 use garenne_protocol::{
     sensor::{
         Reading, Record, Timestamp,
@@ -42,12 +43,13 @@ pub struct Ingest {
 }
 
 /// The format of a body with readings.
-#[derive(Clone, Copy)]
 pub(super) enum ReadingsFormat {
     /// JSON, by content type.
     Json(Form),
     /// InfluxDB's line protocol, with timestamps of this unit.
     LineProtocol(Precision),
+    /// A payload of another project, that the rules of a map turn into readings. The path is that of the request.
+    Mapped { map: Arc<Map>, path: String },
 }
 
 /// The sender of readings or of a task, and the properties of its request.
@@ -76,7 +78,7 @@ impl Ingest {
     }
 
     /// Publishes the readings of a body: one task per record, in the order of the records. As in InfluxDB, a body in its
-    /// line protocol may hold no readings.
+    /// line protocol may hold no readings, and so may one that a map skips.
     ///
     /// # Errors
     /// A record is invalid or the caller may not send it, and nothing is published; or as
@@ -87,19 +89,27 @@ impl Ingest {
         payload: Payload,
         sender: Sender,
     ) -> Result<Receipts, Refusal> {
-        let mark = match format {
+        let mark = match &format {
             // Every record is an object.
             ReadingsFormat::Json(_) => b'{',
             // Every reading is a field with a value.
             ReadingsFormat::LineProtocol(_) => b'=',
+            // Values of JSON are separated.
+            ReadingsFormat::Mapped { .. } => b',',
         };
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
-            let records = match format {
-                ReadingsFormat::Json(form) => readings_in(form, &body, now(), &ingest.records),
-                ReadingsFormat::LineProtocol(unit) => influx::records(&body, unit, now(), &ingest.records),
-            }?;
-            let used = sender.idempotency_key.as_ref().map(|key| (key, Fingerprint::of(READING, &body)));
+            let limits = &ingest.records;
+            let records = match &format {
+                ReadingsFormat::Json(form) => readings_in(*form, &body, now(), limits)?,
+                ReadingsFormat::LineProtocol(unit) => influx::records(&body, *unit, now(), limits)?,
+                ReadingsFormat::Mapped { map, path } => {
+                    map.apply(Source::Path(path), &body, now(), limits).map_err(Refusal::unmapped)?.records
+                }
+            };
+            // The same body gives other readings with another map.
+            let content = if let ReadingsFormat::Mapped { path, .. } = &format { path } else { READING };
+            let used = sender.idempotency_key.as_ref().map(|key| (key, Fingerprint::of(content, &body)));
             drop(body);
             let tasks = ingest.record_tasks(records, &sender)?;
             // After all other checks: a refused body may be corrected under the same key.

@@ -10,6 +10,7 @@ use axum::{
 };
 use garenne_amqp::PublishError;
 use garenne_common::config::Size;
+use garenne_map::Unmapped;
 use garenne_protocol::{
     sensor::BadRecord,
     task::{IdError, KindError},
@@ -73,6 +74,16 @@ impl Refusal {
     pub(super) fn no_lane(kind: &str, bindings: &[String]) -> Self {
         let message = format!("no lane takes kind {}; bindings are {}", quoted(kind), bindings.join(", "));
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "no-lane", message).at("kind")
+    }
+
+    /// A name that no map has.
+    pub(super) fn no_map(name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "no-map", format!("no map has the name {}", quoted(name))).at("name")
+    }
+
+    /// A payload that a map makes no readings of.
+    pub(super) fn unmapped(why: Unmapped) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unmapped", format!("unmapped: {why}")).at("body")
     }
 
     /// Too many bytes of `what`: `body`, `line`, `decompressed body`, or the memory of the request.
@@ -258,6 +269,7 @@ impl IntoResponse for Refusal {
 
 #[cfg(test)]
 mod tests {
+    use garenne_map::Reason;
     use garenne_protocol::sensor::Fault;
     use serde_json::Value;
 
@@ -272,6 +284,8 @@ mod tests {
             Refusal::field("garenne-key", "expected 1 to 255 bytes"),
             Refusal::no_lane("a.b", &["reading.#".to_owned()]),
             Refusal::from(KindError::Empty),
+            Refusal::no_map("x"),
+            Refusal::unmapped(Unmapped { rule: None, reason: Reason::NoRule }),
             Refusal::too_large("body", Size::mib(4)),
             Refusal::encoding("br"),
             Refusal::media_type("text/csv"),

@@ -29,6 +29,7 @@ use crate::{
     context::GatewayContext,
     ingest::Ingest,
     instruments::Instruments,
+    maps::Maps,
     memory::MemoryBudget,
     routes::READING,
     runtimes::connection_runtime,
@@ -70,6 +71,7 @@ pub async fn run(
     let network = settings.network();
     let access =
         Access::new(settings.tokens.as_deref(), settings.tls_client_ca.is_some(), limits.max_records)?;
+    let maps = Maps::load(&settings.maps)?;
     let tls = match (settings.tls_cert, settings.tls_key) {
         (Some(certificate), Some(key)) => {
             Some(tls::load(certificate, key, settings.tls_client_ca, settings.tls_min_version)?)
@@ -114,7 +116,7 @@ pub async fn run(
     let server = settings.server.start(&limits, &instruments, connections.handle());
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
     let context =
-        Arc::new(GatewayContext { ingest, access, network, tls, limits, budget, instruments, traces });
+        Arc::new(GatewayContext { ingest, access, network, tls, limits, maps, budget, instruments, traces });
 
     let connected = metrics.connection().up(Role::Publish);
     let status = Status::new(connected.clone(), settings.server);

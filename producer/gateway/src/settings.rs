@@ -47,6 +47,9 @@ pub struct GatewaySettings {
     /// Origins of web pages that may send, such as `https://app.example.org`.
     #[serde(with = "list")]
     pub allowed_origins: Vec<String>,
+    /// Files with rules for payloads of other projects, for `POST /v1/map/{name}`.
+    #[serde(with = "list")]
+    pub maps: Vec<PathBuf>,
     /// How far a reading's time may be ahead of the local clock; 0 for no limit. Workers have the same setting.
     #[serde(with = "humantime_serde")]
     pub max_clock_skew: Duration,
@@ -71,6 +74,7 @@ impl Default for GatewaySettings {
             trusted_proxies: Vec::new(),
             proxy_protocol: false,
             allowed_origins: Vec::new(),
+            maps: Vec::new(),
             max_clock_skew: MAX_CLOCK_SKEW,
             limits: Limits::default(),
             group_commit: GroupCommitConfig::default(),

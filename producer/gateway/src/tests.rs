@@ -4,6 +4,7 @@ mod connections;
 mod hostile;
 mod idempotency;
 mod influx;
+mod maps;
 pub(crate) mod memory_publisher;
 mod origins;
 mod proxies;
@@ -30,8 +31,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Access, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, MemoryBudget, Routes, ServerKind,
-    Tls, task_publisher::TracedPublisher,
+    Access, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps, MemoryBudget, Routes,
+    ServerKind, Tls, task_publisher::TracedPublisher,
 };
 use memory_publisher::MemoryPublisher;
 
@@ -79,6 +80,7 @@ async fn start_with(
     traces: Traces,
 ) -> Running {
     settings.validate().unwrap();
+    let maps = Maps::load(&settings.maps).unwrap();
     let (network, limits) = (settings.network(), settings.limits);
     let metrics = Metrics::new("gateway");
     let budget = MemoryBudget::new(&limits);
@@ -92,7 +94,7 @@ async fn start_with(
     let stop = CancellationToken::new();
     let (access, tls) = security;
     let context =
-        Arc::new(GatewayContext { ingest, access, network, tls, limits, budget, instruments, traces });
+        Arc::new(GatewayContext { ingest, access, network, tls, limits, maps, budget, instruments, traces });
     let serving = tokio::spawn(crate::serve(listener, Arc::clone(&context), server, stop.clone()));
     Running { address, publisher, stop, serving, metrics, context }
 }

@@ -162,7 +162,12 @@ impl Converter<'_> {
     }
 }
 
-fn check_name(field: &'static str, text: &str) -> Result<(), BadField> {
+/// Refuses a device or a metric that is empty, longer than [`Limits::TEXT_BYTES`], has control characters, or begins or
+/// ends with white space.
+///
+/// # Errors
+/// [`Fault::BadName`] or [`Fault::OutOfRange`], with the text.
+pub fn check_name(field: &'static str, text: &str) -> Result<(), BadField> {
     check_length(field, text)?;
     let bad = |message: &str| Fault::BadName.in_field(field, format!("{}: {message}", quoted(text)));
     if text.is_empty() {
@@ -200,7 +205,10 @@ fn unit(field: &'static str, symbol: &str) -> Result<Unit, BadField> {
 }
 
 /// Refuses a unit that contradicts the metric. Its values would be stored, converted and compared as another quantity.
-fn check_unit(field: &'static str, unit: Option<Unit>, metric: &str) -> Result<(), BadField> {
+///
+/// # Errors
+/// [`Fault::WrongUnit`], with the unit that was probably meant.
+pub fn check_unit(field: &'static str, unit: Option<Unit>, metric: &str) -> Result<(), BadField> {
     let Some((unit, meant)) = unit.and_then(|unit| Some((unit, unit.meant_for(metric)?))) else {
         return Ok(());
     };

@@ -16,7 +16,7 @@ use garenne_common::{
     telemetry::{Metrics, Traces, metrics::Role},
 };
 use garenne_gateway::{
-    Access, BrokerSettings, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, MemoryBudget,
+    Access, BrokerSettings, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps, MemoryBudget,
     Routes,
     task_publisher::{
         BrokerPublisher, TaskPublisher,
@@ -162,6 +162,7 @@ pub(crate) fn serve(words: &str) -> ExitCode {
             network: GatewaySettings::default().network(),
             tls: None,
             limits,
+            maps: Maps::default(),
             budget,
             instruments,
             traces: Traces::default(),

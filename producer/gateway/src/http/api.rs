@@ -33,6 +33,20 @@ pub(super) async fn readings(
     gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await.map(accepted)
 }
 
+/// `POST /v1/map/{name}`.
+pub(super) async fn mapped(
+    State(gateway): State<Arc<GatewayContext>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, Refusal> {
+    let mut request = Authenticated::new(&gateway, request, None)?;
+    let map = gateway.maps.get(&name)?;
+    let format = ReadingsFormat::Mapped { map, path: request.head.uri.path().to_owned() };
+    let idempotency_key = request.idempotency_key()?;
+    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
+    gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await.map(accepted)
+}
+
 /// `POST /v1/tasks/{kind}`.
 pub(super) async fn task(
     State(gateway): State<Arc<GatewayContext>>,

@@ -1,0 +1,204 @@
+//! A rule file: its rules in order, of which the first that matches counts.
+
+use std::{
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+use garenne_protocol::sensor::{Limits, Record, Timestamp};
+
+use crate::{
+    builtin,
+    compile::compile,
+    document::Document,
+    entry::RuleEntry,
+    limits::{MAX_FILE_BYTES, MAX_PAYLOAD_BYTES, MAX_RULES, MAX_SOURCE_BYTES},
+    readings::Readings,
+    rule::{Action, Rule},
+    source::Source,
+    sparkplug::EdgeNodes,
+    unmapped::{Reason, Unmapped},
+};
+
+/// The rules of a file, compiled.
+///
+/// [`Map::apply`] takes `&self`, so that threads can share a map. Only Sparkplug rules have a state: the names that
+/// births announce. It is behind a lock.
+#[derive(Debug)]
+pub struct Map {
+    rules: Vec<Rule>,
+    nodes: Mutex<EdgeNodes>,
+}
+
+/// What a rule makes of a payload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mapped {
+    /// The number of the rule, from 1.
+    pub rule: usize,
+    /// The readings. Empty if the rule skips the source or allows payloads without a number. A repeat of the payload is
+    /// harmless for each record that has an id, or a time that is not assumed.
+    pub records: Vec<Record>,
+}
+
+/// A rule file that cannot be used. The text is one line: file, rule, field, problem.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("map {file}: {problem}")]
+pub struct InvalidMap {
+    /// The file's path, or `builtin:` and the name.
+    pub file: String,
+    /// The rule, the field and the problem.
+    pub problem: String,
+}
+
+impl Map {
+    /// Loads a shipped map, such as `builtin:zigbee2mqtt`, or a file.
+    ///
+    /// # Errors
+    /// There is no such map, or the file cannot be read or is invalid.
+    pub fn load(name: &str) -> Result<Self, InvalidMap> {
+        let invalid = |problem: String| InvalidMap { file: name.to_owned(), problem };
+        if let Some(builtin) = name.strip_prefix(builtin::PREFIX) {
+            let builtin = builtin::find(builtin).ok_or_else(|| {
+                let names: Vec<_> = builtin::BUILTIN.iter().map(|map| map.name).collect();
+                invalid(format!("no such map; there are {}", names.join(", ")))
+            })?;
+            return Self::parse(name, builtin.text);
+        }
+        let path = Path::new(name);
+        // Checked before it is read, so that a device or a huge file does not fill the memory.
+        let size = path.metadata().map_err(|error| invalid(error.to_string()))?.len();
+        if size > MAX_FILE_BYTES as u64 {
+            return Err(invalid(too_large(size)));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| invalid(error.to_string()))?;
+        Self::parse(name, &text)
+    }
+
+    /// Compiles rules in TOML. `file` is the name for errors.
+    ///
+    /// # Errors
+    /// The text is not TOML, or a rule is invalid.
+    pub fn parse(file: &str, text: &str) -> Result<Self, InvalidMap> {
+        parse(text)
+            .map(|rules| Self { rules, nodes: Mutex::default() })
+            .map_err(|problem| InvalidMap { file: file.to_owned(), problem })
+    }
+
+    /// Maps a payload. `now` is the time of readings without one.
+    ///
+    /// # Errors
+    /// Why no reading comes out. Then none of the payload is mapped.
+    pub fn apply(
+        &self,
+        source: Source<'_>,
+        payload: &[u8],
+        now: Timestamp,
+        limits: &Limits,
+    ) -> Result<Mapped, Unmapped> {
+        self.explain(source, payload, now, limits, &mut |_, _| {})
+    }
+
+    /// As [`Map::apply`]. `skipped` is told of each value that becomes no reading, and why.
+    ///
+    /// # Errors
+    /// As [`Map::apply`].
+    pub fn explain(
+        &self,
+        source: Source<'_>,
+        payload: &[u8],
+        now: Timestamp,
+        limits: &Limits,
+        skipped: &mut dyn FnMut(&str, &str),
+    ) -> Result<Mapped, Unmapped> {
+        let in_no_rule = |reason| Unmapped { rule: None, reason };
+        if source.text().len() > MAX_SOURCE_BYTES {
+            return Err(in_no_rule(Reason::LongSource(source.text().len())));
+        }
+        if payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(in_no_rule(Reason::TooLarge(payload.len())));
+        }
+        // Parsed when the first rule needs it; the inner option is none if the payload is empty.
+        let mut document: Option<Option<Document<'_>>> = None;
+        for (number, rule) in (1..).zip(&self.rules) {
+            let Some(captures) = rule.matches(source) else { continue };
+            let in_rule = |reason| Unmapped { rule: Some(number), reason };
+            if document.is_none() && rule.needs_document() {
+                document = Some(Document::parse(payload).map_err(in_rule)?);
+            }
+            let document = document.as_ref().and_then(Option::as_ref);
+            if !rule.applies_to(document) {
+                continue;
+            }
+            let mut readings = Readings::new(limits, now, skipped);
+            let records = match &rule.action {
+                Action::Skip => Ok(Vec::new()),
+                Action::Json(action) => {
+                    let run =
+                        document.map_or(Ok(()), |document| action.run(document, &captures, &mut readings));
+                    run.and_then(|()| readings.finish(action.common.allow_empty))
+                }
+                Action::Sparkplug(action) => {
+                    // A panic while the lock is held leaves the names of births as they were or replaced.
+                    let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+                    nodes.run(action, &captures, payload, readings)
+                }
+            };
+            return records.map(|records| Mapped { rule: number, records }).map_err(in_rule);
+        }
+        Err(in_no_rule(Reason::NoRule))
+    }
+
+    /// The patterns of a rule, for messages. `number` is that of [`Mapped::rule`].
+    pub fn pattern(&self, number: usize) -> &str {
+        number.checked_sub(1).and_then(|index| self.rules.get(index)).map_or("", |rule| &rule.label)
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<Rule>, String> {
+    if text.len() > MAX_FILE_BYTES {
+        return Err(too_large(text.len() as u64));
+    }
+    let mut file: toml::Table = toml::from_str(text).map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        format!("line {line}: {}", one_line(error.message()))
+    })?;
+    let entries = match file.remove("map") {
+        Some(toml::Value::Array(entries)) => entries,
+        Some(_) => return Err("map: expected a list of tables, [[map]]".to_owned()),
+        None => return Err("map: there is no rule, [[map]]".to_owned()),
+    };
+    if let Some(field) = file.keys().next() {
+        return Err(format!("unknown field {field:?}; a file has only [[map]]"));
+    }
+    if !(1..=MAX_RULES).contains(&entries.len()) {
+        return Err(format!("{} rules; expected 1 to {MAX_RULES}", entries.len()));
+    }
+    let mut rules: Vec<Rule> = Vec::with_capacity(entries.len());
+    for (number, entry) in (1..).zip(entries) {
+        if rules.last().is_some_and(Rule::takes_everything) {
+            return Err(format!("rule {number}: is never reached: rule {} takes every payload", number - 1));
+        }
+        let entry: Result<RuleEntry, toml::de::Error> = entry.try_into();
+        let rule = entry.map_err(|error| in_field(&error.to_string())).and_then(compile);
+        rules.push(rule.map_err(|error| format!("rule {number}: {error}"))?);
+    }
+    Ok(rules)
+}
+
+fn too_large(size: u64) -> String {
+    format!("the file is {size} bytes long; {MAX_FILE_BYTES} are allowed")
+}
+
+/// An error of the toml crate with its field first. The crate adds the field as a last line, "in `scale`".
+fn in_field(error: &str) -> String {
+    let error = error.trim().replace("expected f64", "expected a number");
+    let field = error.rsplit_once("\nin `").and_then(|(text, field)| Some((text, field.strip_suffix('`')?)));
+    field.map_or_else(|| one_line(&error), |(text, field)| format!("{field}: {}", one_line(text)))
+}
+
+fn one_line(text: &str) -> String {
+    text.trim().replace('\n', "; ")
+}
+
+#[cfg(test)]
+mod tests;

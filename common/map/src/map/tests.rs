@@ -1,0 +1,423 @@
+use garenne_protocol::sensor::Reading;
+
+use super::*;
+
+mod limits;
+
+fn now() -> Timestamp {
+    Timestamp::parse("2026-11-24T12:00:00Z").unwrap()
+}
+
+fn map(rules: &str) -> Map {
+    Map::parse("rules.toml", rules).unwrap()
+}
+
+fn apply(rules: &str, topic: &str, payload: &str) -> Result<Mapped, Unmapped> {
+    map(rules).apply(Source::Topic(topic), payload.as_bytes(), now(), &Limits::default())
+}
+
+/// `device metric value unit time`, with `?` behind a time that is not from the payload.
+fn shown(records: &[Record]) -> Vec<String> {
+    let show = |record: &Record| {
+        let Reading { device, metric, value, unit, time } = &record.reading;
+        let unit = unit.map_or("-", |unit| unit.symbol());
+        let assumed = if record.time_assumed { "?" } else { "" };
+        format!("{device} {metric} {value} {unit} {time}{assumed}")
+    };
+    records.iter().map(show).collect()
+}
+
+fn readings(rules: &str, topic: &str, payload: &str) -> Vec<String> {
+    shown(&apply(rules, topic, payload).unwrap().records)
+}
+
+fn reason(rules: &str, topic: &str, payload: &str) -> String {
+    apply(rules, topic, payload).unwrap_err().to_string()
+}
+
+fn invalid(rules: &str) -> String {
+    Map::parse("rules.toml", rules).unwrap_err().to_string()
+}
+
+#[test]
+fn a_bare_number_or_word_is_a_reading() {
+    let rules = r#"
+        [[map]]
+        topic = "plant/+/+"
+        device = "{1}"
+        metric = "{2}"
+        enum = { ON = 1, OFF = 0 }
+        none = ["unavailable"]
+        scale = 2
+        offset = 0.5
+    "#;
+    assert_eq!(readings(rules, "plant/boiler/t", "21.5"), ["boiler t 43.5 - 2026-11-24T12:00:00Z?"]);
+    assert_eq!(readings(rules, "plant/boiler/t", "\"-1\""), ["boiler t -1.5 - 2026-11-24T12:00:00Z?"]);
+    assert_eq!(readings(rules, "plant/boiler/t", "ON"), ["boiler t 2.5 - 2026-11-24T12:00:00Z?"]);
+    assert_eq!(readings(rules, "plant/boiler/t", "false"), ["boiler t 0.5 - 2026-11-24T12:00:00Z?"]);
+    assert_eq!(reason(rules, "plant/boiler/t", "on"), "rule 1: value of t: \"on\" is not a number");
+    assert_eq!(reason(rules, "plant/boiler/t", "NaN"), "rule 1: value of t: \"NaN\" is not a number");
+    assert_eq!(reason(rules, "plant/boiler/t", "1e999"), "rule 1: value of t: \"1e999\" is not a number");
+    assert_eq!(reason(rules, "plant/boiler/t", "{}"), "rule 1: value of t: an object is not a number");
+    assert_eq!(reason(rules, "plant/boiler/t", "unavailable"), "rule 1: no value is a number");
+    assert_eq!(reason(rules, "plant/boiler/t", "  "), "rule 1: no value is a number");
+    assert_eq!(reason(rules, "plant/boiler", "1"), "no rule matches");
+}
+
+#[test]
+fn numbers_below_a_pointer_are_readings() {
+    let rules = r#"
+        [[map]]
+        topic = "d/+"
+        device = "{1}"
+        values = "/data"
+        metric = "x.{name}"
+        time = "{/ts}"
+        time_formats = ["unix-ms"]
+        ignore = ["debug", "/data/c/skip"]
+        enum = { ON = 1 }
+        [map.fields]
+        temp = { metric = "temperature", unit = "Cel", scale = 0.1, offset = -1 }
+        "/data/c/temp" = { unit = "K" }
+        text = {}
+    "#;
+    let payload = r#"{"ts": 1763600000250, "data": {"temp": 215, "on": true, "mode": "ON", "word": "eco", "none": null,
+        "debug": {"a": 1}, "list": [1, {"b": 2}], "c": {"temp": 300, "skip": 1}, "text": "7"}}"#;
+    assert_eq!(
+        readings(rules, "d/1", payload),
+        [
+            "1 temperature 20.5 Cel 2025-11-20T00:53:20.25Z",
+            "1 x.on 1 - 2025-11-20T00:53:20.25Z",
+            "1 x.mode 1 - 2025-11-20T00:53:20.25Z",
+            "1 x.list.0 1 - 2025-11-20T00:53:20.25Z",
+            "1 x.list.1.b 2 - 2025-11-20T00:53:20.25Z",
+            "1 x.c.temp 300 K 2025-11-20T00:53:20.25Z",
+            "1 x.text 7 - 2025-11-20T00:53:20.25Z",
+        ]
+    );
+    let skipped = |payload: &str| {
+        let mut skipped = Vec::new();
+        let mut note = |what: &str, why: &str| skipped.push(format!("{what}: {why}"));
+        let source = Source::Topic("d/1");
+        map(rules).explain(source, payload.as_bytes(), now(), &Limits::default(), &mut note).unwrap();
+        skipped
+    };
+    assert_eq!(
+        skipped(payload),
+        ["word: a text that is not in `enum`", "none: no value", "debug: ignored", "c.skip: ignored"]
+    );
+    for (payload, expected) in [
+        ("{\"ts\": 1}", "rule 1: values: /data is missing"),
+        ("{\"ts\": 1, \"data\": 5}", "rule 1: values: /data is 5, expected an object or an array"),
+        ("{\"data\": {\"a\": 1}}", "rule 1: time: /ts is missing"),
+        ("{\"ts\": true, \"data\": {\"a\": 1}}", "rule 1: time: true is not a Unix time"),
+        ("{\"ts\": 1, \"data\": {\"a\": \"x\"}}", "rule 1: no value is a number"),
+        ("{\"ts\": 1, \"data\": {\"temp\": \"x\"}}", "rule 1: value of temp: \"x\" is not a number"),
+        ("{\"ts\": 1, \"data\"", "rule 1: not JSON: EOF while parsing an object at line 1 column 16"),
+        (
+            "{\"ts\": 1, \"data\": {\"a\": 1, \"a\": 2}}",
+            "rule 1: two readings of device \"1\" and metric \"x.a\" have the same time",
+        ),
+        (
+            "{\"ts\": 1, \"data\": {\"\\u0007\": 1}}",
+            "rule 1: record 0: metric: \"x.\\u{7}\": contains a control character",
+        ),
+    ] {
+        assert_eq!(reason(rules, "d/1", payload), expected, "{payload}");
+    }
+}
+
+#[test]
+fn elements_of_an_array_and_members_of_an_object_have_their_own_device_and_time() {
+    let rules = r#"
+        [[map]]
+        topic = "array"
+        each = "/points"
+        device = ["{./name}", "dev-{key}"]
+        metric = "level"
+        value = "{./v}"
+        unit = "{./u}"
+        units = { Celsius = "Cel", none = "" }
+        time = "{./t}"
+
+        [[map]]
+        topic = "object"
+        each = ""
+        device = "{key}"
+        values = "."
+        ignore = ["id"]
+
+        [[map]]
+        topic = "list"
+        each = ""
+        device = "a"
+        metric = "m{key}"
+    "#;
+    let payload = r#"{"points": [{"name": "a", "v": 1, "u": "Celsius", "t": 0}, {"v": "2", "u": "none", "t": "1970-01-01T00:00:01Z"},
+        {"v": 3, "t": 2}]}"#;
+    assert_eq!(
+        readings(rules, "array", payload),
+        [
+            "a level 1 Cel 1970-01-01T00:00:00Z",
+            "dev-1 level 2 - 1970-01-01T00:00:01Z",
+            "dev-2 level 3 - 1970-01-01T00:00:02Z",
+        ]
+    );
+    assert_eq!(
+        readings(rules, "object", r#"{"k1": {"a": 1, "id": 5}, "k2": {"a": 2}}"#),
+        ["k1 a 1 - 2026-11-24T12:00:00Z?", "k2 a 2 - 2026-11-24T12:00:00Z?"]
+    );
+    assert_eq!(
+        readings(rules, "list", "[1, 2]"),
+        ["a m0 1 - 2026-11-24T12:00:00Z?", "a m1 2 - 2026-11-24T12:00:00Z?"]
+    );
+    assert_eq!(
+        reason(rules, "object", r#"{"k1": 1}"#),
+        "rule 2: values: the element is 1, expected an object or an array"
+    );
+    let unknown = r#"{"points": [{"v": 1, "u": "celsius", "t": 0}]}"#;
+    assert!(
+        reason(rules, "array", unknown)
+            .starts_with("rule 1: record 0: unit: \"celsius\" is not a SenML unit; the nearest")
+    );
+}
+
+#[test]
+fn the_first_rule_whose_pattern_and_conditions_match_counts() {
+    let rules = r#"
+        [[map]]
+        topic = "s/+/skip"
+        skip = true
+
+        [[map]]
+        topic = "s/+/rpc"
+        has = ["/params"]
+        equals = { "/method" = "Notify", "/v" = 2, "/ok" = true }
+        device = "{1}"
+        metric = "m"
+        value = "{/params}"
+
+        [[map]]
+        topic = "s/#"
+        device = "rest"
+        metric = "m"
+        value = 7
+
+        [[map]]
+        device = "default"
+        metric = "m"
+    "#;
+    let rule = |topic: &str, payload: &str| {
+        apply(rules, topic, payload).map(|mapped| (mapped.rule, mapped.records.len()))
+    };
+    assert_eq!(rule("s/1/skip", "{"), Ok((1, 0)));
+    assert_eq!(rule("s/1/rpc", r#"{"method": "Notify", "v": 2, "ok": true, "params": 1}"#), Ok((2, 1)));
+    assert_eq!(rule("s/1/rpc", r#"{"method": "Notify", "v": 2.0, "ok": true, "params": 1}"#), Ok((2, 1)));
+    assert_eq!(rule("s/1/rpc", r#"{"method": "Notify", "v": 3, "ok": true, "params": 1}"#), Ok((3, 1)));
+    assert_eq!(rule("s/1/rpc", r#"{"method": "Notify", "v": 2, "ok": true}"#), Ok((3, 1)));
+    assert_eq!(readings(rules, "s/1", "{}"), ["rest m 7 - 2026-11-24T12:00:00Z?"]);
+    assert_eq!(readings(rules, "other", "1"), ["default m 1 - 2026-11-24T12:00:00Z?"]);
+    assert_eq!(map(rules).pattern(2), "topic \"s/+/rpc\"");
+    assert_eq!(map(rules).pattern(4), "every source");
+}
+
+#[test]
+fn paths_and_routing_keys_match_their_own_patterns_and_topics_with_dots() {
+    let rules = map(r#"
+        [[map]]
+        topic = "a/+/c.d"
+        path = "/in/+"
+        routing_key = "k.+"
+        device = "{1}"
+        metric = "m"
+    "#);
+    let device = |source| {
+        let mapped = rules.apply(source, b"1", now(), &Limits::default()).ok()?;
+        Some(mapped.records[0].reading.device.to_string())
+    };
+    assert_eq!(device(Source::Topic("a/x.y/c.d")).as_deref(), Some("x.y"));
+    assert_eq!(device(Source::Path("/in/x")).as_deref(), Some("x"));
+    assert_eq!(device(Source::RoutingKey("k.x")).as_deref(), Some("x"));
+    assert_eq!(device(Source::RoutingKey("a.x.c.d")).as_deref(), Some("x"));
+    for source in [Source::Topic("k.x"), Source::Path("a/x/c.d"), Source::RoutingKey("a/x/c.d")] {
+        assert_eq!(device(source), None, "{source}");
+    }
+}
+
+#[test]
+fn an_id_of_the_payload_gives_each_reading_an_id_that_a_repeat_has_too() {
+    let rules = r#"
+        [[map]]
+        topic = "t"
+        device = "d"
+        id = "{/seq}"
+        values = ""
+        ignore = ["seq"]
+    "#;
+    let ids = |payload: &str| -> Vec<_> {
+        apply(rules, "t", payload).unwrap().records.into_iter().map(|record| record.id).collect()
+    };
+    let first = ids(r#"{"seq": 5, "a": 1, "b": 2}"#);
+    assert_eq!(first, ids(r#"{"b": 3, "seq": "5", "a": 1}"#).into_iter().rev().collect::<Vec<_>>());
+    assert_ne!(first[0], first[1]);
+    assert_ne!(first, ids(r#"{"seq": 6, "a": 1, "b": 2}"#));
+    assert_eq!(first[0].as_ref().unwrap().len(), 36);
+    assert_eq!(ids(r#"{"a": 1}"#), [None]);
+}
+
+#[test]
+fn readings_that_the_rule_names_may_be_optional() {
+    let rules = r#"
+        [[map]]
+        topic = "t"
+        device = "d"
+        time = "{/t}"
+        time_or_now = true
+        [[map.reading]]
+        metric = "a"
+        value = "{/a}"
+        unit = "V"
+        [[map.reading]]
+        metric = "b"
+        value = ["{/b}", "{/c}"]
+        scale = 10
+        optional = true
+    "#;
+    assert_eq!(
+        readings(rules, "t", r#"{"a": 1, "c": 2, "t": 0}"#),
+        ["d a 1 V 1970-01-01T00:00:00Z", "d b 20 - 1970-01-01T00:00:00Z"]
+    );
+    assert_eq!(readings(rules, "t", r#"{"a": 1, "b": "x", "t": "noon"}"#), ["d a 1 V 2026-11-24T12:00:00Z?"]);
+    assert_eq!(reason(rules, "t", r#"{"b": 1}"#), "rule 1: value: /a is missing");
+}
+
+#[test]
+fn times_ahead_and_values_beyond_a_double_are_refused() {
+    let rules = r#"
+        [[map]]
+        device = "d"
+        metric = "m"
+        value = "{/v}"
+        scale = 1e300
+        time = "{/t}"
+    "#;
+    let limits = Limits { max_ahead: Some(std::time::Duration::from_secs(60)), ..Limits::default() };
+    let refused = |payload: &str| {
+        let source = Source::Path("/");
+        map(rules).apply(source, payload.as_bytes(), now(), &limits).unwrap_err().to_string()
+    };
+    let ahead = refused(r#"{"v": 1, "t": "2026-11-24T12:01:01Z"}"#);
+    assert!(ahead.contains("is more than 1m ahead of the local clock"), "{ahead}");
+    assert!(refused(r#"{"v": 1e10, "t": 0}"#).ends_with("is not finite after scale and offset"));
+}
+
+#[test]
+fn every_invalid_rule_is_refused_with_file_rule_and_field() {
+    let rule = |fields: &str| format!("[[map]]\ntopic = \"a/+\"\n{fields}\n");
+    let good = "device = \"d\"\nmetric = \"m\"";
+    for (rules, expected) in [
+        (String::new(), "map: there is no rule, [[map]]"),
+        ("map = 3".to_owned(), "map: expected a list of tables, [[map]]"),
+        ("[[map]]\nx".to_owned(), "line 2: "),
+        (format!("{}\n[other]\n", rule(good)), "unknown field \"other\"; a file has only [[map]]"),
+        (rule(&format!("{good}\ndevcie = 1")), "rule 1: unknown field `devcie`, expected one of `topic`,"),
+        (format!("{}{}", rule(good), rule("device = {}")), "rule 2: "),
+        (rule("metric = \"m\""), "rule 1: device: required field is missing"),
+        (rule("device = \"d\""), "rule 1: metric: required field is missing"),
+        (rule("device = \" d\"\nmetric = \"m\""), "rule 1: device: \" d\": starts or ends with white space"),
+        (rule("device = \"{2}\"\nmetric = \"m\""), "rule 1: device: {2}: the pattern has 1 wildcards"),
+        (
+            rule(&format!("{good}\nunit = \"celsius\"")),
+            "rule 1: unit: \"celsius\" is not a SenML unit; the nearest is \"Cel\"",
+        ),
+        (
+            rule("device = \"d\"\nmetric = \"temperature\"\nunit = \"C\""),
+            "rule 1: \"C\" is the coulomb, which does not fit",
+        ),
+        (
+            rule(&format!("{good}\nscale = \"x\"")),
+            "rule 1: scale: invalid type: string \"x\", expected a number",
+        ),
+        (
+            rule(&format!("{good}\n[map.fields]\na = {{ scale = true }}")),
+            "rule 1: fields.a.scale: invalid type: boolean `true`, expected a number",
+        ),
+        (rule(&format!("{good}\nscale = inf")), "rule 1: scale: inf is not a finite number"),
+        (
+            rule(&format!("{good}\nvalue = \"/a\"")),
+            "rule 1: value: \"/a\" is not a number; a placeholder is in braces",
+        ),
+        (rule(&format!("{good}\nvalue = 1\nvalues = \"\"")), "rule 1: value: not allowed with `values`"),
+        (rule(&format!("{good}\nvalues = \"a\"")), "rule 1: values: \"a\" is not a JSON pointer"),
+        (
+            rule(&format!("{good}\nvalues = \".\"")),
+            "rule 1: values: \".\" begins with a dot, which needs `each`",
+        ),
+        (rule(&format!("{good}\neach = \"./a\"")), "rule 1: each: \"./a\" begins with a dot"),
+        (rule(&format!("{good}\nskip = true")), "rule 1: device: has no effect with skip = true"),
+        (rule(&format!("{good}\nzone = \"Z\"")), "rule 1: zone: has no effect without `time`"),
+        (rule(&format!("{good}\ntime = \"{{/t}}\"\nzone = \"X\"")), "rule 1: zone: \"X\" is unknown"),
+        (rule(&format!("{good}\nignore = [\"a\"]")), "rule 1: ignore: has no effect without `values`"),
+        (rule(&format!("{good}\n[map.fields]\na = {{}}")), "rule 1: fields: has no effect without `values`"),
+        (
+            rule("device = \"d\"\nmetric = \"m\"\n[[map.reading]]\nmetric = \"x\""),
+            "rule 1: metric: has no effect without `value` or `values`",
+        ),
+        (
+            rule("device = \"d\"\n[[map.reading]]\nvalue = 1"),
+            "rule 1: reading 1: metric: required field is missing",
+        ),
+        (rule("device = \"d\"\n[[map.reading]]\nfoo = 1"), "rule 1: reading: unknown field `foo`"),
+        (
+            rule("device = \"d\"\nvalues = \"\"\nignore = [\"a\"]\n[map.fields]\na = {}"),
+            "rule 1: fields: \"a\" is given twice",
+        ),
+        (
+            rule("device = \"d\"\nvalues = \"\"\n[map.fields]\na = { unit = \"x y\" }"),
+            "rule 1: fields: \"a\": unit: ",
+        ),
+        (rule(&format!("{good}\nhas = [\"./a\"]")), "rule 1: has: \"./a\" must not begin with a dot"),
+        (
+            rule(&format!("{good}\nequals = {{ \"/a\" = [1] }}")),
+            "rule 1: equals: the value of \"/a\" is not a text",
+        ),
+        (rule(&format!("{good}\nenum = {{ a = nan }}")), "rule 1: enum: NaN is not a finite number"),
+        (rule(&format!("{good}\nunits = {{ a = \"b c\" }}")), "rule 1: units: \"b c\" is not a SenML unit"),
+        (
+            rule(&format!("{good}\nformat = \"xml\"")),
+            "rule 1: format: unknown variant `xml`, expected `json` or `sparkplug-b`",
+        ),
+        (rule("format = \"sparkplug-b\""), "rule 1: topic: a Sparkplug rule has only a topic"),
+        (rule("format = \"sparkplug-b\"\ntime = \"{1}\""), "rule 1: time: has no effect with format"),
+        (rule("format = \"sparkplug-b\"\nhas = [\"/a\"]"), "rule 1: has, equals: not allowed with format"),
+        (format!("[[map]]\n{good}\n{}", rule(good)), "rule 2: is never reached: rule 1 takes every payload"),
+        ("[[map]]\ntopic = \"a/#/b\"".to_owned(), "rule 1: topic: \"a/#/b\": # must be the last level"),
+        (
+            "[[map]]\nrouting_key = \"a.b+\"".to_owned(),
+            "rule 1: routing_key: \"b+\": + and # must be whole levels",
+        ),
+    ] {
+        let error = invalid(&rules);
+        assert!(error.starts_with(&format!("map rules.toml: {expected}")), "{rules}\n{error}\n{expected}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn a_file_is_loaded_and_a_large_or_missing_one_is_refused() {
+    let missing = Map::load("/nonexistent/rules.toml").unwrap_err().to_string();
+    assert!(missing.starts_with("map /nonexistent/rules.toml: No such file"), "{missing}");
+    let unknown = Map::load("builtin:zigbee").unwrap_err().to_string();
+    assert!(
+        unknown.starts_with("map builtin:zigbee: no such map; there are chirpstack, homeassistant,"),
+        "{unknown}"
+    );
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/maps/ttn.toml");
+    assert!(Map::load(manifest).is_ok());
+}
+
+#[test]
+fn reasons_have_codes() {
+    assert_eq!(apply("[[map]]\ntopic = \"a\"\nskip = true", "b", "").unwrap_err().reason.code(), "no-rule");
+    assert_eq!(Reason::UnknownAlias { alias: 1, node: String::new() }.code(), "unknown-alias");
+}

@@ -1,0 +1,316 @@
+//! A rule, compiled, and what it makes of a JSON or text payload.
+
+use std::fmt::Write as _;
+
+use garenne_protocol::sensor::Timestamp;
+
+use crate::{
+    document::{Document, Node, Value},
+    pattern::{Captures, Pattern},
+    plan::{Field, Fields, Name, Numbers, ReadingPlan, Units, step},
+    pointer::Pointer,
+    readings::{Origin, Readings},
+    source::Source,
+    template::{Alternatives, Scope},
+    time::TimeFormats,
+    unmapped::Reason,
+};
+
+/// A rule.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    /// The patterns, for messages.
+    pub(crate) label: String,
+    pub(crate) patterns: Patterns,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) action: Action,
+}
+
+/// The patterns of a rule. Without any, it matches every source.
+#[derive(Debug, Default)]
+pub(crate) struct Patterns {
+    pub(crate) topic: Option<Pattern>,
+    pub(crate) path: Option<Pattern>,
+    /// One for `routing_key`, and one for `topic` with dots instead of slashes.
+    pub(crate) routing_keys: Vec<Pattern>,
+}
+
+/// What the payload must have.
+#[derive(Debug)]
+pub(crate) struct Condition {
+    pub(crate) pointer: Pointer,
+    /// `None` if any value will do.
+    pub(crate) expected: Option<Value<'static>>,
+}
+
+/// What a rule does.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// No reading, and no error.
+    Skip,
+    Json(Box<JsonAction>),
+    Sparkplug(Box<SparkplugAction>),
+}
+
+/// How readings come from JSON or text.
+#[derive(Debug)]
+pub(crate) struct JsonAction {
+    /// An object or an array whose members are mapped one by one.
+    pub(crate) each: Option<Pointer>,
+    pub(crate) device: Name,
+    pub(crate) time: Option<TimePlan>,
+    pub(crate) id: Option<Alternatives>,
+    /// An object or an array below which each number is a reading.
+    pub(crate) values: Option<(Pointer, ReadingPlan)>,
+    pub(crate) readings: Vec<ExplicitReading>,
+    pub(crate) common: Common,
+}
+
+/// What both forms of payloads have.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) numbers: Numbers,
+    pub(crate) units: Units,
+    pub(crate) fields: Fields,
+    /// Whether a payload without a number is no error.
+    pub(crate) allow_empty: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct TimePlan {
+    pub(crate) from: Alternatives,
+    pub(crate) formats: TimeFormats,
+    /// Whether a time that is missing or invalid is the time of arrival.
+    pub(crate) or_now: bool,
+}
+
+/// A reading whose value the rule names.
+#[derive(Debug)]
+pub(crate) struct ExplicitReading {
+    pub(crate) value: Alternatives,
+    pub(crate) plan: ReadingPlan,
+    /// Whether a value that is missing or not a number is no error.
+    pub(crate) optional: bool,
+}
+
+/// How readings come from Sparkplug B. The captures are group, message type, edge node, and device.
+#[derive(Debug)]
+pub(crate) struct SparkplugAction {
+    pub(crate) device: Name,
+    pub(crate) plan: ReadingPlan,
+    pub(crate) common: Common,
+}
+
+impl Rule {
+    /// The captures if a pattern matches the source.
+    pub(crate) fn matches<'a>(&self, source: Source<'a>) -> Option<Captures<'a>> {
+        let Patterns { topic, path, routing_keys } = &self.patterns;
+        if topic.is_none() && path.is_none() && routing_keys.is_empty() {
+            return Some(Captures::default());
+        }
+        let patterns = match source {
+            Source::Topic(_) => topic.as_slice(),
+            Source::Path(_) => path.as_slice(),
+            Source::RoutingKey(_) => routing_keys,
+        };
+        patterns.iter().find_map(|pattern| pattern.matches(source.text()))
+    }
+
+    /// Whether the rule looks at the JSON of a payload.
+    pub(crate) fn needs_document(&self) -> bool {
+        !self.conditions.is_empty() || matches!(self.action, Action::Json(_))
+    }
+
+    /// Whether no payload reaches the rules behind this one.
+    pub(crate) fn takes_everything(&self) -> bool {
+        let Patterns { topic, path, routing_keys } = &self.patterns;
+        self.conditions.is_empty() && topic.is_none() && path.is_none() && routing_keys.is_empty()
+    }
+
+    /// Whether the payload has what the rule requires.
+    pub(crate) fn applies_to(&self, document: Option<&Document<'_>>) -> bool {
+        self.conditions.iter().all(|Condition { pointer, expected }| {
+            let found = document.and_then(|document| Some(&document.node(pointer.find(document, 0)?).value));
+            match (found, expected) {
+                (None, _) => false,
+                (Some(_), None) => true,
+                (Some(Value::Integer(integer)), Some(Value::Number(number)))
+                | (Some(Value::Number(number)), Some(Value::Integer(integer))) => *integer as f64 == *number,
+                (Some(found), Some(expected)) => found == expected,
+            }
+        })
+    }
+}
+
+impl JsonAction {
+    /// Adds the readings of a payload.
+    ///
+    /// # Errors
+    /// The first problem. The readings before it are not to be used.
+    pub(crate) fn run(
+        &self,
+        document: &Document<'_>,
+        captures: &Captures<'_>,
+        readings: &mut Readings<'_>,
+    ) -> Result<(), Reason> {
+        let positions = self.common.fields.find(document);
+        let run = Run { action: self, document, captures, positions };
+        let Some(each) = &self.each else {
+            return run.element(0, "", readings);
+        };
+        let at = container("each", each, document, 0)?;
+        let in_array = document.node(at).value == Value::Array;
+        for (index, child) in document.children(at).enumerate() {
+            run.element(child, &step(&document.node(child).key, index, in_array), readings)?;
+        }
+        Ok(())
+    }
+}
+
+/// The position of an object or an array.
+fn container(
+    field: &'static str,
+    pointer: &Pointer,
+    document: &Document<'_>,
+    element: usize,
+) -> Result<usize, Reason> {
+    let what = || pointer.described().to_owned();
+    let at = pointer.find(document, element).ok_or_else(|| Reason::Missing { field, what: what() })?;
+    let node = document.node(at);
+    if node.is_container() {
+        return Ok(at);
+    }
+    let (what, given) = (what(), node.value.to_string());
+    Err(Reason::WrongType { field, what, given, expected: "an object or an array" })
+}
+
+/// What a value has from those above it.
+#[derive(Clone, Copy)]
+struct Inherited<'r> {
+    plan: &'r ReadingPlan,
+    /// What the rule says about the array that the value is in.
+    field: Option<&'r Field>,
+}
+
+struct Run<'r, 'a> {
+    action: &'r JsonAction,
+    document: &'r Document<'a>,
+    captures: &'r Captures<'a>,
+    /// What the rule says about the values at these positions.
+    positions: Vec<(usize, &'r Field)>,
+}
+
+impl Run<'_, '_> {
+    fn scope<'s>(&'s self, element: usize, key: &'s str, name: &'s str) -> Scope<'s, 's> {
+        Scope { captures: self.captures, document: Some(self.document), element, key, name }
+    }
+
+    /// Maps one element of `each`, or the whole payload.
+    fn element(&self, at: usize, key: &str, readings: &mut Readings<'_>) -> Result<(), Reason> {
+        let JsonAction { device, id, values, readings: explicit, common, .. } = self.action;
+        let scope = self.scope(at, key, "");
+        let (time, time_assumed) = self.time(&scope, readings)?;
+        let id = match id.as_ref().map(|id| id.text("id", &scope)) {
+            None | Some(Err(Reason::Missing { .. })) => None,
+            Some(id) => Some(id?.into_owned()),
+        };
+        let origin = Origin { device: device.text("device", &scope)?, time, time_assumed, id };
+        for ExplicitReading { value, plan, optional } in explicit {
+            let value = match value.value("value", &scope) {
+                Err(Reason::Missing { what, .. }) if *optional => {
+                    readings.skip(&what, "missing");
+                    continue;
+                }
+                value => value?,
+            };
+            match common.numbers.read(&value, true) {
+                Ok(Some(number)) => readings.push(&origin, plan, &common.units, &scope, number)?,
+                Ok(None) => readings.skip(&metric_of(plan, &scope), "no value"),
+                Err(_) if *optional => readings.skip(&metric_of(plan, &scope), "not a number"),
+                Err(given) => return Err(Reason::NotANumber { metric: metric_of(plan, &scope), given }),
+            }
+        }
+        if let Some((pointer, plan)) = values {
+            let top = container("values", pointer, self.document, at)?;
+            let mut path = String::with_capacity(64);
+            readings.reserve(self.document.size_of(top));
+            self.spread(top, &mut path, Inherited { plan, field: None }, &origin, (at, key), readings)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a reading for each number below a value.
+    fn spread(
+        &self,
+        at: usize,
+        path: &mut String,
+        inherited: Inherited<'_>,
+        origin: &Origin,
+        (element, key): (usize, &str),
+        readings: &mut Readings<'_>,
+    ) -> Result<(), Reason> {
+        let common = &self.action.common;
+        let in_array = self.document.node(at).value == Value::Array;
+        for (index, child) in self.document.children(at).enumerate() {
+            let node = self.document.node(child);
+            let field = self.field(child, node).or(inherited.field);
+            let length = path.len();
+            let dot = if path.is_empty() { "" } else { "." };
+            // Writing to a string cannot fail.
+            let _ = if in_array { write!(path, "{dot}{index}") } else { write!(path, "{dot}{}", node.key) };
+            match field {
+                Some(Field::Ignore) => readings.skip(path, "ignored"),
+                field if node.is_container() => {
+                    let field = field.filter(|_| node.value == Value::Array);
+                    let inherited = Inherited { field, ..inherited };
+                    self.spread(child, path, inherited, origin, (element, key), readings)?;
+                }
+                field => {
+                    let (plan, is_named) = match field {
+                        Some(Field::Plan(plan)) => (plan, true),
+                        _ => (inherited.plan, false),
+                    };
+                    match common.numbers.read(&node.value, is_named) {
+                        Ok(Some(number)) => {
+                            let scope = self.scope(element, key, path);
+                            readings.push(origin, plan, &common.units, &scope, number)?;
+                        }
+                        Ok(None) => readings.skip(path, "no value"),
+                        Err(given) if is_named => {
+                            return Err(Reason::NotANumber { metric: path.clone(), given });
+                        }
+                        Err(_) => readings.skip(path, "a text that is not in `enum`"),
+                    }
+                }
+            }
+            path.truncate(length);
+        }
+        Ok(())
+    }
+
+    fn field(&self, at: usize, node: &Node<'_>) -> Option<&Field> {
+        let by_position = self.positions.iter().find(|(position, _)| *position == at);
+        by_position.map(|(_, field)| *field).or_else(|| self.action.common.fields.names.get(&*node.key))
+    }
+
+    /// The time of an element, and whether it is not from the payload.
+    fn time(&self, scope: &Scope<'_, '_>, readings: &Readings<'_>) -> Result<(Timestamp, bool), Reason> {
+        let Some(TimePlan { from, formats, or_now }) = &self.action.time else {
+            return Ok((readings.now, true));
+        };
+        let time = from.value("time", scope).and_then(|value| formats.read(&value).map_err(Reason::BadTime));
+        match time {
+            Ok(time) => {
+                readings.check_time(time)?;
+                Ok((time, false))
+            }
+            Err(_) if *or_now => Ok((readings.now, true)),
+            Err(reason) => Err(reason),
+        }
+    }
+}
+
+/// The metric for a message.
+fn metric_of(plan: &ReadingPlan, scope: &Scope<'_, '_>) -> String {
+    plan.metric.text("metric", scope).map_or_else(|_| "the reading".to_owned(), |metric| metric.to_string())
+}

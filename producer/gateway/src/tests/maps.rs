@@ -1,0 +1,121 @@
+//! Payloads of other projects at `/v1/map/{name}`.
+
+use garenne_protocol::task::TaskId;
+
+use super::{
+    security::{entry, with_senders},
+    *,
+};
+
+const TTN: &str = include_str!("../../../../common/map/tests/fixtures/ttn-uplink.json");
+const TTN_JOIN: &str = include_str!("../../../../common/map/tests/fixtures/ttn-join.json");
+const CHIRPSTACK: &str = include_str!("../../../../common/map/tests/fixtures/chirpstack-up.json");
+
+#[tokio::test]
+async fn webhooks_of_network_servers_become_readings_and_a_repeat_has_the_same_ids() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    for (path, body, count) in [("/v1/map/ttn", TTN, 5), ("/v1/map/chirpstack?event=up", CHIRPSTACK, 4)] {
+        let (status, answer) = gateway.post(path, "application/json", body).await;
+        assert_eq!((status, &answer["accepted"]), (202, &json!(count)), "{answer}");
+        assert_eq!(gateway.post(path, "application/json", body).await.1["ids"], answer["ids"]);
+    }
+    let expected = json!({"device": "soil-1", "metric": "temperature", "value": 7.5, "time": "2026-11-24T09:15:30.875123Z"});
+    assert_eq!(gateway.bodies()[2], expected);
+    let tasks = gateway.publisher.tasks();
+    assert!(tasks.iter().all(|task| task.kind.as_str() == "reading.process"));
+    let ids: std::collections::BTreeSet<_> = tasks.iter().map(|task| TaskId::as_str(&task.id)).collect();
+    assert_eq!((tasks.len(), ids.len()), (18, 9));
+}
+
+#[tokio::test]
+async fn what_a_map_skips_is_accepted_without_readings() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let (status, answer) = gateway.post("/v1/map/ttn", "application/json", TTN_JOIN).await;
+    assert_eq!((status, answer), (202, json!({"accepted": 0, "ids": []})));
+    assert!(gateway.publisher.tasks().is_empty());
+}
+
+#[tokio::test]
+async fn an_unmapped_payload_is_refused_with_the_rule_and_the_reason() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let undecoded = TTN.replace("decoded_payload", "other");
+    for (path, body, status, code, detail) in [
+        (
+            "/v1/map/ttn",
+            undecoded.as_str(),
+            422,
+            "unmapped",
+            "unmapped: rule 1: values: /uplink_message/decoded_payload is missing",
+        ),
+        ("/v1/map/ttn", "{}", 422, "unmapped", "unmapped: no rule matches"),
+        ("/v1/map/zigbee2mqtt", "{}", 422, "unmapped", "unmapped: no rule matches"),
+        ("/v1/map/nothing", "{}", 404, "no-map", "no map has the name \"nothing\""),
+    ] {
+        let (given, problem) = gateway.post(path, "application/json", body).await;
+        assert_eq!((given, &problem["code"], &problem["detail"]), (status, &json!(code), &json!(detail)));
+    }
+    let (_, problem) = gateway.post("/v1/map/ttn", "application/json", "{\"a\"").await;
+    assert!(problem["detail"].as_str().unwrap().starts_with("unmapped: rule 1: not JSON: "), "{problem}");
+    assert!(gateway.publisher.tasks().is_empty());
+    let counted = r#"garenne_gateway_refusals_total{protocol="http",reason="unmapped"} 4"#;
+    assert!(gateway.metrics.encode().contains(counted), "{}", gateway.metrics.encode());
+}
+
+#[tokio::test]
+async fn a_sender_may_send_only_its_devices_and_kinds_through_a_map() {
+    let post = async |gateway: &Running, token: &str, path: &str, body: &str| {
+        let url = format!("http://{}{path}", gateway.address);
+        let request = reqwest::Client::new().post(url).bearer_auth(token).body(body.to_owned());
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap()["code"].clone())
+    };
+    let senders = [
+        entry("farm", "f", "devices = [\"soil-*\"]"),
+        entry("other", "o", "devices = [\"pump-*\"]"),
+        entry("windows", "w", "devices = [\"*\"]\nkinds = [\"window.analyze\"]"),
+    ];
+    let (gateway, _folder) = with_senders(&senders.concat()).await;
+    assert_eq!(post(&gateway, "o", "/v1/map/ttn", TTN).await, (403, json!("foreign-device")));
+    assert_eq!(post(&gateway, "w", "/v1/map/ttn", TTN).await, (403, json!("foreign-kind")));
+    assert_eq!(post(&gateway, "?", "/v1/map/ttn", TTN).await, (401, json!("unauthorized")));
+    assert_eq!(post(&gateway, "?", "/v1/map/nothing", TTN).await, (401, json!("unauthorized")));
+    assert!(gateway.publisher.tasks().is_empty());
+    assert_eq!(post(&gateway, "f", "/v1/map/ttn", TTN).await.0, 202);
+    assert_eq!(gateway.publisher.tasks().len(), 5);
+}
+
+#[tokio::test]
+async fn a_map_of_a_file_is_used_and_an_idempotency_key_belongs_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let rule =
+        |metric: &str| format!("[[map]]\npath = \"/v1/map/+\"\ndevice = \"{{1}}\"\nmetric = {metric:?}\n");
+    let files = ["a", "b"].map(|name| {
+        let file = folder.path().join(format!("{name}.toml"));
+        std::fs::write(&file, rule(name)).unwrap();
+        file
+    });
+    let settings = GatewaySettings { maps: files.to_vec(), ..GatewaySettings::default() };
+    let security = (Access::default(), None);
+    let gateway = start_with(settings, MemoryPublisher::new(), security, Traces::default()).await;
+    let post = async |name: &str| {
+        let url = format!("http://{}/v1/map/{name}", gateway.address);
+        let request = reqwest::Client::new().post(url).header("idempotency-key", "k").body("21.5");
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    let (status, answer) = post("a").await;
+    assert_eq!(status, 202);
+    assert_eq!(post("a").await, (202, answer));
+    let (status, problem) = post("b").await;
+    assert_eq!((status, &problem["code"]), (422, &json!("key-reused")));
+    let body = &gateway.bodies()[0];
+    assert_eq!((&body["device"], &body["metric"], &body["value"]), (&json!("a"), &json!("a"), &json!(21.5)));
+}
+
+#[tokio::test]
+async fn a_mapped_body_may_have_no_more_records_than_another_one() {
+    let limits = Limits { max_records: 2, ..Limits::default() };
+    let gateway = start(MemoryPublisher::new(), limits).await;
+    let (status, problem) = gateway.post("/v1/map/ttn", "application/json", TTN).await;
+    assert_eq!((status, &problem["detail"]), (422, &json!("unmapped: rule 1: more than 2 readings")));
+}
