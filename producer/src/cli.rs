@@ -18,6 +18,7 @@ use crate::{
     replay::{self, ReplayArgs},
     settings::ProducerSettings,
     simulate::{self, SimulateArgs},
+    spool::{self, SpoolArgs},
 };
 
 /// Sends readings and tasks to Garenne: a gateway for sensors, and tools that publish, replay and
@@ -48,6 +49,9 @@ enum Command {
     /// Run virtual sensors with typical sensor faults
     #[command(after_help = SIMULATE_EXAMPLE)]
     Simulate(SimulateArgs),
+    /// Look at a spool, check it, export its records and publish them
+    #[command(after_help = SPOOL_EXAMPLE)]
+    Spool(SpoolArgs),
 }
 
 const SERVE_EXAMPLE: &str = "Example:
@@ -77,6 +81,12 @@ const PUBLISH_EXAMPLE: &str = "Examples:
 const SIMULATE_EXAMPLE: &str = "Examples:
   garenne-producer simulate --sensors 1000 --rate 2 --for 30s --to tcp://127.0.0.1:8080
   garenne-producer simulate --sensors 4 --seed 7 --start 2026-01-01T00:00:00Z --spike 0.01";
+
+const SPOOL_EXAMPLE: &str = "Examples:
+  garenne-producer spool show /var/lib/garenne/spool
+  garenne-producer spool verify /var/lib/garenne/spool
+  garenne-producer spool export /var/lib/garenne/spool --set-aside >kept.ndjson
+  garenne-producer spool drain /var/lib/garenne/spool --rate 2000";
 
 /// Flags of `serve`. Each has the name of its setting.
 #[derive(Debug, Args, Serialize)]
@@ -116,6 +126,24 @@ struct ServeArgs {
     /// Origins of web pages that may send, with commas between them [default: none]
     #[arg(long, value_name = "ORIGIN,…")]
     allowed_origins: Option<String>,
+    /// Directory to store requests in while the broker does not confirm [default: refuse them]
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+    /// Most bytes in the spool [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    spool_max_bytes: Option<String>,
+    /// Greatest age of the oldest record in the spool [default: 7days]
+    #[arg(long, value_name = "TIME")]
+    spool_max_age: Option<String>,
+    /// Least free space of the spool's disk [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    spool_min_free: Option<String>,
+    /// How long a request waits for the broker's confirm before it is spooled [default: 1s]
+    #[arg(long, value_name = "TIME")]
+    spool_after: Option<String>,
+    /// Most records per second that are drained from the spool; 0 for no limit [default: 20000]
+    #[arg(long, value_name = "N")]
+    spool_drain_rate: Option<u32>,
 }
 
 impl Cli {
@@ -139,6 +167,7 @@ impl Cli {
             Command::Replay(args) => replay::run(settings.broker, *args).await,
             Command::Publish(args) => publish::run(settings.broker, args).await,
             Command::Simulate(args) => simulate::run(settings.broker, args).await,
+            Command::Spool(args) => spool::run(settings.broker, args).await,
         }
     }
 

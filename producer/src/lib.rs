@@ -11,3 +11,4 @@ mod publish;
 mod replay;
 pub mod settings;
 mod simulate;
+mod spool;

@@ -6,7 +6,7 @@ use crate::{
     cursor,
     frame::Scan,
     record::{Position, Record},
-    segment::{CORRUPT, parse_name, sorted},
+    segment::{SET_ASIDE, parse_name, sorted},
     storage::{Storage, disk::Directory, read_range},
 };
 
@@ -34,7 +34,7 @@ impl Inspection {
         let next = live.iter().skip(1).map(|(first, ..)| *first).chain([Position::MAX]);
         let mut segments: Vec<_> =
             live.iter().zip(next).map(|((first, _, name), next)| ((*name).clone(), *first, next)).collect();
-        let set_aside = names.iter().filter(|name| name.ends_with(CORRUPT));
+        let set_aside = names.iter().filter(|name| name.ends_with(SET_ASIDE));
         let mut set_aside: Vec<_> = set_aside
             .filter_map(|name| parse_name(name).map(|(first, _)| (name.clone(), first, Position::MAX)))
             .collect();
@@ -64,7 +64,7 @@ impl Inspection {
         read_range(&*file, 0, file.len()?, &mut bytes)?;
         let scan = Scan::start(&bytes, first, limit)
             .map_err(|version| io::Error::other(format!("unknown format version {version}")))?;
-        let is_set_aside = name.ends_with(CORRUPT);
+        let is_set_aside = name.ends_with(SET_ASIDE);
         let acknowledged = if is_set_aside { 0 } else { self.acknowledged };
         Ok(InspectedSegment { bytes, scan, first, limit, acknowledged, is_set_aside })
     }
@@ -81,7 +81,7 @@ pub struct InspectedSegment {
 }
 
 impl InspectedSegment {
-    /// Whether it was set aside because it is corrupt. Its readable records were drained before.
+    /// Whether it was set aside: it is corrupt and its readable records were drained, or its records cannot be published.
     #[must_use]
     pub fn is_set_aside(&self) -> bool {
         self.is_set_aside

@@ -21,7 +21,7 @@ use crate::{
     cursor::Cursor,
     error::SpoolError,
     record::{Position, time},
-    segment::{CORRUPT, Segment},
+    segment::{SET_ASIDE, Segment},
     status::SpoolStatus,
     storage::{File, Storage},
 };
@@ -95,7 +95,7 @@ impl Log {
             }
             let name = &segment.name;
             let retired = match segment.is_corrupt {
-                true => self.storage.rename(name, &format!("{name}{CORRUPT}")),
+                true => self.storage.rename(name, &format!("{name}{SET_ASIDE}")),
                 false => self.storage.remove(name),
             };
             if let Err(error) = retired {

@@ -2,8 +2,8 @@
 
 use crate::record::Position;
 
-/// Suffix of segments that were set aside because they are corrupt.
-pub(crate) const CORRUPT: &str = ".corrupt";
+/// Suffix of segments that were set aside: corrupt ones, and records that cannot be published.
+pub(crate) const SET_ASIDE: &str = ".set-aside";
 const SUFFIX: &str = ".seg";
 
 /// A segment on disk.
@@ -32,13 +32,13 @@ pub(crate) fn name(first: Position, generation: u32) -> String {
 
 /// First position and generation in the name of a segment, also of one that was set aside.
 pub(crate) fn parse_name(name: &str) -> Option<(Position, u32)> {
-    let (first, generation) = name.trim_end_matches(CORRUPT).strip_suffix(SUFFIX)?.split_once('-')?;
+    let (first, generation) = name.trim_end_matches(SET_ASIDE).strip_suffix(SUFFIX)?.split_once('-')?;
     Some((first.parse().ok()?, u32::from_str_radix(generation, 16).ok()?))
 }
 
 /// The names of the segments in a directory, in the order of their records.
 pub(crate) fn sorted(names: &[String]) -> Vec<(Position, u32, &String)> {
-    let segments = names.iter().filter(|name| !name.ends_with(CORRUPT));
+    let segments = names.iter().filter(|name| !name.ends_with(SET_ASIDE));
     let mut segments: Vec<_> = segments
         .filter_map(|name| parse_name(name).map(|(first, generation)| (first, generation, name)))
         .collect();

@@ -37,6 +37,7 @@ enum Request {
     Append { records: Vec<Record>, answer: Answer<()> },
     Read { from: Position, max_records: usize, max_bytes: usize, answer: Answer<Batch> },
     Ack { position: Position, answer: Answer<()> },
+    SetAside { records: Vec<Record>, answer: Answer<()> },
 }
 
 impl Spool {
@@ -124,6 +125,15 @@ impl Spool {
         self.request(|answer| Request::Ack { position, answer }).await
     }
 
+    /// Keeps records that cannot be published in a segment that is set aside, to be exported. They are still to be
+    /// acknowledged.
+    ///
+    /// # Errors
+    /// The file system failed; the records may not be stored.
+    pub async fn set_aside(&self, records: Vec<Record>) -> Result<(), SpoolError> {
+        self.request(|answer| Request::SetAside { records, answer }).await
+    }
+
     /// The state after the last requests, and notice of its changes.
     #[must_use]
     pub fn status(&self) -> watch::Receiver<SpoolStatus> {
@@ -162,6 +172,10 @@ fn serve(mut log: Log, mut requests: mpsc::Receiver<Request>, status: &watch::Se
                     }
                 }
                 Request::Ack { position, answer } => acks.push((position, answer)),
+                Request::SetAside { records, answer } => {
+                    // Fails if the caller has gone, here and below.
+                    let _ = answer.send(log.set_aside(&records));
+                }
                 Request::Read { from, max_records, max_bytes, answer } => {
                     reads.push((from, max_records, max_bytes, answer));
                 }
@@ -172,7 +186,6 @@ fn serve(mut log: Log, mut requests: mpsc::Receiver<Request>, status: &watch::Se
             let outcome = log.ack(position);
             status.send_replace(log.status());
             for (_, answer) in acks {
-                // Fails if the caller has gone, here and below.
                 let _ = answer.send(outcome.clone());
             }
         }

@@ -9,7 +9,7 @@ use crate::{
     error::SpoolError,
     frame::{FILE_HEADER, file_header, frame_len, write},
     record::{Record, milliseconds},
-    segment::{self, Segment},
+    segment::{self, SET_ASIDE, Segment},
     storage::{File, write_all},
 };
 
@@ -146,6 +146,25 @@ impl Log {
             read_failures,
         });
         Ok(file)
+    }
+
+    /// Stores records in a segment that is set aside: it is kept and never read.
+    ///
+    /// # Errors
+    /// The file system failed, and the records may not be stored.
+    pub(crate) fn set_aside(&mut self, records: &[Record]) -> Result<(), SpoolError> {
+        let first = self.status.acknowledged;
+        let name = format!("{}{SET_ASIDE}", segment::name(first, self.generation));
+        self.generation = self.generation.wrapping_add(1);
+        let mut bytes = file_header(first);
+        for (position, record) in (first..).zip(records) {
+            write(&mut bytes, position, record);
+        }
+        let file = self.storage.create(&name).map_err(SpoolError::io("cannot create a segment"))?;
+        append_to(&*file, &bytes, 0)?;
+        self.storage.sync().map_err(SpoolError::io("cannot sync the directory"))?;
+        self.status.set_aside += 1;
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     error::OpenError,
     frame::{FILE_HEADER, RECORD_HEADER, Scan},
     record::Position,
-    segment::{CORRUPT, Segment, parse_name, sorted},
+    segment::{SET_ASIDE, Segment, parse_name, sorted},
     status::SpoolStatus,
     storage::{Storage, read_range},
 };
@@ -45,7 +45,7 @@ impl Log {
             status: SpoolStatus {
                 acknowledged,
                 end: acknowledged,
-                set_aside: names.iter().filter(|name| name.ends_with(CORRUPT)).count(),
+                set_aside: names.iter().filter(|name| name.ends_with(SET_ASIDE)).count(),
                 ..SpoolStatus::default()
             },
             oldest: None,

@@ -6,7 +6,7 @@ use super::{CONFIG, append, memory_disk::MemoryDisk, open, waiting};
 use crate::{
     frame::{FILE_HEADER, frame_len},
     log::Log,
-    segment::CORRUPT,
+    segment::SET_ASIDE,
 };
 
 const IDS: [&str; 9] = ["a1", "a2", "a3", "b1", "b2", "b3", "c1", "c2", "c3"];
@@ -70,7 +70,7 @@ fn a_flipped_bit_in_any_byte_loses_no_other_record() {
                 let what = format!("{name} byte {offset} mask {mask:#x}");
                 let (log, disk) = check(files, &expected, &what);
                 assert_eq!(log.status().set_aside, 1, "{what}");
-                assert!(disk.files().contains_key(&format!("{name}{CORRUPT}")), "{what}: the file is kept");
+                assert!(disk.files().contains_key(&format!("{name}{SET_ASIDE}")), "{what}: the file is kept");
             }
         }
     }

@@ -87,8 +87,27 @@ async fn an_inspection_shows_corrupt_bytes_and_changes_nothing() {
     spool.close().await;
     let inspection = Inspection::open(folder.path()).unwrap();
     let segments: Vec<_> = inspection.segments().collect();
-    assert_eq!((segments.len(), segments[0].0), (1, format!("{first}.corrupt").as_str()));
+    assert_eq!((segments.len(), segments[0].0), (1, format!("{first}.set-aside").as_str()));
     let segment = segments[0].1.as_ref().unwrap();
     assert!(segment.is_set_aside() && segment.damaged().len() == 1);
     assert_eq!(segment.records().next().unwrap().1, record("a"));
+}
+
+#[tokio::test]
+async fn records_that_are_set_aside_are_kept_apart_and_can_be_exported() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    spool.append(vec![record("a"), record("b")]).await.unwrap();
+    spool.set_aside(vec![record("a")]).await.unwrap();
+    spool.ack(1).await.unwrap();
+    spool.set_aside(vec![record("b")]).await.unwrap();
+    spool.ack(2).await.unwrap();
+    assert_eq!(spool.status().borrow().set_aside, 2);
+    spool.close().await;
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    assert_eq!((spool.status().borrow().records(), spool.status().borrow().set_aside), (0, 2));
+    let inspection = Inspection::open(folder.path()).unwrap();
+    let segments = inspection.segments().map(|(_, segment)| segment.unwrap());
+    let kept: Vec<_> = segments.flat_map(|it| it.records().collect::<Vec<_>>()).map(|(_, it)| it).collect();
+    assert_eq!(kept, [record("a"), record("b")]);
 }

@@ -204,6 +204,6 @@ fn a_segment_that_cannot_be_read_is_passed_over_and_kept() {
     assert_eq!(batch.records, [record("b1")]);
     log.ack(batch.end).unwrap();
     assert_eq!((log.status().set_aside, log.status().unreadable), (1, 3));
-    let kept = disk.files().into_iter().find(|(name, _)| name.ends_with(".corrupt")).unwrap();
+    let kept = disk.files().into_iter().find(|(name, _)| name.ends_with(".set-aside")).unwrap();
     assert!(kept.1.windows(2).any(|bytes| bytes == b"a3"));
 }
