@@ -14,7 +14,7 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates whose imports are checked.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "common",
     "common/amqp",
     "common/pool",
@@ -24,6 +24,7 @@ const CRATES: [&str; 15] = [
     "console/management",
     "producer",
     "producer/gateway",
+    "producer/spool",
     "worker",
     "worker/engine",
     "worker/database",

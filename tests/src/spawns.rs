@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 /// The crates whose spawns are checked.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "common",
     "common/amqp",
     "common/protocol",
@@ -13,6 +13,7 @@ const CRATES: [&str; 14] = [
     "console/management",
     "producer",
     "producer/gateway",
+    "producer/spool",
     "worker",
     "worker/engine",
     "worker/database",

@@ -103,6 +103,8 @@ impl Log {
                 return;
             }
             self.status.set_aside += usize::from(segment.is_corrupt);
+            // Its memory is free while the spool is empty.
+            self.loaded.take_if(|loaded| loaded.is(segment));
             self.segments.pop_front();
         }
     }
@@ -111,12 +113,16 @@ impl Log {
     /// reading: it is older.
     fn oldest_record(&self) -> Option<u64> {
         let acknowledged = self.status.acknowledged;
-        let segment = self.segments.iter().find(|segment| segment.end > acknowledged)?;
-        if segment.first >= acknowledged {
-            return segment.first_time;
-        }
-        let loaded = self.loaded.as_ref().filter(|loaded| loaded.is(segment));
-        let entry = loaded.and_then(|loaded| loaded.entries(acknowledged, segment.end).first());
-        entry.map(|entry| entry.milliseconds).or(self.oldest)
+        let mut waiting = self.segments.iter().filter(|segment| segment.end > acknowledged);
+        let segment = waiting.next()?;
+        let time = if segment.first >= acknowledged {
+            segment.first_time
+        } else {
+            let loaded = self.loaded.as_ref().filter(|loaded| loaded.is(segment));
+            let entry = loaded.and_then(|loaded| loaded.entries(acknowledged, segment.end).first());
+            entry.map(|entry| entry.milliseconds).or(self.oldest)
+        };
+        // A segment may have no readable record.
+        time.or_else(|| waiting.find_map(|segment| segment.first_time))
     }
 }
