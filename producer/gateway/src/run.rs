@@ -33,7 +33,7 @@ use crate::{
     routes::READING,
     runtimes::connection_runtime,
     settings::GatewaySettings,
-    spool::export as export_spool,
+    spool::export_metrics,
     status::Status,
     task_publisher::{
         BrokerPublisher, PUBLISH_SLOT_TIMEOUT, SpoolingPublisher, TaskPublisher, TracedPublisher,
@@ -120,7 +120,7 @@ pub async fn run(
     let (outlet, draining) = match &spool {
         None => (SpoolingPublisher::direct(traced), None),
         Some(spool) => {
-            export_spool(&metrics, spool).context("metrics")?;
+            export_metrics(&metrics, spool).context("metrics")?;
             // Not traced: the tasks of a batch belong to several requests, and keep the spans of these.
             let draining = settings.spool.drain(spool.clone(), grouped);
             let wait = settings.spool.spool_after;

@@ -135,7 +135,7 @@ async fn run(drain: &mut SpoolDrain, spool: &Spool) {
 ///
 /// # Errors
 /// They are registered already.
-pub(crate) fn export(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()> {
+pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()> {
     let registry = metrics.registry();
     let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
     let bytes = gauge("garenne_spool_bytes", "Size of the spool's segments, in bytes.")?;

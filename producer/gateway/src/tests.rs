@@ -95,7 +95,7 @@ async fn start_with_spool(publisher: Arc<MemoryPublisher>, spool: SpoolSettings)
     let outlet = SpoolingPublisher::with_spool(publisher.clone(), opened.clone(), wait);
     settings.spool.drain(opened.clone(), publisher.clone()).detach();
     let running = serve_on(settings, (publisher, outlet), Default::default(), Traces::default()).await;
-    crate::spool::export(&running.metrics, &opened).unwrap();
+    crate::spool::export_metrics(&running.metrics, &opened).unwrap();
     (running, opened)
 }
 
