@@ -60,10 +60,12 @@ pub enum SpoolError {
         limit: Duration,
     },
     /// The file system would have less free space than the bound. None of the records was stored.
-    #[error("disk of the spool is nearly full: {free} free, at least {limit} must remain")]
+    #[error("disk of the spool is nearly full: {free} free, {needed} needed, at least {limit} must remain")]
     LowDisk {
         /// The free space.
         free: Size,
+        /// Size of the records.
+        needed: Size,
         /// The bound.
         limit: Size,
     },

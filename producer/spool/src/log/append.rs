@@ -83,7 +83,7 @@ impl Log {
         }
         match free {
             Ok(free) if *free < config.min_free.0.saturating_add(needed) => {
-                Err(SpoolError::LowDisk { free: Size(*free), limit: config.min_free })
+                Err(SpoolError::LowDisk { free: Size(*free), needed: Size(needed), limit: config.min_free })
             }
             Ok(_) => Ok(()),
             Err(error) => Err(SpoolError::Io {

@@ -149,7 +149,10 @@ fn a_full_disk_refuses_records_while_draining_goes_on() {
         Log::open(disk.storage(), std::path::Path::new("memory"), config).unwrap()
     };
     let error = append(&mut log, &["c"]).unwrap_err();
-    assert_eq!(error.to_string(), "disk of the spool is nearly full: 100B free, at least 100B must remain");
+    assert_eq!(
+        error.to_string(),
+        "disk of the spool is nearly full: 100B free, 71B needed, at least 100B must remain"
+    );
     assert_eq!(waiting(&mut log), ["a", "b"]);
     log.ack(2).unwrap();
     assert_eq!((log.status().bytes, log.status().drained, log.status().refused), (0, 2, 1));
