@@ -19,6 +19,7 @@ use crate::{
     replay::{self, ReplayArgs},
     settings::ProducerSettings,
     simulate::{self, SimulateArgs},
+    spool::{self, SpoolArgs},
 };
 
 /// Sends readings and tasks to Garenne: a gateway for sensors, and tools that publish, replay and
@@ -52,6 +53,9 @@ enum Command {
     /// Try rules that turn foreign payloads into readings, and list the shipped ones
     #[command(after_help = MAP_EXAMPLE)]
     Map(MapArgs),
+    /// Look at a spool, check it, export its records and publish them
+    #[command(after_help = SPOOL_EXAMPLE)]
+    Spool(SpoolArgs),
 }
 
 const SERVE_EXAMPLE: &str = "Example:
@@ -88,6 +92,12 @@ const MAP_EXAMPLE: &str = "Examples:
     garenne-producer map test builtin:zigbee2mqtt - --topic zigbee2mqtt/kitchen
   garenne-producer map show tasmota >my.toml
   garenne-producer map test my.toml sample.json --topic tele/plug-1/SENSOR";
+
+const SPOOL_EXAMPLE: &str = "Examples:
+  garenne-producer spool show /var/lib/garenne/spool
+  garenne-producer spool verify /var/lib/garenne/spool
+  garenne-producer spool export /var/lib/garenne/spool --set-aside >kept.ndjson
+  garenne-producer spool drain /var/lib/garenne/spool --rate 2000";
 
 /// Flags of `serve`. Each has the name of its setting.
 #[derive(Debug, Args, Serialize)]
@@ -131,6 +141,24 @@ struct ServeArgs {
     /// Origins of web pages that may send, with commas between them [default: none]
     #[arg(long, value_name = "ORIGIN,…")]
     allowed_origins: Option<String>,
+    /// Directory to store requests in while the broker does not confirm [default: refuse them]
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+    /// Most bytes in the spool [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    spool_max_bytes: Option<String>,
+    /// Greatest age of the oldest record in the spool [default: 7days]
+    #[arg(long, value_name = "TIME")]
+    spool_max_age: Option<String>,
+    /// Least free space of the spool's disk [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    spool_min_free: Option<String>,
+    /// How long a request waits for the broker's confirm before it is spooled [default: 1s]
+    #[arg(long, value_name = "TIME")]
+    spool_after: Option<String>,
+    /// Most records per second that are drained from the spool; 0 for no limit [default: 20000]
+    #[arg(long, value_name = "N")]
+    spool_drain_rate: Option<u32>,
 }
 
 impl Cli {
@@ -155,6 +183,7 @@ impl Cli {
             Command::Publish(args) => publish::run(settings.broker, args).await,
             Command::Simulate(args) => simulate::run(settings.broker, args).await,
             Command::Map(args) => map::run(&args),
+            Command::Spool(args) => spool::run(settings.broker, args).await,
         }
     }
 

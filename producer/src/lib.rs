@@ -12,3 +12,4 @@ mod publish;
 mod replay;
 pub mod settings;
 mod simulate;
+mod spool;

@@ -68,6 +68,31 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_the_spool_are_read_and_checked() {
+        let settings = load(&[
+            ("GARENNE_SPOOL", "/var/lib/garenne/spool"),
+            ("GARENNE_SPOOL_MAX_BYTES", "20MiB"),
+            ("GARENNE_SPOOL_MAX_AGE", "2h"),
+            ("GARENNE_SPOOL_DRAIN_RATE", "0"),
+        ]);
+        let spool = settings.unwrap().gateway.spool;
+        assert_eq!(spool.spool.as_deref(), Some(Path::new("/var/lib/garenne/spool")));
+        assert_eq!((spool.spool_max_bytes.to_string(), spool.spool_drain_rate), ("20MiB".to_owned(), 0));
+        assert_eq!(spool.spool_max_age.as_secs(), 7200);
+        let refused = |name: &str, value: &str| load(&[(name, value)]).unwrap_err();
+        assert_eq!(
+            refused("GARENNE_SPOOL_MAX_BYTES", "10KiB"),
+            "setting spool_max_bytes = 10KiB (environment GARENNE_SPOOL_MAX_BYTES) is refused: expected at least 1MiB"
+        );
+        assert_eq!(
+            refused("GARENNE_SPOOL_AFTER", "2m"),
+            "setting spool_after = 2m (environment GARENNE_SPOOL_AFTER) is refused: expected more than 0s, at most 60s"
+        );
+        let message = refused("GARENNE_SPOOL_DRAIN_RATE", "fast");
+        assert!(message.contains("GARENNE_SPOOL_DRAIN_RATE"), "{message}");
+    }
+
+    #[test]
     fn an_invalid_setting_is_named_with_its_origin() {
         let refused = |name: &str, value: &str| load(&[(name, value)]).unwrap_err();
         assert_eq!(

@@ -14,7 +14,7 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates whose imports are checked.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 17] = [
     "common",
     "common/amqp",
     "common/map",
@@ -25,6 +25,7 @@ const CRATES: [&str; 16] = [
     "console/management",
     "producer",
     "producer/gateway",
+    "producer/spool",
     "worker",
     "worker/engine",
     "worker/database",

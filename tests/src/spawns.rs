@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 /// The crates whose spawns are checked.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "common",
     "common/amqp",
     "common/map",
@@ -14,6 +14,7 @@ const CRATES: [&str; 15] = [
     "console/management",
     "producer",
     "producer/gateway",
+    "producer/spool",
     "worker",
     "worker/engine",
     "worker/database",

@@ -70,6 +70,7 @@ mod scenarios {
     mod sink_postgres;
     mod slow_confirms;
     mod soak;
+    mod spool;
     mod start_interrupted;
     mod start_refused;
     mod status_truth;

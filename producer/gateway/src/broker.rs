@@ -73,19 +73,42 @@ impl BrokerSettings {
     /// The broker cannot be reached within `connect_timeout` (exit code 69), denies access (77), or has an object of
     /// another type or with other arguments under one of the names.
     pub async fn connect(&self, config: PublisherConfig, metrics: &Metrics) -> Result<Publisher, Failure> {
+        let (broker, publisher) = self.publisher(config, metrics)?;
+        self.wait_connected(&broker, &publisher).await?;
+        Ok(publisher)
+    }
+
+    /// Ensures the topology and connects the publisher, as [`BrokerSettings::connect`] does.
+    ///
+    /// # Errors
+    /// As [`BrokerSettings::connect`].
+    pub(crate) async fn wait_connected(&self, broker: &Broker, publisher: &Publisher) -> Result<(), Failure> {
+        let connect = || self.connect_once(broker, publisher);
+        retry_while_unavailable(self.connect_timeout, |failure: &Failure| failure.exit, connect).await
+    }
+
+    /// A publisher that is not connected yet, and the broker that it connects to.
+    ///
+    /// # Errors
+    /// The broker's URL or certificates are invalid.
+    pub(crate) fn publisher(
+        &self,
+        config: PublisherConfig,
+        metrics: &Metrics,
+    ) -> Result<(Broker, Publisher), Failure> {
         let broker = Broker::configured(&self.common, "garenne-producer")?;
         let publisher = Publisher::observed(broker.clone(), config, metrics.connection().clone());
-        retry_while_unavailable(
-            self.connect_timeout,
-            |failure: &Failure| failure.exit,
-            || async {
-                self.ensure_topology(&broker).await?;
-                publisher.connect().await?;
-                Ok(())
-            },
-        )
-        .await?;
-        Ok(publisher)
+        Ok((broker, publisher))
+    }
+
+    /// Ensures the topology and connects the publisher, without a repetition.
+    ///
+    /// # Errors
+    /// The broker is unavailable, denies access, or has an object with other arguments.
+    pub(crate) async fn connect_once(&self, broker: &Broker, publisher: &Publisher) -> Result<(), Failure> {
+        self.ensure_topology(broker).await?;
+        publisher.connect().await?;
+        Ok(())
     }
 
     async fn ensure_topology(&self, broker: &Broker) -> Result<(), Failure> {

@@ -25,12 +25,12 @@ use crate::{
     routes::{READING, Routes},
     runtimes::publish_on,
     task_devices::devices_of,
-    task_publisher::{TaskPublisher, shutting_down},
+    task_publisher::{Durability, NotAccepted, SpoolingPublisher, TaskPublisher, shutting_down},
 };
 
 /// Validates bodies and publishes their tasks.
 pub struct Ingest {
-    publisher: Arc<dyn TaskPublisher>,
+    publisher: Arc<SpoolingPublisher>,
     pub(super) routes: Routes,
     /// The kind of readings, if a lane takes it; parsed once because most tasks are readings.
     reading: Option<Kind>,
@@ -69,6 +69,17 @@ impl Ingest {
         limits: &Limits,
         max_clock_skew: Duration,
     ) -> Arc<Self> {
+        Self::with_spool(SpoolingPublisher::direct(publisher), routes, limits, max_clock_skew)
+    }
+
+    /// As [`Ingest::new`], with a publisher that may have a spool.
+    pub fn with_spool(
+        publisher: SpoolingPublisher,
+        routes: Routes,
+        limits: &Limits,
+        max_clock_skew: Duration,
+    ) -> Arc<Self> {
+        let publisher = Arc::new(publisher);
         let max_ahead = Some(max_clock_skew).filter(|skew| !skew.is_zero());
         let records = RecordLimits { records: limits.max_records, max_ahead };
         let reading = routes.kind(READING).ok();
@@ -173,10 +184,10 @@ impl Ingest {
     }
 
     /// Converts the body into tasks with `parse`, publishes them and returns their ids, in order, after the broker has
-    /// confirmed all of them. Their memory stays reserved until then, also if the sender disconnects before.
+    /// confirmed all of them or the spool has stored them. Their memory stays reserved until then, also if the sender disconnects before.
     ///
     /// # Errors
-    /// The body is refused, or at least one task is not confirmed.
+    /// The body is refused, or at least one task is not stored.
     async fn publish_and_confirm(
         &self,
         payload: Payload,
@@ -186,16 +197,17 @@ impl Ingest {
         let (tasks, memory) = payload.prepare(&self.offload, &self.limits, mark, parse).await?;
         let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
         if tasks.is_empty() {
-            return Ok(Receipts::new(ids, memory));
+            return Ok(Receipts::new(ids, Durability::Confirmed, memory));
         }
         let publisher = Arc::clone(&self.publisher);
         let publish = async move { (publisher.publish(tasks).await, memory) };
-        let error = match publish_on(&self.publish_runtime, publish).await {
-            Some((Ok(()), memory)) => return Ok(Receipts::new(ids, memory)),
-            Some((Err(error), _)) => error,
-            None => shutting_down(),
-        };
-        Err(Refusal::broker(&error, self.limits.retry_after))
+        let retry_after = self.limits.retry_after;
+        match publish_on(&self.publish_runtime, publish).await {
+            Some((Ok(durability), memory)) => Ok(Receipts::new(ids, durability, memory)),
+            Some((Err(NotAccepted::Broker(error)), _)) => Err(Refusal::broker(&error, retry_after)),
+            Some((Err(NotAccepted::Spool(error)), _)) => Err(Refusal::spool(&error, retry_after)),
+            None => Err(Refusal::broker(&shutting_down(), retry_after)),
+        }
     }
 }
 

@@ -27,7 +27,8 @@ impl Instruments {
         let counter = |name: &str, help: &str, labels: &[&str]| {
             register_int_counter_vec_with_registry!(name, help, labels, registry)
         };
-        let records = counter("garenne_gateway_records_total", "Records confirmed.", &["protocol"])?;
+        let records =
+            counter("garenne_gateway_records_total", "Records confirmed or spooled.", &["protocol"])?;
         let refused = counter(
             "garenne_gateway_refused_connections_total",
             "Connections refused.",

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An answer with task ids is sent only after the broker has confirmed that every record of the request is stored in a
-//! queue. A sender that got no answer may send the request again: under the same ids it has no second effect.
+//! queue, or, if there is a spool, that its disk has them; such answers are marked. A sender that got no answer may send the request again: under the same ids it has no second effect.
 //!
 //! [`run`] is `garenne-producer serve`. The parts are public for benchmarks, fuzz tests and programs that publish
 //! without a gateway.
@@ -42,6 +42,7 @@ mod runtimes;
 mod server;
 mod settings;
 mod source_limit;
+mod spool;
 mod status;
 mod task_devices;
 pub mod task_publisher;
@@ -64,6 +65,7 @@ pub use routes::{READING, Routes};
 pub use run::run;
 pub use server::{Server, ServerKind};
 pub use settings::GatewaySettings;
+pub use spool::SpoolSettings;
 pub use tls::{Tls, TlsVersion};
 
 #[cfg(test)]

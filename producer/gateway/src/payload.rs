@@ -11,6 +11,7 @@ use crate::{
     memory::{Reservation, append},
     offload::Offload,
     refusal::Refusal,
+    task_publisher::Durability,
 };
 
 /// Bodies of at least this many bytes are decompressed and parsed on a blocking thread.
@@ -35,10 +36,11 @@ pub(super) struct Payload {
     memory: Reservation,
 }
 
-/// Ids of tasks that the broker has confirmed.
+/// Ids of tasks that are stored.
 #[derive(Debug)]
 pub(super) struct Receipts {
     pub(super) ids: Vec<TaskId>,
+    pub(super) durability: Durability,
     pub(super) memory: Reservation,
 }
 
@@ -149,9 +151,9 @@ fn footprint(task: &NewTask) -> usize {
 }
 
 impl Receipts {
-    pub(super) fn new(ids: Vec<TaskId>, mut memory: Reservation) -> Self {
+    pub(super) fn new(ids: Vec<TaskId>, durability: Durability, mut memory: Reservation) -> Self {
         memory.shrink_to(ids.len() * ID);
-        Self { ids, memory }
+        Self { ids, durability, memory }
     }
 }
 

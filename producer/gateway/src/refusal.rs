@@ -15,6 +15,7 @@ use garenne_protocol::{
     sensor::BadRecord,
     task::{IdError, KindError},
 };
+use garenne_spool::SpoolError;
 use serde_json::json;
 use thiserror::Error;
 
@@ -173,6 +174,16 @@ impl Refusal {
             _ => "unavailable",
         };
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, error.to_string()).retry_after(wait)
+    }
+
+    /// The spool has not stored the tasks. Sending all of them again under the same ids has no second effect.
+    pub(super) fn spool(error: &SpoolError, wait: Duration) -> Self {
+        let code = match error {
+            SpoolError::Full { .. } | SpoolError::TooOld { .. } | SpoolError::LowDisk { .. } => "busy",
+            _ => "unavailable",
+        };
+        let message = format!("the broker does not confirm, and the spool refuses: {error}");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message).retry_after(wait)
     }
 
     /// The sender's address has as many connections or requests as `most` allows.

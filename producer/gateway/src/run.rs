@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures_util::FutureExt;
-use garenne_amqp::{HeartbeatPublisher, Publisher, PublisherConfig};
+use garenne_amqp::{Broker, HeartbeatPublisher, Publisher, PublisherConfig};
 use garenne_common::{
     config::host_name,
     exit::{Exit, Failure},
@@ -34,9 +34,10 @@ use crate::{
     routes::READING,
     runtimes::connection_runtime,
     settings::GatewaySettings,
+    spool::export_metrics,
     status::Status,
     task_publisher::{
-        BrokerPublisher, PUBLISH_SLOT_TIMEOUT, TaskPublisher, TracedPublisher,
+        BrokerPublisher, PUBLISH_SLOT_TIMEOUT, SpoolingPublisher, TaskPublisher, TracedPublisher,
         group_commit::{GroupCommit, GroupCommitConfig},
     },
     tls,
@@ -48,6 +49,9 @@ const IN_FLIGHT: usize = 8192;
 
 /// How often a lost connection is opened again while no request needs it.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long to wait after a failure that needs an operator, such as a wrong password.
+const BROKEN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the senders file and the certificates are checked for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -89,10 +93,14 @@ pub async fn run(
         acquire_timeout: PUBLISH_SLOT_TIMEOUT,
         ..PublisherConfig::default()
     };
-    let publisher = tokio::select! {
-        publisher = broker.connect(config, &metrics) => publisher?,
-        () = stop_requested(&mut commands) => return Ok(Exit::Done),
-    };
+    let (endpoint, publisher) = broker.publisher(config, &metrics)?;
+    let spool = settings.spool.open().await?;
+    if spool.is_none() {
+        tokio::select! {
+            connected = broker.wait_connected(&endpoint, &publisher) => connected?,
+            () = stop_requested(&mut commands) => return Ok(Exit::Done),
+        }
+    }
 
     // The id in heartbeats and traces.
     let id = format!("{}-{}", host_name(), address.port());
@@ -106,12 +114,22 @@ pub async fn run(
         &broker.lanes,
         limits.max_confirm_latency,
     );
-    let outlet: Arc<dyn TaskPublisher> = match settings.group_commit {
+    let grouped: Arc<dyn TaskPublisher> = match settings.group_commit {
         GroupCommitConfig { records: 1, .. } => direct,
         config => GroupCommit::start(direct, config, Kind::parse(READING).expect("a constant")),
     };
-    let outlet = TracedPublisher::wrap(outlet, &traces, &broker.names());
-    let ingest = Ingest::new(outlet, broker.routes(), &limits, settings.max_clock_skew);
+    let traced = TracedPublisher::wrap(Arc::clone(&grouped), &traces, &broker.names());
+    let (outlet, draining) = match &spool {
+        None => (SpoolingPublisher::direct(traced), None),
+        Some(spool) => {
+            export_metrics(&metrics, spool).context("metrics")?;
+            // Not traced: the tasks of a batch belong to several requests, and keep the spans of these.
+            let draining = settings.spool.drain(spool.clone(), grouped);
+            let wait = settings.spool.spool_after;
+            (SpoolingPublisher::with_spool(traced, spool.clone(), wait), Some(draining))
+        }
+    };
+    let ingest = Ingest::with_spool(outlet, broker.routes(), &limits, settings.max_clock_skew);
     let connections = connection_runtime().context("cannot start the threads for connections")?;
     let server = settings.server.start(&limits, &instruments, connections.handle());
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
@@ -119,7 +137,7 @@ pub async fn run(
         Arc::new(GatewayContext { ingest, access, network, tls, limits, maps, budget, instruments, traces });
 
     let connected = metrics.connection().up(Role::Publish);
-    let status = Status::new(connected.clone(), settings.server);
+    let status = Status::new(connected.clone(), spool.is_some(), settings.server);
     let interval = broker.common.events.heartbeat;
     let heartbeats = HeartbeatPublisher::start(
         publisher.clone(),
@@ -132,9 +150,9 @@ pub async fn run(
 
     let watching = Arc::clone(&context);
     let watching = supervise::restarting("watch-files", watching, |it| watch_files(it).boxed()).spawn();
-    let connecting = (publisher.clone(), connected);
-    let connecting =
-        supervise::restarting("connect", connecting, |it| stay_connected(&it.0, &it.1).boxed()).spawn();
+    let has_topology = spool.is_none();
+    let connector = Connector { broker, endpoint, publisher: publisher.clone(), connected, has_topology };
+    let connecting = supervise::restarting("connect", connector, |it| it.stay_connected().boxed()).spawn();
     let stop = CancellationToken::new();
     tracing::info!(%address, server = settings.server.as_str(), "gateway is listening");
     // A gateway that accepts nothing must not look alive: if accepting fails, the process stops.
@@ -151,6 +169,9 @@ pub async fn run(
     };
     watching.abort();
     connecting.abort();
+    if let Some(draining) = draining {
+        draining.abort();
+    }
     heartbeats.stop().await;
     publisher.close().await;
     let interrupted = matches!(ended, Ok(Exit::Interrupted));
@@ -189,16 +210,40 @@ async fn watch_files(context: &GatewayContext) {
     }
 }
 
-/// Opens a lost connection again without waiting for a request: a gateway that is not ready gets no requests, and would
-/// not notice that the broker is back.
-async fn stay_connected(publisher: &Publisher, connected: &IntGauge) {
-    let mut tick = tokio::time::interval(RECONNECT_INTERVAL);
-    loop {
-        tick.tick().await;
-        if connected.get() == 0
-            && let Err(error) = publisher.connect().await
-        {
-            tracing::info!(%error, "broker not reachable, retrying");
+/// Opens the connection to the broker.
+struct Connector {
+    broker: BrokerSettings,
+    endpoint: Broker,
+    publisher: Publisher,
+    /// 1 while the publishing connection is open.
+    connected: IntGauge,
+    /// The topology was ensured. A gateway with a spool starts before.
+    has_topology: bool,
+}
+
+impl Connector {
+    /// Opens a lost connection again without waiting for a request: a gateway that is not ready gets no requests, and
+    /// would not notice that the broker is back.
+    async fn stay_connected(&mut self) {
+        let mut tick = tokio::time::interval(RECONNECT_INTERVAL);
+        loop {
+            tick.tick().await;
+            if !self.has_topology {
+                match self.broker.connect_once(&self.endpoint, &self.publisher).await {
+                    Ok(()) => self.has_topology = true,
+                    Err(Failure { exit: Exit::BrokerUnavailable, .. }) => {
+                        tracing::info!("broker not reachable, requests are spooled");
+                    }
+                    Err(failure) => {
+                        tracing::error!(%failure, "cannot use the broker, requests are spooled");
+                        tokio::time::sleep(BROKEN_INTERVAL).await;
+                    }
+                }
+            } else if self.connected.get() == 0
+                && let Err(error) = self.publisher.connect().await
+            {
+                tracing::info!(%error, "broker not reachable, retrying");
+            }
         }
     }
 }

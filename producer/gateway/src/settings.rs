@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    limits::Limits, network::Network, server::ServerKind, source_limit::SourceLimit,
+    limits::Limits, network::Network, server::ServerKind, source_limit::SourceLimit, spool::SpoolSettings,
     task_publisher::group_commit::GroupCommitConfig, tls::TlsVersion,
 };
 
@@ -58,6 +58,9 @@ pub struct GatewaySettings {
     pub limits: Limits,
     /// Bounds of group commit.
     pub group_commit: GroupCommitConfig,
+    /// Where requests are stored while the broker does not confirm.
+    #[serde(flatten)]
+    pub spool: SpoolSettings,
 }
 
 impl Default for GatewaySettings {
@@ -78,6 +81,7 @@ impl Default for GatewaySettings {
             max_clock_skew: MAX_CLOCK_SKEW,
             limits: Limits::default(),
             group_commit: GroupCommitConfig::default(),
+            spool: SpoolSettings::default(),
         }
     }
 }
@@ -88,6 +92,7 @@ impl GatewaySettings {
     pub fn validate(&self) -> Result<(), Invalid> {
         self.limits.validate()?;
         self.group_commit.validate()?;
+        self.spool.validate()?;
         let missing =
             |setting, given| Err(Invalid::new(setting, "unset", format!("required because {given} is set")));
         match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {

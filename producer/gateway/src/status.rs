@@ -27,13 +27,15 @@ pub(crate) struct Status {
     accepting: AtomicBool,
     /// 1 while the publishing connection is open.
     connected: IntGauge,
+    /// Requests are accepted without a connection.
+    has_spool: bool,
     server: ServerKind,
 }
 
 impl Status {
     /// A gateway that accepts connections.
-    pub(crate) fn new(connected: IntGauge, server: ServerKind) -> Arc<Self> {
-        Arc::new(Self { accepting: AtomicBool::new(true), connected, server })
+    pub(crate) fn new(connected: IntGauge, has_spool: bool, server: ServerKind) -> Arc<Self> {
+        Arc::new(Self { accepting: AtomicBool::new(true), connected, has_spool, server })
     }
 
     /// From now on the gateway is not ready and its heartbeats say that it stops.
@@ -80,7 +82,7 @@ impl Process for Status {
         if !self.accepting.load(Ordering::Relaxed) {
             return Err(vec!["the gateway is stopping".to_owned()]);
         }
-        if self.connected.get() == 0 {
+        if self.connected.get() == 0 && !self.has_spool {
             return Err(vec!["no connection to the broker".to_owned()]);
         }
         Ok(())

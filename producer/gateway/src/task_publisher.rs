@@ -1,10 +1,13 @@
 //! Publishing tasks with publisher confirms.
 //!
 //! [`BrokerPublisher`] publishes to the broker, [`group_commit::GroupCommit`] puts many tasks into one message in
-//! front of it, and [`TracedPublisher`] adds spans.
+//! front of it, and [`TracedPublisher`] adds spans. [`SpoolingPublisher`] stores tasks in a spool while they are not
+//! confirmed, and [`SpoolDrain`] publishes them later.
 
 mod broker;
 pub mod group_commit;
+mod spool_drain;
+mod spooling;
 mod traced;
 mod unconfirmed;
 
@@ -15,6 +18,8 @@ use garenne_amqp::PublishError;
 use garenne_protocol::task::NewTask;
 
 pub use broker::BrokerPublisher;
+pub use spool_drain::{DrainError, SpoolDrain};
+pub use spooling::{Durability, NotAccepted, SpoolingPublisher};
 pub use traced::TracedPublisher;
 
 /// How long a task may wait for a publisher permit or room in a message before it is refused.

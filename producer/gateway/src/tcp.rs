@@ -23,6 +23,7 @@ use crate::{
     memory::Reservation,
     payload::{Payload, Receipts},
     refusal::Refusal,
+    task_publisher::Durability,
 };
 
 /// Longest line before authentication, in bytes: `auth` and a token.
@@ -201,7 +202,7 @@ struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// Adds one line: `ok <id>…` with one id per record, or `error <code> <message>`.
+    /// Adds one line: `ok <id>…` with one id per record, then `spooled` if the broker has not confirmed them, or `error <code> <message>`.
     fn add(&mut self, Answer { outcome, trace, memory }: Answer, gateway: &GatewayContext, peer: &Peer) {
         self.memory.extend(memory);
         let out = &mut self.bytes;
@@ -210,12 +211,15 @@ impl WriteBuffer {
                 gateway.instruments.answered("tcp", "welcome", 0);
                 out.extend_from_slice(format!("ok {name}").as_bytes());
             }
-            Ok(Reply::Receipts(Receipts { ids, memory })) => {
+            Ok(Reply::Receipts(Receipts { ids, durability, memory })) => {
                 gateway.instruments.answered("tcp", "ok", ids.len());
                 out.extend_from_slice(b"ok");
                 for id in &ids {
                     out.push(b' ');
                     out.extend_from_slice(id.as_str().as_bytes());
+                }
+                if durability == Durability::Spooled {
+                    out.extend_from_slice(b" spooled");
                 }
                 self.memory.push(memory);
             }

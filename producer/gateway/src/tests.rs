@@ -11,6 +11,7 @@ mod proxies;
 mod requests;
 mod scopes;
 mod security;
+mod spool;
 mod traces;
 
 use std::{sync::Arc, time::Duration};
@@ -21,6 +22,7 @@ use garenne_common::{
     telemetry::{Metrics, Traces},
 };
 use garenne_protocol::topology::Names;
+use garenne_spool::Spool;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -32,7 +34,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Access, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps, MemoryBudget, Routes,
-    ServerKind, Tls, task_publisher::TracedPublisher,
+    ServerKind, SpoolSettings, Tls,
+    task_publisher::{SpoolingPublisher, TracedPublisher},
 };
 use memory_publisher::MemoryPublisher;
 
@@ -80,14 +83,36 @@ async fn start_with(
     traces: Traces,
 ) -> Running {
     settings.validate().unwrap();
+    let traced = TracedPublisher::wrap(publisher.clone(), &traces, &Names::new("garenne"));
+    let outlet = SpoolingPublisher::direct(traced);
+    serve_on(settings, (publisher, outlet), security, traces).await
+}
+
+/// A gateway with a spool, which is drained.
+async fn start_with_spool(publisher: Arc<MemoryPublisher>, spool: SpoolSettings) -> (Running, Spool) {
+    let settings = GatewaySettings { spool, ..GatewaySettings::default() };
+    let opened = settings.spool.open().await.unwrap().unwrap();
+    let wait = settings.spool.spool_after;
+    let outlet = SpoolingPublisher::with_spool(publisher.clone(), opened.clone(), wait);
+    settings.spool.drain(opened.clone(), publisher.clone()).detach();
+    let running = serve_on(settings, (publisher, outlet), Default::default(), Traces::default()).await;
+    crate::spool::export_metrics(&running.metrics, &opened).unwrap();
+    (running, opened)
+}
+
+async fn serve_on(
+    settings: GatewaySettings,
+    (publisher, outlet): (Arc<MemoryPublisher>, SpoolingPublisher),
+    security: (Access, Option<Tls>),
+    traces: Traces,
+) -> Running {
     let maps = Maps::load(&settings.maps).unwrap();
     let (network, limits) = (settings.network(), settings.limits);
     let metrics = Metrics::new("gateway");
     let budget = MemoryBudget::new(&limits);
     let instruments = Instruments::register(&metrics, &budget).unwrap();
     let routes = Routes::new(["reading.#", "bench.#", "alert.#", "window.#"].map(str::to_owned));
-    let traced = TracedPublisher::wrap(publisher.clone(), &traces, &Names::new("garenne"));
-    let ingest = Ingest::new(traced, routes, &limits, Duration::from_secs(600));
+    let ingest = Ingest::with_spool(outlet, routes, &limits, Duration::from_secs(600));
     let server = settings.server.start(&limits, &instruments, &Handle::current()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -64,6 +64,8 @@ impl TcpDestination {
 /// Parses the answer to one reading.
 fn answer(line: &str, index: usize) -> Result<TaskId, SendError> {
     if let Some(id) = line.strip_prefix("ok ") {
+        // A gateway with a spool marks what the broker has not confirmed yet.
+        let id = id.strip_suffix(" spooled").unwrap_or(id);
         return TaskId::parse(id)
             .map_err(|error| SendError::fatal(format!("invalid id from the gateway: {error}")));
     }
@@ -97,6 +99,7 @@ mod tests {
     #[test]
     fn answers_are_classified_by_their_code() {
         assert_eq!(answer("ok 1-2", 0).unwrap().as_str(), "1-2");
+        assert_eq!(answer("ok 1-2 spooled", 0).unwrap().as_str(), "1-2");
         let again = SendError::Retry { reason: "busy the queue is full".to_owned(), retry_after: None };
         assert_eq!(answer("error busy the queue is full", 3), Err(again));
         let refused = SendError::InvalidReading { index: 3, reason: "bad-name record 0: …".to_owned() };

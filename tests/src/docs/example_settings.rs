@@ -22,7 +22,7 @@ pub const PATH: &str = "docs/garenne.example.toml";
 const WIDTH: usize = 110;
 
 /// Example values, in TOML, of the settings without a default.
-const EXAMPLES: [(&str, &str); 34] = [
+const EXAMPLES: [(&str, &str); 35] = [
     ("admin", "\"127.0.0.1:9464\""),
     ("admin_tls_cert", "\"/etc/garenne/admin.pem\""),
     ("admin_tls_key", "\"/etc/garenne/admin.key\""),
@@ -50,6 +50,7 @@ const EXAMPLES: [(&str, &str); 34] = [
     ("postgres_url", "\"postgres://garenne:password@127.0.0.1/garenne?sslmode=verify-full\""),
     ("receipt", "\"/var/lib/garenne/receipt.json\""),
     ("rules", "\"/etc/garenne/rules.toml\""),
+    ("spool", "\"/var/lib/garenne/spool\""),
     ("termination_grace", "\"35s\""),
     ("tls_cert", "\"/etc/garenne/gateway.pem\""),
     ("tls_client_ca", "\"/etc/garenne/sensors-ca.pem\""),

@@ -6,7 +6,7 @@ use axum::{
     Extension,
     body::{Body, Bytes},
     extract::{Path, Request, State},
-    http::{Response, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
     response::IntoResponse,
 };
 use garenne_protocol::{sensor::parse::Form, task::TaskId};
@@ -17,7 +17,8 @@ use super::{
     request::{Authenticated, text},
 };
 use crate::{
-    context::GatewayContext, ingest::ReadingsFormat, memory::Reservation, payload::Receipts, refusal::Refusal,
+    context::GatewayContext, ingest::ReadingsFormat, memory::Reservation, payload::Receipts,
+    refusal::Refusal, task_publisher::Durability,
 };
 
 /// `POST /v1/readings`.
@@ -65,6 +66,8 @@ pub(super) async fn task(
 struct Accepted<'a> {
     accepted: usize,
     ids: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<&'static str>,
 }
 
 /// Response bytes that own their memory reservation, which ends when they are written or the connection is closed.
@@ -79,12 +82,27 @@ impl AsRef<[u8]> for ReservedBytes {
     }
 }
 
+/// The value of the field and the header that mark an answer from the spool.
+const SPOOLED: &str = "spooled";
+
+/// The header of an answer whose records are in the spool. Without it they are confirmed by the broker.
+pub(super) fn durability_header(durability: Durability) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if durability == Durability::Spooled {
+        headers.insert("garenne-durability", HeaderValue::from_static(SPOOLED));
+    }
+    headers
+}
+
 /// 202 with the task ids.
-fn accepted(Receipts { ids, mut memory }: Receipts) -> Response<Body> {
-    let body = Accepted { accepted: ids.len(), ids: ids.iter().map(TaskId::as_str).collect() };
+fn accepted(Receipts { ids, durability, mut memory }: Receipts) -> Response<Body> {
+    let mark = (durability == Durability::Spooled).then_some(SPOOLED);
+    let body =
+        Accepted { accepted: ids.len(), ids: ids.iter().map(TaskId::as_str).collect(), durability: mark };
     let bytes = serde_json::to_vec(&body).expect("ids are plain JSON");
     memory.shrink_to(bytes.capacity());
     let body = Bytes::from_owner(ReservedBytes { bytes, _memory: memory });
     let records = Extension(ConfirmedRecords(ids.len()));
-    (StatusCode::ACCEPTED, records, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+    let content_type = [(header::CONTENT_TYPE, "application/json")];
+    (StatusCode::ACCEPTED, records, content_type, durability_header(durability), body).into_response()
 }

@@ -14,7 +14,7 @@ use garenne_common::config::Size;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{observe::ConfirmedRecords, request::Authenticated};
+use super::{api::durability_header, observe::ConfirmedRecords, request::Authenticated};
 use crate::{
     context::GatewayContext,
     influx::Precision,
@@ -49,7 +49,8 @@ pub(super) async fn write(
     let format = ReadingsFormat::LineProtocol(precision);
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
     let receipts = gateway.ingest.ingest_readings(format, body, request.into_sender(None)).await?;
-    Ok((StatusCode::NO_CONTENT, Extension(ConfirmedRecords(receipts.ids.len()))).into_response())
+    let records = Extension(ConfirmedRecords(receipts.ids.len()));
+    Ok((StatusCode::NO_CONTENT, records, durability_header(receipts.durability)).into_response())
 }
 
 /// A refusal in the format of both versions: version 2 reads `message`, version 1 reads `error`.

@@ -1,0 +1,167 @@
+//! The spool of a gateway: its settings, its metrics, and the task that drains it.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use futures_util::FutureExt;
+use garenne_common::{
+    backoff::Backoff,
+    config::{Invalid, Size},
+    exit::{Exit, Failure},
+    supervise::{self, TaskHandle},
+    telemetry::Metrics,
+};
+use garenne_spool::{Spool, SpoolConfig, SpoolStatus};
+use prometheus::{register_int_counter_vec_with_registry, register_int_gauge_with_registry};
+use serde::{Deserialize, Serialize};
+
+use crate::task_publisher::{SpoolDrain, TaskPublisher};
+
+/// Settings of the spool.
+#[serde_with::apply(Duration => #[serde(with = "humantime_serde")])]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpoolSettings {
+    /// Directory of the spool. Unset, requests are refused while the broker does not confirm.
+    pub spool: Option<PathBuf>,
+    /// Most bytes of its segments.
+    pub spool_max_bytes: Size,
+    /// Greatest age of its oldest record.
+    pub spool_max_age: Duration,
+    /// Least free space of its file system.
+    pub spool_min_free: Size,
+    /// How long a request waits for the broker's confirm before it is spooled.
+    pub spool_after: Duration,
+    /// Most records per second that are drained; 0 for no limit.
+    pub spool_drain_rate: u32,
+}
+
+impl Default for SpoolSettings {
+    fn default() -> Self {
+        let SpoolConfig { max_bytes, max_age, min_free, .. } = SpoolConfig::default();
+        Self {
+            spool: None,
+            spool_max_bytes: max_bytes,
+            spool_max_age: max_age,
+            spool_min_free: min_free,
+            spool_after: Duration::from_secs(1),
+            spool_drain_rate: 20_000,
+        }
+    }
+}
+
+/// Smallest `spool_max_bytes`.
+const MIN_BYTES: Size = Size::mib(1);
+/// Longest `spool_after`.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+impl SpoolSettings {
+    /// # Errors
+    /// The first invalid setting.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let shown = |time| humantime::format_duration(time).to_string();
+        Invalid::unless(
+            self.spool_max_bytes >= MIN_BYTES,
+            "spool_max_bytes",
+            self.spool_max_bytes.to_string(),
+            format!("expected at least {MIN_BYTES}"),
+        )?;
+        Invalid::unless(
+            !self.spool_max_age.is_zero(),
+            "spool_max_age",
+            shown(self.spool_max_age),
+            "expected more than 0s, such as 7d",
+        )?;
+        Invalid::unless(
+            !self.spool_after.is_zero() && self.spool_after <= MAX_WAIT,
+            "spool_after",
+            shown(self.spool_after),
+            "expected more than 0s, at most 60s",
+        )
+    }
+
+    /// Opens the spool, if there is one.
+    ///
+    /// # Errors
+    /// Another process uses it, or it cannot be read.
+    pub(crate) async fn open(&self) -> Result<Option<Spool>, Failure> {
+        let Some(directory) = &self.spool else { return Ok(None) };
+        let config = SpoolConfig {
+            max_bytes: self.spool_max_bytes,
+            max_age: self.spool_max_age,
+            min_free: self.spool_min_free,
+            ..SpoolConfig::default()
+        };
+        let spool =
+            Spool::open(directory, config).await.map_err(|error| Failure::new(Exit::Failed, error))?;
+        log_content(directory, &spool.status().borrow());
+        Ok(Some(spool))
+    }
+
+    /// Starts to drain `spool` to `publisher` on the current runtime.
+    pub(crate) fn drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> TaskHandle<()> {
+        let rate = Some(self.spool_drain_rate).filter(|rate| *rate > 0).map(f64::from);
+        let drain = SpoolDrain::new(spool.clone(), publisher, rate);
+        let state = (drain, spool);
+        supervise::restarting("drain-spool", state, |(drain, spool)| run(drain, spool).boxed()).spawn()
+    }
+}
+
+fn log_content(directory: &Path, status: &SpoolStatus) {
+    let (records, bytes, set_aside) = (status.records(), status.bytes, status.set_aside);
+    tracing::info!(directory = %directory.display(), records, bytes, set_aside, "spool is open");
+}
+
+/// Drains the spool whenever it has content. Ends when the spool is closed.
+async fn run(drain: &mut SpoolDrain, spool: &Spool) {
+    let mut status = spool.status();
+    let mut backoff = Backoff::reconnect();
+    while status.wait_for(|status| status.records() > 0).await.is_ok() {
+        match drain.next_batch().await {
+            Ok(_) => backoff = Backoff::reconnect(),
+            Err(error) => {
+                let wait = backoff.next_wait();
+                tracing::info!(%error, ?wait, "cannot drain the spool, trying again");
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}
+
+/// Registers the metrics of a spool.
+///
+/// # Errors
+/// They are registered already.
+pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()> {
+    let registry = metrics.registry();
+    let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
+    let bytes = gauge("garenne_spool_bytes", "Size of the spool's segments, in bytes.")?;
+    let oldest =
+        gauge("garenne_spool_oldest_seconds", "Age of the oldest record in the spool; 0 if it is empty.")?;
+    let (name, help) = ("garenne_spool_records_total", "Records of the spool by event.");
+    let records = register_int_counter_vec_with_registry!(name, help, &["event"], registry)?;
+    let status = spool.status();
+    let counted = Mutex::new(());
+    metrics.before_encode(move || {
+        // Two scrapes at once must not count an event twice.
+        let _counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = status.borrow();
+        let age = status.age(SystemTime::now()).unwrap_or_default().as_secs();
+        bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));
+        oldest.set(i64::try_from(age).unwrap_or(i64::MAX));
+        let events = [
+            ("accepted", status.accepted),
+            ("drained", status.drained),
+            ("refused", status.refused),
+            ("unreadable", status.unreadable),
+        ];
+        for (event, count) in events {
+            let counter = records.with_label_values(&[event]);
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! Stores tasks in a spool while the broker does not confirm them.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use garenne_amqp::PublishError;
+use garenne_protocol::task::NewTask;
+use garenne_spool::{Spool, SpoolError, task::record_of};
+use thiserror::Error;
+use tokio::time::timeout;
+
+use super::TaskPublisher;
+
+/// Where accepted tasks are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// In queues: the broker has confirmed them.
+    Confirmed,
+    /// In the spool of this gateway.
+    Spooled,
+}
+
+/// Why tasks were not accepted.
+#[derive(Debug, Error)]
+pub enum NotAccepted {
+    /// The broker has not confirmed them, and there is no spool, or a spool would not help.
+    #[error(transparent)]
+    Broker(#[from] PublishError),
+    /// The spool has not stored them.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+}
+
+/// Publishes tasks, or stores them in a spool.
+///
+/// While the spool has content, everything goes behind it, so that the order of a sender's tasks is kept.
+pub struct SpoolingPublisher {
+    direct: Arc<dyn TaskPublisher>,
+    spool: Option<(Spool, Duration)>,
+}
+
+impl SpoolingPublisher {
+    /// Publishes with `direct` only.
+    pub fn direct(direct: Arc<dyn TaskPublisher>) -> Self {
+        Self { direct, spool: None }
+    }
+
+    /// Stores tasks in `spool` that `direct` has not confirmed within `wait`.
+    pub fn with_spool(direct: Arc<dyn TaskPublisher>, spool: Spool, wait: Duration) -> Self {
+        Self { direct, spool: Some((spool, wait)) }
+    }
+
+    /// Resolves when all tasks are stored.
+    ///
+    /// # Errors
+    /// At least one task is not stored. Some may be all the same; sending all of them again under the same ids has no
+    /// second effect.
+    pub async fn publish(&self, tasks: Vec<NewTask>) -> Result<Durability, NotAccepted> {
+        let Some((spool, wait)) = &self.spool else {
+            return Ok(self.direct.publish(tasks).await.map(|()| Durability::Confirmed)?);
+        };
+        let is_empty = spool.status().borrow().records() == 0;
+        if is_empty {
+            // If the wait ends, the broker may have stored the tasks. The drain publishes them again under the same ids.
+            match timeout(*wait, self.direct.publish(tasks.clone())).await {
+                Ok(Ok(())) => return Ok(Durability::Confirmed),
+                Ok(Err(error @ (PublishError::TooLarge { .. } | PublishError::Unroutable { .. }))) => {
+                    return Err(error.into());
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "tasks go to the spool"),
+                Err(_) => tracing::debug!(?wait, "no confirm in time, tasks go to the spool"),
+            }
+        }
+        let now = SystemTime::now();
+        spool.append(tasks.iter().map(|task| record_of(task, now)).collect()).await?;
+        Ok(Durability::Spooled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use garenne_protocol::task::{ContentType, Kind, TaskId};
+    use garenne_spool::SpoolConfig;
+
+    use super::*;
+    use crate::tests::memory_publisher::MemoryPublisher;
+
+    fn task(id: &str) -> NewTask {
+        let kind = Kind::parse("reading.process").unwrap();
+        let task = NewTask::new(kind, ContentType::Json, b"{}".to_vec());
+        NewTask { id: TaskId::parse(id).unwrap(), ..task }
+    }
+
+    async fn spooling(directory: &Path, direct: &Arc<MemoryPublisher>) -> (Spool, SpoolingPublisher) {
+        let spool = Spool::open(directory, SpoolConfig::default()).await.unwrap();
+        let publisher =
+            SpoolingPublisher::with_spool(Arc::clone(direct) as _, spool.clone(), Duration::from_secs(1));
+        (spool, publisher)
+    }
+
+    async fn spooled(spool: &Spool) -> Vec<String> {
+        spool.read(0, 100, 1 << 20).await.unwrap().records.into_iter().map(|record| record.id).collect()
+    }
+
+    #[tokio::test]
+    async fn tasks_go_behind_the_spool_until_it_is_drained() {
+        let folder = tempfile::tempdir().unwrap();
+        let direct = MemoryPublisher::new();
+        let (spool, publisher) = spooling(folder.path(), &direct).await;
+        assert_eq!(publisher.publish(vec![task("a")]).await.unwrap(), Durability::Confirmed);
+        direct.fail(Some(PublishError::Blocked));
+        assert_eq!(publisher.publish(vec![task("b")]).await.unwrap(), Durability::Spooled);
+        direct.fail(None);
+        assert_eq!(publisher.publish(vec![task("c")]).await.unwrap(), Durability::Spooled);
+        assert_eq!(spooled(&spool).await, ["b", "c"]);
+        assert_eq!(direct.tasks().len(), 1);
+        spool.ack(2).await.unwrap();
+        assert_eq!(publisher.publish(vec![task("d")]).await.unwrap(), Durability::Confirmed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_whose_confirm_is_overdue_go_to_the_spool() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spool, publisher) = spooling(folder.path(), &MemoryPublisher::gated()).await;
+        assert_eq!(publisher.publish(vec![task("a")]).await.unwrap(), Durability::Spooled);
+        assert_eq!(spooled(&spool).await, ["a"]);
+    }
+
+    #[tokio::test]
+    async fn tasks_that_can_never_be_published_are_refused_and_not_spooled() {
+        let folder = tempfile::tempdir().unwrap();
+        let direct = MemoryPublisher::new();
+        let (spool, publisher) = spooling(folder.path(), &direct).await;
+        direct.fail(Some(PublishError::TooLarge { what: "body", bytes: 2, limit: 1 }));
+        let refused = publisher.publish(vec![task("a")]).await;
+        assert!(matches!(refused, Err(NotAccepted::Broker(PublishError::TooLarge { .. }))));
+        assert_eq!(spool.status().borrow().records(), 0);
+    }
+}

@@ -1,0 +1,128 @@
+//! The segment log: accepts, reads and acknowledges records. Everything here blocks; one thread owns it.
+//!
+//! What could be lost, and why it is not:
+//! - An accepted record: accepted means that its bytes, and the directory entry of a new segment, were synced.
+//! - A record after a failed write or fsync: the segment is closed, and later records go to a new one, whose first
+//!   position is that of the first refused record. What the closed segment has from there on does not count.
+//! - A record that gets an acknowledged position: positions never fall below the cursor.
+
+mod append;
+mod loaded;
+mod open;
+mod read;
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, SystemTime},
+};
+
+use crate::{
+    config::SpoolConfig,
+    cursor::Cursor,
+    error::SpoolError,
+    record::{Position, time},
+    segment::{SET_ASIDE, Segment},
+    status::SpoolStatus,
+    storage::{File, Storage},
+};
+use loaded::Loaded;
+
+/// An open spool.
+pub(crate) struct Log {
+    storage: Box<dyn Storage>,
+    config: SpoolConfig,
+    /// Oldest first.
+    segments: VecDeque<Segment>,
+    /// The file of the last segment, if records may be appended to it. A segment of an earlier process, or one with a
+    /// failed write, never grows.
+    active: Option<Box<dyn File>>,
+    /// The generation of the next segment.
+    generation: u32,
+    cursor: Cursor,
+    /// The segment that was read last.
+    loaded: Option<Loaded>,
+    status: SpoolStatus,
+    /// When the oldest record that is not acknowledged was accepted, in milliseconds since the epoch.
+    oldest: Option<u64>,
+}
+
+impl Log {
+    /// The present state.
+    pub(crate) fn status(&self) -> SpoolStatus {
+        SpoolStatus {
+            bytes: self.bytes(),
+            segments: self.segments.len(),
+            oldest: self.oldest.map(time),
+            ..self.status.clone()
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.len).sum()
+    }
+
+    fn age(&self, now: SystemTime) -> Duration {
+        let oldest = self.oldest.map(time).unwrap_or(now);
+        Duration::from_secs(now.duration_since(oldest).unwrap_or_default().as_secs())
+    }
+
+    /// Acknowledges all records before `position`, and removes the segments that have no others.
+    ///
+    /// # Errors
+    /// The position is not durable. The records may come again after a restart.
+    pub(crate) fn ack(&mut self, position: Position) -> Result<(), SpoolError> {
+        let position = position.min(self.status.end);
+        if position <= self.status.acknowledged {
+            return Ok(());
+        }
+        self.status.drained += position - self.status.acknowledged;
+        self.status.acknowledged = position;
+        let stored = self.cursor.store(&*self.storage, position);
+        self.retire();
+        self.oldest = self.oldest_record();
+        stored.map_err(SpoolError::io("cannot write the cursor"))
+    }
+
+    /// Removes the segments whose records are all acknowledged; a corrupt one is renamed and kept.
+    fn retire(&mut self) {
+        if self.status.acknowledged == self.status.end {
+            self.active = None;
+        }
+        while let Some(segment) = self.segments.front() {
+            let grows = self.active.is_some() && self.segments.len() == 1;
+            if segment.end > self.status.acknowledged || grows {
+                return;
+            }
+            let name = &segment.name;
+            let retired = match segment.is_corrupt {
+                true => self.storage.rename(name, &format!("{name}{SET_ASIDE}")),
+                false => self.storage.remove(name),
+            };
+            if let Err(error) = retired {
+                tracing::warn!(segment = name, %error, "cannot remove a drained spool segment, trying again later");
+                return;
+            }
+            self.status.set_aside += usize::from(segment.is_corrupt);
+            // Its memory is free while the spool is empty.
+            self.loaded.take_if(|loaded| loaded.is(segment));
+            self.segments.pop_front();
+        }
+    }
+
+    /// When the first record that is not acknowledged was accepted. The present value if that is not known without
+    /// reading: it is older.
+    fn oldest_record(&self) -> Option<u64> {
+        let acknowledged = self.status.acknowledged;
+        let mut waiting = self.segments.iter().filter(|segment| segment.end > acknowledged);
+        let segment = waiting.next()?;
+        let time = if segment.first >= acknowledged {
+            segment.first_time
+        } else {
+            let loaded = self.loaded.as_ref().filter(|loaded| loaded.is(segment));
+            let entry = loaded.and_then(|loaded| loaded.entries(acknowledged, segment.end).first());
+            entry.map(|entry| entry.milliseconds).or(self.oldest)
+        };
+        // A segment may have no readable record.
+        time.or_else(|| waiting.find_map(|segment| segment.first_time))
+    }
+}

@@ -1,0 +1,174 @@
+//! Accepts records: one write and one fsync for several requests.
+
+use std::{io, time::SystemTime};
+
+use garenne_common::config::Size;
+
+use super::Log;
+use crate::{
+    error::SpoolError,
+    frame::{FILE_HEADER, file_header, frame_len, write},
+    record::{Record, milliseconds},
+    segment::{self, SET_ASIDE, Segment},
+    storage::{File, write_all},
+};
+
+impl Log {
+    /// Appends the records of several requests with one fsync. Returns an outcome per request: all of its records are
+    /// durable, or none counts.
+    pub(crate) fn append(
+        &mut self,
+        requests: &[Vec<Record>],
+        now: SystemTime,
+    ) -> Vec<Result<(), SpoolError>> {
+        let mut bytes = Vec::new();
+        let (start, mut next) = (self.status.end, self.status.end);
+        let mut outcomes: Vec<Result<(), SpoolError>> = Vec::with_capacity(requests.len());
+        let free = self.storage.free();
+        for records in requests {
+            let outcome = self.admit(records, bytes.len() as u64, &free, now);
+            if outcome.is_ok() {
+                for record in records {
+                    write(&mut bytes, next, record);
+                    next += 1;
+                }
+            }
+            outcomes.push(outcome);
+        }
+        let first_time = || {
+            let accepted = requests.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
+            accepted.flat_map(|(records, _)| records).next().map(|record| milliseconds(record.time))
+        };
+        if next > start {
+            let first_time = first_time();
+            match self.commit(&bytes, next, first_time) {
+                Ok(()) => self.oldest = self.oldest.or(first_time),
+                Err(error) => outcomes.iter_mut().filter(|outcome| outcome.is_ok()).for_each(|outcome| {
+                    *outcome = Err(error.clone());
+                }),
+            }
+        }
+        for (records, outcome) in requests.iter().zip(&outcomes) {
+            let count = if outcome.is_ok() { &mut self.status.accepted } else { &mut self.status.refused };
+            *count += records.len() as u64;
+        }
+        outcomes
+    }
+
+    /// Checks the bounds for the records of a request, behind `pending` bytes of other requests.
+    fn admit(
+        &self,
+        records: &[Record],
+        pending: u64,
+        free: &io::Result<u64>,
+        now: SystemTime,
+    ) -> Result<(), SpoolError> {
+        for (index, Record { id, body, .. }) in records.iter().enumerate() {
+            let sizes = [("id", id.len(), 1, Record::MAX_ID), ("body", body.len(), 0, Record::MAX_BODY)];
+            for (field, bytes, least, most) in sizes {
+                if !(least..=most).contains(&bytes) {
+                    return Err(SpoolError::BadRecord { record: index, field, bytes, least, most });
+                }
+            }
+        }
+        let config = &self.config;
+        let needed = pending + records.iter().map(frame_len).sum::<u64>() + FILE_HEADER as u64;
+        let used = self.bytes();
+        if used + needed > config.max_bytes.0 {
+            return Err(SpoolError::Full { used: Size(used), needed: Size(needed), limit: config.max_bytes });
+        }
+        let age = self.age(now);
+        if age > config.max_age {
+            return Err(SpoolError::TooOld { age, limit: config.max_age });
+        }
+        match free {
+            Ok(free) if *free < config.min_free.0.saturating_add(needed) => {
+                Err(SpoolError::LowDisk { free: Size(*free), needed: Size(needed), limit: config.min_free })
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(SpoolError::Io {
+                operation: "cannot read the free space of the disk",
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    /// Makes records durable. `next` is the position after them.
+    fn commit(&mut self, bytes: &[u8], next: u64, first_time: Option<u64>) -> Result<(), SpoolError> {
+        let most = self.config.segment_bytes.0;
+        let fits = self.segments.back().is_some_and(|segment| segment.len + bytes.len() as u64 <= most);
+        let file = match self.active.take().filter(|_| fits) {
+            Some(file) => {
+                let len = self.segments.back().map_or(0, |segment| segment.len);
+                if let Err(error) = append_to(&*file, bytes, len) {
+                    // What was written does not count. The file is closed: after a failed fsync the system may have
+                    // dropped the bytes, and a later fsync would succeed without them.
+                    let _ = file.truncate(len);
+                    return Err(error);
+                }
+                file
+            }
+            None => self.create(bytes, first_time)?,
+        };
+        if let Some(segment) = self.segments.back_mut() {
+            segment.len += bytes.len() as u64;
+            segment.end = next;
+        }
+        self.active = Some(file);
+        self.status.end = next;
+        Ok(())
+    }
+
+    /// Creates a segment with these records, and adds it with the size of its header.
+    fn create(&mut self, records: &[u8], first_time: Option<u64>) -> Result<Box<dyn File>, SpoolError> {
+        let first = self.status.end;
+        let name = segment::name(first, self.generation);
+        self.generation = self.generation.wrapping_add(1);
+        let file = self.storage.create(&name).map_err(SpoolError::io("cannot create a segment"))?;
+        let bytes = [&file_header(first), records].concat();
+        let written = append_to(&*file, &bytes, 0)
+            .and_then(|()| self.storage.sync().map_err(SpoolError::io("cannot sync the directory")));
+        if let Err(error) = written {
+            // If this fails too, a later segment has the same first position, and this one does not count.
+            let _ = file.truncate(0);
+            let _ = self.storage.remove(&name);
+            return Err(error);
+        }
+        let len = FILE_HEADER as u64;
+        let (is_corrupt, read_failures) = (false, 0);
+        self.segments.push_back(Segment {
+            name,
+            first,
+            end: first,
+            len,
+            first_time,
+            is_corrupt,
+            read_failures,
+        });
+        Ok(file)
+    }
+
+    /// Stores records in a segment that is set aside: it is kept and never read.
+    ///
+    /// # Errors
+    /// The file system failed, and the records may not be stored.
+    pub(crate) fn set_aside(&mut self, records: &[Record]) -> Result<(), SpoolError> {
+        let first = self.status.acknowledged;
+        let name = format!("{}{SET_ASIDE}", segment::name(first, self.generation));
+        self.generation = self.generation.wrapping_add(1);
+        let mut bytes = file_header(first);
+        for (position, record) in (first..).zip(records) {
+            write(&mut bytes, position, record);
+        }
+        let file = self.storage.create(&name).map_err(SpoolError::io("cannot create a segment"))?;
+        append_to(&*file, &bytes, 0)?;
+        self.storage.sync().map_err(SpoolError::io("cannot sync the directory"))?;
+        self.status.set_aside += 1;
+        Ok(())
+    }
+}
+
+fn append_to(file: &dyn File, bytes: &[u8], offset: u64) -> Result<(), SpoolError> {
+    write_all(file, bytes, offset).map_err(SpoolError::io("cannot write to a segment"))?;
+    file.sync().map_err(SpoolError::io("cannot sync a segment"))
+}

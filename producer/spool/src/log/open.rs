@@ -1,0 +1,138 @@
+//! Opens a spool: cuts torn tails and finds corrupt segments.
+
+use std::{collections::VecDeque, path::Path};
+
+use super::{
+    Log,
+    read::{MAX_READ_FAILURES, report_corrupt},
+};
+use crate::{
+    config::SpoolConfig,
+    cursor::{self, Cursor},
+    error::OpenError,
+    frame::{FILE_HEADER, RECORD_HEADER, Scan},
+    record::Position,
+    segment::{SET_ASIDE, Segment, parse_name, sorted},
+    status::SpoolStatus,
+    storage::{Storage, read_range},
+};
+
+impl Log {
+    /// Opens the spool in a directory, which `directory` names in errors.
+    ///
+    /// # Errors
+    /// The directory or the cursor cannot be read, or a segment has an unknown format version.
+    pub(crate) fn open(
+        storage: Box<dyn Storage>,
+        directory: &Path,
+        config: SpoolConfig,
+    ) -> Result<Self, OpenError> {
+        let failed =
+            |operation| move |error| OpenError::Io { directory: directory.to_owned(), operation, error };
+        let names = storage.list().map_err(failed("list the directory"))?;
+        let cursor = Cursor::open(&*storage, names.iter().any(|name| name == cursor::NAME));
+        let (cursor, acknowledged) = cursor.map_err(failed("read the cursor"))?;
+        let generation =
+            names.iter().filter_map(|name| parse_name(name)).map(|(_, generation)| generation).max();
+        let mut log = Self {
+            storage,
+            config,
+            segments: VecDeque::new(),
+            active: None,
+            generation: generation.map_or(0, |generation| generation.wrapping_add(1)),
+            cursor,
+            loaded: None,
+            status: SpoolStatus {
+                acknowledged,
+                end: acknowledged,
+                set_aside: names.iter().filter(|name| name.ends_with(SET_ASIDE)).count(),
+                ..SpoolStatus::default()
+            },
+            oldest: None,
+        };
+        let segments = sorted(&names);
+        for (index, (first, _, name)) in segments.iter().enumerate() {
+            let next = segments.get(index + 1).map(|(first, ..)| *first);
+            log.recover(name, *first, next).map_err(|unusable| match unusable {
+                Unusable::Version(found) => OpenError::Version { segment: (*name).clone(), found },
+                Unusable::Io(error) => failed("read the size of a segment")(error),
+            })?;
+        }
+        log.retire();
+        Ok(log)
+    }
+
+    /// Adds a segment of an earlier process. `next_first` is the first position of the segment after it.
+    fn recover(&mut self, name: &str, first: Position, next_first: Option<Position>) -> Result<(), Unusable> {
+        let acknowledged = self.status.acknowledged;
+        let file = self.storage.open(name).map_err(Unusable::Io)?;
+        let len = file.len().map_err(Unusable::Io)?;
+        let mut bytes = Vec::new();
+        let mut segment = Segment {
+            name: name.to_owned(),
+            first,
+            end: first,
+            len,
+            first_time: None,
+            is_corrupt: false,
+            read_failures: 0,
+        };
+        let mut read = || read_range(&*file, 0, len, &mut bytes);
+        if let Err(error) = (1..MAX_READ_FAILURES).fold(read(), |outcome, _| outcome.or_else(|_| read())) {
+            // Tried again when its records are due. New records get positions after any that it could have.
+            tracing::error!(segment = name, %error, "cannot read a spool segment, trying again when it is drained");
+            segment.read_failures = 1;
+            segment.end = next_first.unwrap_or(first + len / RECORD_HEADER as u64 + 1);
+            self.status.end = self.status.end.max(segment.end);
+            self.segments.push_back(segment);
+            return Ok(());
+        }
+        let scan =
+            Scan::start(&bytes, first, next_first.unwrap_or(Position::MAX)).map_err(Unusable::Version)?;
+        segment.end = next_first.unwrap_or(scan.next);
+        let is_short = segment.end > scan.next.max(acknowledged);
+        let has_content = !scan.entries.is_empty();
+        if scan.damaged.is_empty() && !is_short {
+            if !has_content {
+                // An append to it never ended, or none of it counts.
+                if let Err(error) = self.storage.remove(name) {
+                    tracing::warn!(segment = name, %error, "cannot remove an empty spool segment");
+                }
+                return Ok(());
+            }
+            if bytes.len() > scan.end {
+                tracing::info!(
+                    segment = name,
+                    offset = scan.end,
+                    bytes = bytes.len() - scan.end,
+                    "torn tail cut"
+                );
+                let _ = file.truncate(scan.end as u64);
+            }
+            // Records may have been written and not synced by a process that was killed. They count from now on.
+            if next_first.is_none()
+                && let Err(error) = file.sync()
+            {
+                tracing::warn!(segment = name, %error, "cannot sync a spool segment");
+            }
+        } else {
+            segment.is_corrupt = true;
+            let missing = (segment.end - first).saturating_sub(scan.entries.len() as u64);
+            self.status.unreadable += missing;
+            report_corrupt(name, &scan, missing);
+        }
+        segment.len = scan.end.max(FILE_HEADER) as u64;
+        let waiting = scan.entries.iter().find(|entry| entry.position >= acknowledged);
+        segment.first_time = scan.entries.first().map(|entry| entry.milliseconds);
+        self.oldest = self.oldest.or(waiting.map(|entry| entry.milliseconds));
+        self.status.end = self.status.end.max(segment.end);
+        self.segments.push_back(segment);
+        Ok(())
+    }
+}
+
+/// Why the spool cannot be opened with a segment.
+enum Unusable {
+    Version(u32),
+    Io(std::io::Error),
+}

@@ -1,0 +1,142 @@
+//! The commands on spools in directories.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use futures_util::future::BoxFuture;
+use garenne_amqp::PublishError;
+use garenne_common::exit::Exit;
+use garenne_gateway::task_publisher::{SpoolDrain, TaskPublisher};
+use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId};
+use garenne_spool::{Inspection, Record, Spool, SpoolConfig, task::record_of};
+use tokio::sync::mpsc;
+
+use super::{drain::drain_all, export, show::summary, verify::check};
+use crate::progress::Progress;
+
+fn record(id: &str) -> Record {
+    let kind = Kind::parse("reading.process").unwrap();
+    let task = NewTask::new(kind, ContentType::Json, br#"{"value": 1.50}"#.to_vec());
+    record_of(&NewTask { id: TaskId::parse(id).unwrap(), ..task }, UNIX_EPOCH + Duration::from_secs(100))
+}
+
+async fn filled(directory: &Path) -> Spool {
+    let spool = Spool::open(directory, SpoolConfig::default()).await.unwrap();
+    spool.append(vec![record("a"), record("b"), record("c")]).await.unwrap();
+    spool.ack(1).await.unwrap();
+    spool
+}
+
+/// Changes the last byte of the only segment, and returns its name.
+fn corrupt(directory: &Path) -> String {
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let path = files.into_iter().find(|path| path.extension().is_some_and(|it| it == "seg")).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    path.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn show_counts_what_waits_also_while_a_process_uses_the_spool() {
+    let folder = tempfile::tempdir().unwrap();
+    let _spool = filled(folder.path()).await;
+    let now = UNIX_EPOCH + Duration::from_secs(160);
+    let summary = summary(folder.path(), &Inspection::open(folder.path()).unwrap(), now);
+    let shown = serde_json::to_value(&summary).unwrap();
+    assert_eq!(
+        (&shown["records"], &shown["oldest_seconds"], &shown["set_aside"]),
+        (&2.into(), &60.into(), &0.into())
+    );
+    assert_eq!(
+        (&shown["segments"][0]["records"], &shown["segments"][0]["corrupt"]),
+        (&2.into(), &false.into())
+    );
+}
+
+#[tokio::test]
+async fn verify_names_segment_and_offset_of_corruption() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await.close().await;
+    let healthy = check(&Inspection::open(folder.path()).unwrap());
+    assert_eq!(healthy, (vec!["1 segments, 3 readable records, 0 corrupt segments".to_owned()], Exit::Done));
+    let name = corrupt(folder.path());
+    let (lines, exit) = check(&Inspection::open(folder.path()).unwrap());
+    let len = fs::metadata(folder.path().join(&name)).unwrap().len();
+    let offset = 24 + (len - 24) / 3 * 2;
+    assert_eq!(lines[0], format!("{name}: offset {offset}: unreadable or missing"));
+    assert_eq!(
+        (lines[1].as_str(), exit),
+        ("1 segments, 2 readable records, 1 corrupt segments", Exit::Failed)
+    );
+}
+
+#[test]
+fn export_writes_payloads_as_they_are_and_other_content_in_base64() {
+    assert_eq!(
+        export::line("s", 1, record("a")),
+        r#"{"segment":"s","position":1,"id":"a","time":"1970-01-01T00:01:40Z","kind":"reading.process","content_type":"application/json","payload":{"value": 1.50}}"#
+    );
+    let foreign = Record { body: b"x".to_vec(), ..record("a") };
+    assert_eq!(
+        export::line("s", 1, foreign),
+        r#"{"segment":"s","position":1,"id":"a","time":"1970-01-01T00:01:40Z","base64":"eA=="}"#
+    );
+}
+
+/// Confirms after so many refusals.
+#[derive(Default)]
+struct Refusing {
+    refusals: Mutex<usize>,
+    confirmed: Mutex<Vec<String>>,
+}
+
+impl TaskPublisher for Refusing {
+    fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+        Box::pin(async move {
+            let mut refusals = self.refusals.lock().unwrap();
+            if *refusals > 0 {
+                *refusals -= 1;
+                return Err(PublishError::Blocked);
+            }
+            self.confirmed.lock().unwrap().extend(tasks.iter().map(|task| task.id.to_string()));
+            Ok(())
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_publishes_what_waits_with_its_ids_and_repeats_after_refusals() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = filled(folder.path()).await;
+    let publisher = Arc::new(Refusing { refusals: Mutex::new(2), ..Refusing::default() });
+    let drain = SpoolDrain::new(spool.clone(), publisher.clone(), None);
+    let (_sender, mut commands) = mpsc::channel(1);
+    let progress = Progress::new("drain", None);
+    let (summary, failure) =
+        drain_all(drain, &spool, Duration::from_secs(60), &progress, &mut commands).await;
+    assert!(failure.is_none());
+    assert_eq!((summary.drained, summary.remaining, summary.retries), (3, 0, 2));
+    assert_eq!(*publisher.confirmed.lock().unwrap(), ["b", "c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_fails_for_too_long_keeps_the_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = filled(folder.path()).await;
+    let publisher = Arc::new(Refusing { refusals: Mutex::new(usize::MAX), ..Refusing::default() });
+    let drain = SpoolDrain::new(spool.clone(), publisher, None);
+    let (_sender, mut commands) = mpsc::channel(1);
+    let progress = Progress::new("drain", None);
+    let (summary, failure) = drain_all(drain, &spool, Duration::from_secs(5), &progress, &mut commands).await;
+    assert_eq!(failure.unwrap().exit, Exit::Failed);
+    assert_eq!(summary.remaining, 2);
+    spool.close().await;
+    let waiting =
+        super::show::summary(folder.path(), &Inspection::open(folder.path()).unwrap(), SystemTime::now());
+    assert_eq!(waiting.records, 2);
+}

@@ -1,0 +1,47 @@
+//! `spool verify`: checks every byte of a spool.
+
+use garenne_common::{
+    exit::{Exit, Failure},
+    stdout::print_line,
+};
+use garenne_spool::Inspection;
+
+/// Prints the problems and a summary.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub(super) fn run(inspection: &Inspection) -> Result<Exit, Failure> {
+    let (lines, exit) = check(inspection);
+    lines.iter().try_for_each(print_line)?;
+    Ok(exit)
+}
+
+/// The problems and a summary, and the exit code. A torn tail is no corruption.
+pub(super) fn check(inspection: &Inspection) -> (Vec<String>, Exit) {
+    let mut lines = Vec::new();
+    let (mut segments, mut records, mut corrupt) = (0, 0, 0);
+    for (name, segment) in inspection.segments() {
+        segments += 1;
+        let segment = match segment {
+            Ok(segment) => segment,
+            Err(error) => {
+                corrupt += 1;
+                lines.push(format!("{name}: cannot be read: {error}"));
+                continue;
+            }
+        };
+        records += segment.readable();
+        corrupt += usize::from(!segment.damaged().is_empty() || segment.missing() > 0);
+        lines.extend(
+            segment.damaged().iter().map(|offset| format!("{name}: offset {offset}: unreadable or missing")),
+        );
+        if segment.missing() > 0 {
+            lines.push(format!("{name}: its last {} records are missing", segment.missing()));
+        }
+        if let Some(offset) = segment.torn() {
+            lines.push(format!("{name}: offset {offset}: an append that did not end, or goes on now"));
+        }
+    }
+    lines.push(format!("{segments} segments, {records} readable records, {corrupt} corrupt segments"));
+    (lines, if corrupt == 0 { Exit::Done } else { Exit::Failed })
+}
