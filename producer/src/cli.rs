@@ -57,6 +57,7 @@ const SERVE_EXAMPLE: &str = "Example:
 
 const REPLAY_EXAMPLE: &str = "Examples:
   garenne-producer replay greenhouse.csv --speed 60x --to http://127.0.0.1:8080
+  garenne-producer replay greenhouse.csv --to https://gateway.example:8080 --token-file token
   garenne-producer replay AirQualityUCI.csv --zone Europe/Rome --dry-run >air.toml
   garenne-producer replay AirQualityUCI.csv --map air.toml --receipts sent.ndjson
   gzip -dc roof.csv.gz | garenne-producer replay - --max-malformed 10

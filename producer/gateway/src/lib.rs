@@ -62,7 +62,7 @@ pub use routes::{READING, Routes};
 pub use run::run;
 pub use server::{Server, ServerKind};
 pub use settings::GatewaySettings;
-pub use tls::{Tls, TlsVersion};
+pub use tls::{Tls, TlsVersion, load_tls};
 
 #[cfg(test)]
 mod tests;

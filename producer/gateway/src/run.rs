@@ -72,7 +72,7 @@ pub async fn run(
         Access::new(settings.tokens.as_deref(), settings.tls_client_ca.is_some(), limits.max_records)?;
     let tls = match (settings.tls_cert, settings.tls_key) {
         (Some(certificate), Some(key)) => {
-            Some(tls::load(certificate, key, settings.tls_client_ca, settings.tls_min_version)?)
+            Some(tls::load_tls(certificate, key, settings.tls_client_ca, settings.tls_min_version)?)
         }
         _ => None,
     };
