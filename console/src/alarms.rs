@@ -144,7 +144,7 @@ async fn maintenance(operator: &Operator, store: &AlarmStore, verb: &Maintenance
             let end = to.map_or_else(|| Err(time.unwrap_or_default()), |to| Ok(to.into()));
             let starts = from.map(Into::into);
             let by = by(given.as_deref());
-            let arguments = json!({ "device": device, "reason": reason, "by": by });
+            let arguments = json!({ "device": device.as_str(), "reason": reason, "by": by });
             let adding = store.add_maintenance(device, starts, end, reason, &by);
             let result = |id: &String| json!({ "window": id });
             let id = audited(operator, command_line(), "maintenance.add", arguments, adding, result).await?;

@@ -88,9 +88,10 @@ struct ServeArgs {
     /// How connections are run: worker-pool or connection-pool [default: connection-pool]
     #[arg(long, value_name = "SERVER")]
     server: Option<String>,
-    /// TOML file of the senders: tokens, certificates and what each may send; without it no token is needed
-    #[arg(long, value_name = "FILE")]
-    tokens: Option<PathBuf>,
+    /// The senders file, TOML: tokens, certificates and what each sender may send; without it no token is needed
+    #[arg(long = "tokens", value_name = "FILE")]
+    #[serde(rename = "tokens")]
+    senders_file: Option<PathBuf>,
     /// Certificate chain in PEM; with it the port also accepts TLS
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,

@@ -34,8 +34,8 @@ pub(crate) struct AlarmStore {
 pub(crate) struct AlarmFilter {
     /// Only open ones.
     pub(crate) open: bool,
-    /// A device, or a prefix and `*`.
-    pub(crate) device: Option<String>,
+    /// Only of these devices.
+    pub(crate) device: Option<NamePattern>,
     /// Any of these; all if it is empty.
     pub(crate) severities: Vec<&'static str>,
     pub(crate) limit: i64,
@@ -121,7 +121,8 @@ impl AlarmStore {
             in_maintenance = muting::is_in_maintenance(tables),
             matches = muting::device_matches("$1", "a.device"),
         );
-        let rows = self.query(&query, &[&filter.device, &filter.severities, &filter.limit]).await?;
+        let device = filter.device.as_ref().map(NamePattern::as_str);
+        let rows = self.query(&query, &[&device, &filter.severities, &filter.limit]).await?;
         Ok(rows.iter().map(alarm_view).collect())
     }
 
@@ -169,15 +170,13 @@ impl AlarmStore {
     /// Adds a maintenance window, from `starts` or now on, to `ends` or for a time. Returns its id.
     pub(crate) async fn add_maintenance(
         &self,
-        device: &str,
+        device: &NamePattern,
         starts: Option<OffsetDateTime>,
         end: Result<OffsetDateTime, Duration>,
         reason: &str,
         by: &str,
     ) -> Result<String, Failure> {
         let (reason, by) = (text("--reason", reason)?, text("--by", by)?);
-        NamePattern::parse(device)
-            .map_err(|error| Failure::new(Exit::Usage, format!("--device: {error}")))?;
         let now = OffsetDateTime::now_utc();
         let begin = starts.unwrap_or(now);
         let time = match end {
@@ -197,7 +196,7 @@ impl AlarmStore {
              SELECT $1, $2, coalesce($3, now()), coalesce($4, coalesce($3, now()) + make_interval(secs => $5)), $6, $7
              WHERE (SELECT count(*) FROM {tables}_maintenance WHERE ends > now()) < {MAX_WINDOWS} RETURNING id"
         );
-        let (id, seconds) = (Uuid::now_v7().to_string(), time.as_secs_f64());
+        let (id, device, seconds) = (Uuid::now_v7().to_string(), device.as_str(), time.as_secs_f64());
         let ends = end.is_ok().then_some(ends);
         let parameters: [&(dyn ToSql + Sync); 7] = [&id, &device, &starts, &ends, &seconds, &reason, &by];
         if self.query(&add, &parameters).await?.is_empty() {
