@@ -111,6 +111,4 @@ impl Endpoint {
 }
 
 #[cfg(test)]
-mod test_gateway;
-#[cfg(test)]
 mod tests;

@@ -1,14 +1,14 @@
+mod gateway;
+
 use garenne_common::config::Certificates;
 use garenne_protocol::{
     sensor::{Reading, Timestamp},
     task::TaskId,
 };
 
-use super::{
-    test_gateway::{TOKEN, TestGateway},
-    *,
-};
+use super::*;
 use crate::destination::SendError;
+use gateway::{TOKEN, TestGateway};
 
 fn readings(devices: &[&str]) -> Vec<Reading> {
     let time = Timestamp::parse("2026-11-20T07:30:00Z").unwrap();
