@@ -5,6 +5,8 @@
 //! `garenne-pool`.
 
 pub mod backoff;
+#[cfg(feature = "client-tls")]
+pub mod client_tls;
 pub mod config;
 pub mod exit;
 pub mod pattern;

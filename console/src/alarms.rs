@@ -1,6 +1,7 @@
 //! `garenne alarms`: lists alarms, and what people do with them.
 
 mod cli;
+mod query;
 mod store;
 
 use std::env;
@@ -12,8 +13,9 @@ use time::OffsetDateTime;
 
 pub use cli::AlarmsArgs;
 use cli::{AddArgs, AlarmsVerb, ChangeArgs, ListArgs, MaintenanceVerb};
+pub(crate) use query::{AlarmFilter, AlarmView, DeviceFilter, alarms};
 use store::shown;
-pub(crate) use store::{AlarmAction, AlarmFilter, AlarmStore, AlarmView};
+pub(crate) use store::{AlarmAction, AlarmStore};
 
 use crate::{
     audit_log::{audited, command_line},
@@ -82,7 +84,7 @@ fn by(given: Option<&str>) -> String {
 async fn print_alarms(store: &AlarmStore, args: &ListArgs) -> Result<(), Failure> {
     let filter = AlarmFilter {
         open: args.open,
-        device: args.device.clone(),
+        device: args.device.clone().map_or(DeviceFilter::All, DeviceFilter::Matching),
         severities: args.severity.iter().map(Into::into).collect(),
         limit: args.limit.into(),
     };
@@ -144,7 +146,7 @@ async fn maintenance(operator: &Operator, store: &AlarmStore, verb: &Maintenance
             let end = to.map_or_else(|| Err(time.unwrap_or_default()), |to| Ok(to.into()));
             let starts = from.map(Into::into);
             let by = by(given.as_deref());
-            let arguments = json!({ "device": device, "reason": reason, "by": by });
+            let arguments = json!({ "device": device.as_str(), "reason": reason, "by": by });
             let adding = store.add_maintenance(device, starts, end, reason, &by);
             let result = |id: &String| json!({ "window": id });
             let id = audited(operator, command_line(), "maintenance.add", arguments, adding, result).await?;

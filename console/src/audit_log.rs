@@ -37,8 +37,11 @@ pub fn command_line() -> AuditActor {
     AuditActor { name, via: COMMAND_LINE.to_owned(), ..AuditActor::default() }
 }
 
+/// The log of commands of this command line, unless a variable says otherwise: only their records.
+pub const COMMAND_LINE_LOG: &str = "off,garenne_console::audit=info";
+
 /// Runs a command and leaves its two records: one before it begins, one with what `result` makes of its result. Both are
-/// also one line in the log.
+/// also in the log, for a command of this command line only the second one.
 ///
 /// # Errors
 /// Those of the command. A command whose first record cannot be stored does not begin. If the last record cannot be
@@ -97,11 +100,13 @@ impl<'a> AuditLog<'a> {
     /// Logs a record, and publishes it until the broker has confirmed it.
     async fn write(&self, record: &AuditRecord) -> Result<(), Failure> {
         let AuditRecord { id, command, state, actor, arguments, result, error, .. } = record;
-        tracing::info!(
-            target: "garenne_console::audit",
-            id, command, ?state, actor = actor.name, via = actor.via, address = actor.address,
-            %arguments, %result, error, "audit"
-        );
+        if *state != AuditState::Started || actor.via != COMMAND_LINE {
+            tracing::info!(
+                target: "garenne_console::audit",
+                id, command, ?state, actor = actor.name, via = actor.via, address = actor.address,
+                %arguments, %result, error, "audit"
+            );
+        }
         match timeout(TIMEOUT, self.publisher.publish(self.message(record))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(PublishError::Unroutable { .. })) => {

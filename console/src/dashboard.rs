@@ -16,10 +16,10 @@ mod page;
 mod problem;
 mod proxy_login;
 mod read_api;
-mod read_database;
 mod routes;
 mod session;
 mod user;
+mod workers_database;
 
 use std::{io::ErrorKind, net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -37,14 +37,14 @@ use garenne_common::{
 };
 use tokio::{
     net::TcpListener,
-    sync::{Mutex, OnceCell, mpsc},
+    sync::{Mutex, mpsc},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{interrupt::Interrupts, monitor::FleetMonitor, operator::Operator};
 use access::Access;
 use app_state::AppState;
-use read_database::ReadDatabase;
+use workers_database::WorkersDatabase;
 
 /// `garenne dashboard`.
 #[derive(Args, Clone, Debug, Default)]
@@ -113,8 +113,7 @@ pub async fn run(mut operator: Operator) -> Result<Exit, Failure> {
     let dashboard = operator.settings.dashboard.clone();
     let tls = ServerTls::load("dashboard.tls", dashboard.tls_cert, dashboard.tls_key)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let database = operator.settings.postgres_url.is_some().then(|| operator.database()).transpose()?;
-    let database = database.map(ReadDatabase::new);
+    let database = WorkersDatabase::of(&operator)?;
     let listener = bind(dashboard.listen).await?;
     let admin_port = admin::bind(&common).await?;
     let mut interrupts = Interrupts::catch()?;
@@ -130,14 +129,7 @@ pub async fn run(mut operator: Operator) -> Result<Exit, Failure> {
             "commands are disabled, nothing is written to the broker: set --operators to a file of people who may log in"
         );
     }
-    let app = Arc::new(AppState {
-        monitor,
-        metrics,
-        access,
-        database,
-        dead_letters: Mutex::default(),
-        alarms: OnceCell::new(),
-    });
+    let app = Arc::new(AppState { monitor, metrics, access, database, dead_letters: Mutex::default() });
     let page = admin::serve_router(listener, routes::router(app), tls, closing.clone().cancelled_owned());
     let page = supervise::essential("dashboard page", closing.clone(), page).spawn();
     tracing::info!(address = %format_args!("{scheme}://{address}"), "dashboard is listening");

@@ -40,6 +40,7 @@ use garenne_common::{
     config,
     exit::{Exit, Failure},
     stdout,
+    telemetry::tracing::init_filtered,
 };
 
 use crate::{
@@ -71,6 +72,10 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     if cli.common.print_config {
         stdout::print(config::print_config(&settings))?;
         return Ok(Exit::Done);
+    }
+    // The dashboard logs as a server does; a log would overwrite the screen of `top`.
+    if !matches!(cli.command, Command::Dashboard(_) | Command::Top) {
+        init_filtered(&settings.common, audit_log::COMMAND_LINE_LOG)?;
     }
     let operator = Operator::new(settings)?;
     match cli.command {

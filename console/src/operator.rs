@@ -64,7 +64,11 @@ impl Operator {
         self.database_with(DEFAULT_CONNECTIONS)
     }
 
-    fn database_with(&self, connections: usize) -> Result<(PostgresPool, Tables), Failure> {
+    /// As [`database`](Self::database), with a pool of up to this many connections.
+    ///
+    /// # Errors
+    /// Those of [`database`](Self::database).
+    pub fn database_with(&self, connections: usize) -> Result<(PostgresPool, Tables), Failure> {
         let invalid = |problem: String| Failure::new(Exit::Config, problem);
         let Some(url) = self.settings.postgres_url.clone() else {
             let needed = "--postgres-url is needed, such as postgres://user:password@host/database";

@@ -137,6 +137,10 @@ class Installation:
         pods = [pod for pod in pods if exposed(pod)]
         self.ports(item, pods, [end["port"] for end in item["spec"]["podMetricsEndpoints"]])
         for end in item["spec"]["podMetricsEndpoints"]:
+            for pod in pods:
+                for container in programs(pod):
+                    if end.get("scheme", "http") != admin_scheme(container):
+                        self.fault(item, f"scheme {end.get('scheme')}: container {container['name']} speaks {admin_scheme(container)}")
             if end.get("path") not in ROUTES:
                 self.fault(item, f"path {end.get('path')}: the admin port has {', '.join(sorted(ROUTES))}")
 
@@ -219,6 +223,11 @@ class Installation:
         mounted = set()
         for container in spec["containers"]:
             self.container(item, container)
+            if "METRICS" in environment(container) or container["name"] == "deletion-cost":
+                asked = environment(container).get("METRICS", "http://").partition(":")[0]
+                for other in programs(pod):
+                    if asked != admin_scheme(other):
+                        self.fault(item, f"container {container['name']} asks over {asked}, the admin port speaks {admin_scheme(other)}")
             mounted |= {mount["name"] for mount in container.get("volumeMounts", [])}
             if container["name"] in PROGRAMS:
                 self.probes(item, container)
@@ -281,6 +290,8 @@ class Installation:
             # Liveness must not depend on the broker: restarts would make an outage worse.
             if asked.get("path") != path or path not in ROUTES:
                 self.fault(item, f"{where}: {probe}: path is {asked.get('path')}, expected {path}")
+            if asked.get("scheme", "HTTP").lower() != admin_scheme(container):
+                self.fault(item, f"{where}: {probe}: scheme is {asked.get('scheme')}, the admin port speaks {admin_scheme(container)}")
             if not any(asked.get("port") == port["name"] == "admin" for port in container["ports"]):
                 self.fault(item, f"{where}: {probe}: port is {asked.get('port')}, expected admin")
         bound = {"GARENNE_ADMIN": "admin", "GARENNE_LISTEN": "sensors", "GARENNE_DASHBOARD__LISTEN": "dashboard"}
@@ -319,6 +330,14 @@ def exposed(pod):
 
 def environment(container):
     return {variable["name"]: variable.get("value") for variable in container.get("env", [])}
+
+
+def programs(pod):
+    return [container for container in pod["spec"]["containers"] if container["name"] in PROGRAMS]
+
+
+def admin_scheme(container):
+    return "https" if "GARENNE_ADMIN_TLS_CERT" in environment(container) else "http"
 
 
 def seconds(text):

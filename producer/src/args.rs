@@ -3,18 +3,28 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, builder::RangedU64ValueParser};
-use garenne_common::config::{ConfigError, read_secret_file};
+use garenne_common::config::{Certificates, ConfigError, read_secret_file};
 use secrecy::ExposeSecret;
 
 /// Flags for sending readings.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SendingArgs {
-    /// Gateway to send to, http://HOST:PORT or tcp://HOST:PORT [default: publish to the broker]
+    /// Gateway to send to: http://, https://, tcp:// (lines) or tls:// (lines over TLS) and HOST:PORT [default: publish
+    /// to the broker]
     #[arg(long, value_name = "URL")]
     pub(crate) to: Option<String>,
     /// File with the token for the gateway
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "to")]
     token_file: Option<PathBuf>,
+    /// Certificate authorities of the gateway in PEM, in addition to the system's
+    #[arg(long, value_name = "FILE", requires = "to")]
+    ca: Option<PathBuf>,
+    /// Client certificate in PEM
+    #[arg(long, value_name = "FILE", requires = "to", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Private key of the client certificate in PEM
+    #[arg(long, value_name = "FILE", requires = "to", requires = "cert")]
+    key: Option<PathBuf>,
     /// Append a JSON line to this file for every confirmed reading
     #[arg(long, value_name = "FILE")]
     pub(crate) receipts: Option<PathBuf>,
@@ -38,6 +48,11 @@ impl SendingArgs {
         let secret =
             self.token_file.as_deref().map(|path| read_secret_file("token_file", path)).transpose()?;
         Ok(secret.map(|secret| secret.expose_secret().to_owned()))
+    }
+
+    /// The files of `--ca`, `--cert` and `--key`.
+    pub(crate) fn certificates(&self) -> Certificates {
+        Certificates { ca: self.ca.clone(), cert: self.cert.clone(), key: self.key.clone() }
     }
 }
 

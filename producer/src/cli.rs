@@ -65,6 +65,7 @@ const SERVE_EXAMPLE: &str = "Example:
 
 const REPLAY_EXAMPLE: &str = "Examples:
   garenne-producer replay greenhouse.csv --speed 60x --to http://127.0.0.1:8080
+  garenne-producer replay greenhouse.csv --to https://gateway.example:8080 --token-file token
   garenne-producer replay AirQualityUCI.csv --zone Europe/Rome --dry-run >air.toml
   garenne-producer replay AirQualityUCI.csv --map air.toml --receipts sent.ndjson
   gzip -dc roof.csv.gz | garenne-producer replay - --max-malformed 10
@@ -108,9 +109,10 @@ struct ServeArgs {
     /// How connections are run: worker-pool or connection-pool [default: connection-pool]
     #[arg(long, value_name = "SERVER")]
     server: Option<String>,
-    /// TOML file of the senders: tokens, certificates and what each may send; without it no token is needed
-    #[arg(long, value_name = "FILE")]
-    tokens: Option<PathBuf>,
+    /// The senders file, TOML: tokens, certificates and what each sender may send; without it no token is needed
+    #[arg(long = "tokens", value_name = "FILE")]
+    #[serde(rename = "tokens")]
+    senders_file: Option<PathBuf>,
     /// Certificate chain in PEM; with it the port also accepts TLS
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,

@@ -4,7 +4,8 @@ mod broker;
 mod delivery;
 mod endpoint;
 mod http;
-mod tcp;
+mod line_connection;
+mod lines;
 
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use garenne_protocol::{sensor::Reading, task::TaskId};
 pub(crate) use broker::{BrokerConnection, send_error};
 pub(crate) use delivery::{DeliveryCounts, DeliveryQueue, RetryingSender};
 pub(crate) use endpoint::Endpoint;
-pub(crate) use tcp::TcpDestination;
 
 /// Receives readings. The same readings may be sent again: their ids are derived from them, so that a repetition has no
 /// second effect.

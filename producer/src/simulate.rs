@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{SendingArgs, positive},
-    destination::{DeliveryCounts, Destination, Endpoint, RetryingSender, TcpDestination},
+    destination::{DeliveryCounts, Destination, Endpoint, RetryingSender},
     progress::{Progress, print_summary, thousandths},
 };
 use latency_histogram::LatencyHistogram;
@@ -87,7 +87,7 @@ pub(crate) async fn run(settings: BrokerSettings, args: SimulateArgs) -> Result<
     for number in 0..args.sensors {
         let sensor = VirtualSensor {
             model: SensorModel::new(args.seed, number, args.faults),
-            destination: destination(&args.sending, &endpoint),
+            destination: endpoint.for_sender(),
             sender: Arc::clone(&sender),
             latency: Arc::clone(&latency),
             clock: MeasurementClock::new(&args, number, started),
@@ -142,14 +142,6 @@ pub(crate) async fn run(settings: BrokerSettings, args: SimulateArgs) -> Result<
         sensor.context("a sensor")?;
     }
     Ok(if counts.complete() { Exit::Done } else { Exit::Failed })
-}
-
-/// The endpoint's destination, or with `tcp://` a connection of the sensor's own.
-fn destination(args: &SendingArgs, endpoint: &Endpoint) -> Arc<dyn Destination> {
-    match args.to.as_deref().and_then(|to| to.strip_prefix("tcp://")) {
-        Some(address) => Arc::new(TcpDestination::new(address)),
-        None => Arc::clone(&endpoint.destination),
-    }
 }
 
 /// When a sensor measures: at a fixed interval, with the sensors spread over it.

@@ -155,7 +155,12 @@ async fn the_dashboard_shows_the_fleet(stack: &Stack) -> Result<()> {
         let seen = (open(&now["workers"]), open(&now["gateways"]));
         Ok(Seen::when(seen == (2, 1), format_args!("{seen:?}")))
     })
-    .await
+    .await?;
+    let devices: Value = serde_json::from_str(&get(&stack.url("DASHBOARD_PORT", "/v1/devices")).await?)?;
+    ensure!(devices["devices"].as_array().is_some_and(|devices| !devices.is_empty()), "{devices}");
+    let alarms: Value = serde_json::from_str(&get(&stack.url("DASHBOARD_PORT", "/api/alarms")).await?)?;
+    assert_eq!(alarms["configured"], true, "{alarms}");
+    Ok(())
 }
 
 async fn prometheus_scrapes_and_evaluates_rules(stack: &Stack) -> Result<()> {

@@ -22,6 +22,14 @@ const DEFAULT_FILTER: &str = "warn,garenne=info,lapin=off";
 /// # Errors
 /// The filter cannot be parsed.
 pub fn init(common: &Common) -> Result<(), ConfigError> {
+    init_filtered(common, DEFAULT_FILTER)
+}
+
+/// As [`init`], with another filter than `warn,garenne=info` if neither variable is set.
+///
+/// # Errors
+/// The filter of a variable cannot be parsed.
+pub fn init_filtered(common: &Common, default_filter: &str) -> Result<(), ConfigError> {
     let set = FILTERS.into_iter().find_map(|name| {
         let value = std::env::var(name).ok().filter(|value| !value.trim().is_empty())?;
         Some((name, value))
@@ -29,7 +37,7 @@ pub fn init(common: &Common) -> Result<(), ConfigError> {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let filter = match &set {
         Some((name, value)) => filter(name, value)?,
-        None => EnvFilter::new(DEFAULT_FILTER),
+        None => EnvFilter::new(default_filter),
     };
     let subscriber = subscriber(common.log_format, filter, colours, io::stderr);
     // Fails if the host program has set a subscriber, which then stays.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use garenne_common::pattern::NamePattern;
 use garenne_protocol::sensor::Timestamp;
 use strum::IntoStaticStr;
 
@@ -54,8 +55,8 @@ pub struct ListArgs {
     #[arg(long)]
     pub open: bool,
     /// Only alarms of this device, or of all that begin with a text: 'greenhouse-*'
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<String>,
+    #[arg(long, value_name = "DEVICE", value_parser = NamePattern::parse)]
+    pub device: Option<NamePattern>,
     /// Only alarms of this severity; may be repeated
     #[arg(long, value_name = "SEVERITY")]
     pub severity: Vec<Severity>,
@@ -113,8 +114,8 @@ pub enum MaintenanceVerb {
 #[derive(Args, Clone, Debug)]
 pub struct AddArgs {
     /// The device, or all that begin with a text: 'boiler-*'
-    #[arg(long, value_name = "DEVICE")]
-    pub device: String,
+    #[arg(long, value_name = "DEVICE", value_parser = NamePattern::parse)]
+    pub device: NamePattern,
     /// Begin, RFC 3339 [default: now]
     #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
     pub from: Option<Timestamp>,
@@ -130,4 +131,32 @@ pub struct AddArgs {
     /// Who does this [default: the user's name]
     #[arg(long, value_name = "NAME")]
     pub by: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Alarms {
+        #[command(flatten)]
+        _args: AlarmsArgs,
+    }
+
+    #[test]
+    fn a_device_that_is_no_pattern_is_refused_by_name() {
+        for verb in [&["list"][..], &["maintenance", "add", "--for", "1h", "--reason", "r"]] {
+            let refused = |device: &str| {
+                let parsed = Alarms::try_parse_from([&["alarms"], verb, &["--device", device]].concat());
+                parsed.err().map(|error| error.to_string())
+            };
+            let error = refused("boiler-*-1").unwrap();
+            let problem = "invalid value 'boiler-*-1' for '--device <DEVICE>': \"boiler-*-1\"; expected a name, or a prefix";
+            assert!(error.contains(problem), "{error}");
+            assert!(refused("").is_some());
+            assert_eq!((refused("boiler-*"), refused("boiler-1")), (None, None));
+        }
+    }
 }

@@ -7,11 +7,13 @@ use garenne_common::{
     pattern::NamePattern,
     resilience::deadline,
 };
-use garenne_database::{Connection, DatabaseError, PostgresPool, QueryResult, Tables, finish, muting};
+use garenne_database::{Connection, DatabaseError, PostgresPool, QueryResult, Tables, finish};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
+
+use super::query::{self, AlarmFilter, AlarmView};
 
 /// Time limit of a statement.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,51 +29,6 @@ const MAX_WINDOWS: i64 = 1_000;
 pub(crate) struct AlarmStore {
     pool: PostgresPool,
     tables: Tables,
-}
-
-/// Which alarms to list.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AlarmFilter {
-    /// Only open ones.
-    pub(crate) open: bool,
-    /// A device, or a prefix and `*`.
-    pub(crate) device: Option<String>,
-    /// Any of these; all if it is empty.
-    pub(crate) severities: Vec<&'static str>,
-    pub(crate) limit: i64,
-}
-
-/// An alarm as it is listed.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct AlarmView {
-    pub(crate) id: String,
-    pub(crate) device: String,
-    pub(crate) metric: String,
-    pub(crate) rule: String,
-    /// The rule's condition in words; none if no worker has had the rule for a month.
-    pub(crate) says: Option<String>,
-    pub(crate) severity: String,
-    #[serde(with = "time::serde::rfc3339")]
-    pub(crate) since: OffsetDateTime,
-    #[serde(with = "time::serde::rfc3339::option")]
-    pub(crate) ended: Option<OffsetDateTime>,
-    pub(crate) value: Option<f64>,
-    pub(crate) unit: Option<String>,
-    /// Whether it is of a device that never sent.
-    pub(crate) missing: bool,
-    pub(crate) closed_reason: Option<String>,
-    #[serde(with = "time::serde::rfc3339::option")]
-    pub(crate) acked_at: Option<OffsetDateTime>,
-    pub(crate) acked_by: Option<String>,
-    /// Only while it is snoozed.
-    #[serde(with = "time::serde::rfc3339::option")]
-    pub(crate) snoozed_until: Option<OffsetDateTime>,
-    #[serde(with = "time::serde::rfc3339::option")]
-    pub(crate) snoozed_at: Option<OffsetDateTime>,
-    pub(crate) snoozed_by: Option<String>,
-    pub(crate) in_maintenance: bool,
-    #[serde(with = "time::serde::rfc3339::option")]
-    pub(crate) notified_at: Option<OffsetDateTime>,
 }
 
 /// What a person does with an open alarm.
@@ -103,26 +60,9 @@ impl AlarmStore {
         Self { pool, tables }
     }
 
-    /// Alarms, open ones first, then the newest. Without withdrawn ones.
+    /// As [`query::alarms`].
     pub(crate) async fn list(&self, filter: &AlarmFilter) -> Result<Vec<AlarmView>, Failure> {
-        let Self { tables, .. } = self;
-        let open = if filter.open { "AND a.ended IS NULL" } else { "" };
-        let query = format!(
-            "SELECT a.id, a.device, a.metric, a.rule, r.describes, a.severity, a.since, a.ended, a.value, r.unit,
-                    a.is_missing, a.closed_reason, a.acked_at, a.acked_by,
-                    CASE WHEN a.snoozed_until > now() THEN a.snoozed_until END, a.snoozed_at, a.snoozed_by,
-                    a.ended IS NULL AND {in_maintenance}, a.notified_at
-             FROM {tables}_alarms AS a
-             LEFT JOIN LATERAL (SELECT describes, unit FROM {tables}_rules AS known WHERE known.name = a.rule
-                                ORDER BY announced_at DESC, first_seen DESC LIMIT 1) AS r ON true
-             WHERE a.withdrawn_at IS NULL {open} AND ($1::text IS NULL OR {matches})
-               AND (cardinality($2::text[]) = 0 OR a.severity = ANY($2))
-             ORDER BY a.ended IS NULL DESC, a.since DESC LIMIT $3",
-            in_maintenance = muting::is_in_maintenance(tables),
-            matches = muting::device_matches("$1", "a.device"),
-        );
-        let rows = self.query(&query, &[&filter.device, &filter.severities, &filter.limit]).await?;
-        Ok(rows.iter().map(alarm_view).collect())
+        self.run(async |client| query::alarms(client, &self.tables, filter).await).await
     }
 
     /// Changes an open alarm. Notices that are due then are stored by the workers.
@@ -169,15 +109,13 @@ impl AlarmStore {
     /// Adds a maintenance window, from `starts` or now on, to `ends` or for a time. Returns its id.
     pub(crate) async fn add_maintenance(
         &self,
-        device: &str,
+        device: &NamePattern,
         starts: Option<OffsetDateTime>,
         end: Result<OffsetDateTime, Duration>,
         reason: &str,
         by: &str,
     ) -> Result<String, Failure> {
         let (reason, by) = (text("--reason", reason)?, text("--by", by)?);
-        NamePattern::parse(device)
-            .map_err(|error| Failure::new(Exit::Usage, format!("--device: {error}")))?;
         let now = OffsetDateTime::now_utc();
         let begin = starts.unwrap_or(now);
         let time = match end {
@@ -197,7 +135,7 @@ impl AlarmStore {
              SELECT $1, $2, coalesce($3, now()), coalesce($4, coalesce($3, now()) + make_interval(secs => $5)), $6, $7
              WHERE (SELECT count(*) FROM {tables}_maintenance WHERE ends > now()) < {MAX_WINDOWS} RETURNING id"
         );
-        let (id, seconds) = (Uuid::now_v7().to_string(), time.as_secs_f64());
+        let (id, device, seconds) = (Uuid::now_v7().to_string(), device.as_str(), time.as_secs_f64());
         let ends = end.is_ok().then_some(ends);
         let parameters: [&(dyn ToSql + Sync); 7] = [&id, &device, &starts, &ends, &seconds, &reason, &by];
         if self.query(&add, &parameters).await?.is_empty() {
@@ -245,16 +183,21 @@ impl AlarmStore {
     }
 
     async fn query(&self, query: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
-        let run = async |client: &Connection| -> QueryResult<Vec<Row>> {
+        self.run(async |client| {
             let statement = client.prepare_cached(query).await?;
             client.query(&statement, parameters).await
-        };
+        })
+        .await
+    }
+
+    /// Runs a statement with a time limit.
+    async fn run<T>(&self, statement: impl AsyncFnOnce(&Connection) -> QueryResult<T>) -> Result<T, Failure> {
         let failure = |error: DatabaseError| {
             let address = self.pool.address();
             Failure::new(Exit::Failed, format_args!("Postgres at {address}: {error}"))
         };
         let client = self.pool.client().await.map_err(failure)?;
-        let done = deadline(TIMEOUT, run(&client)).await;
+        let done = deadline(TIMEOUT, statement(&client)).await;
         finish(client, done).map_err(failure)
     }
 }
@@ -263,30 +206,6 @@ impl AlarmStore {
 pub(super) fn shown(time: OffsetDateTime) -> String {
     let time = time.replace_nanosecond(time.microsecond() * 1_000).unwrap_or(time);
     time.format(&Rfc3339).unwrap_or_default()
-}
-
-fn alarm_view(row: &Row) -> AlarmView {
-    AlarmView {
-        id: row.get(0),
-        device: row.get(1),
-        metric: row.get(2),
-        rule: row.get(3),
-        says: row.get(4),
-        severity: row.get(5),
-        since: row.get(6),
-        ended: row.get(7),
-        value: row.get(8),
-        unit: row.get(9),
-        missing: row.get(10),
-        closed_reason: row.get(11),
-        acked_at: row.get(12),
-        acked_by: row.get(13),
-        snoozed_until: row.get(14),
-        snoozed_at: row.get(15),
-        snoozed_by: row.get(16),
-        in_maintenance: row.get(17),
-        notified_at: row.get(18),
-    }
 }
 
 fn checked(time: Duration) -> Result<Duration, Failure> {

@@ -19,11 +19,11 @@ const MAX_LISTED: i64 = 500;
 
 /// The open alarms. `configured` is false if the dashboard has no database.
 pub(super) async fn list(State(app): App) -> Result<Json<Value>, Problem> {
-    if app.operator().settings.postgres_url.is_none() {
+    let Some(database) = &app.database else {
         return Ok(Json(json!({ "configured": false, "alarms": [] })));
-    }
+    };
     let unavailable = |failure| Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{failure}"));
-    let store = app.alarms().await.map_err(unavailable)?;
+    let store = database.alarms().await.map_err(unavailable)?;
     let filter = AlarmFilter { open: true, limit: MAX_LISTED + 1, ..AlarmFilter::default() };
     let mut alarms = store.list(&filter).await.map_err(unavailable)?;
     let more = alarms.len() as i64 > MAX_LISTED;

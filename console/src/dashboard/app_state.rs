@@ -3,11 +3,16 @@
 use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode};
-use garenne_common::{exit::Failure, telemetry::Metrics};
-use tokio::sync::{Mutex, OnceCell};
+use garenne_common::{
+    exit::{Exit, Failure},
+    telemetry::Metrics,
+};
+use tokio::sync::Mutex;
 
-use super::{access::Access, listed_page::ListedPage, problem::Problem, read_database::ReadDatabase};
+use super::{access::Access, listed_page::ListedPage, problem::Problem, workers_database::WorkersDatabase};
 use crate::{alarms::AlarmStore, monitor::FleetMonitor, operator::Operator};
+
+const NO_DATABASE: &str = "this dashboard reads no database: start it with --postgres-url";
 
 /// The state, as a parameter of a handler.
 pub(super) type App = State<Arc<AppState>>;
@@ -18,14 +23,12 @@ pub(super) struct AppState {
     pub(super) metrics: Metrics,
     pub(super) access: Access,
     /// [`None`] if `postgres_url` is not set.
-    pub(super) database: Option<ReadDatabase>,
+    pub(super) database: Option<WorkersDatabase>,
     /// The page of dead letters that was read last.
     ///
     /// The lock allows one walk over the dead letters at a time. Two walks at once would each see only the
     /// letters that the other one does not hold.
     pub(super) dead_letters: Mutex<Option<ListedPage>>,
-    /// The alarms, after the first request for them has connected.
-    pub(super) alarms: OnceCell<AlarmStore>,
 }
 
 impl AppState {
@@ -33,21 +36,19 @@ impl AppState {
         &self.monitor.operator
     }
 
+    /// The workers' database.
+    pub(super) fn database(&self) -> Result<&WorkersDatabase, Problem> {
+        self.database.as_ref().ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, NO_DATABASE))
+    }
+
     /// The alarms in the workers' database.
     ///
     /// # Errors
-    /// As [`Operator::tables`].
-    pub(super) async fn alarms(&self) -> Result<&AlarmStore, Failure> {
-        let connect = async || {
-            let (pool, tables) = self.operator().tables().await?;
-            Ok(AlarmStore::new(pool, tables))
-        };
-        self.alarms.get_or_try_init(connect).await
-    }
-
-    /// The workers' database.
-    pub(super) fn database(&self) -> Result<&ReadDatabase, Problem> {
-        let detail = "this dashboard reads no database: start it with --postgres-url";
-        self.database.as_ref().ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, detail))
+    /// There is no database, or as [`WorkersDatabase::alarms`].
+    pub(super) async fn alarms(&self) -> Result<AlarmStore, Failure> {
+        match &self.database {
+            Some(database) => database.alarms().await,
+            None => Err(Failure::new(Exit::Config, NO_DATABASE)),
+        }
     }
 }

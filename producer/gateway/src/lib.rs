@@ -66,7 +66,7 @@ pub use run::run;
 pub use server::{Server, ServerKind};
 pub use settings::GatewaySettings;
 pub use spool::SpoolSettings;
-pub use tls::{Tls, TlsVersion};
+pub use tls::{Tls, TlsVersion, load_tls};
 
 #[cfg(test)]
 mod tests;

@@ -74,11 +74,11 @@ pub async fn run(
     let limits = settings.limits.clone();
     let network = settings.network();
     let access =
-        Access::new(settings.tokens.as_deref(), settings.tls_client_ca.is_some(), limits.max_records)?;
+        Access::new(settings.senders_file.as_deref(), settings.tls_client_ca.is_some(), limits.max_records)?;
     let maps = Maps::load(&settings.maps)?;
     let tls = match (settings.tls_cert, settings.tls_key) {
         (Some(certificate), Some(key)) => {
-            Some(tls::load(certificate, key, settings.tls_client_ca, settings.tls_min_version)?)
+            Some(tls::load_tls(certificate, key, settings.tls_client_ca, settings.tls_min_version)?)
         }
         _ => None,
     };

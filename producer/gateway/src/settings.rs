@@ -27,8 +27,9 @@ pub struct GatewaySettings {
     pub listen: SocketAddr,
     /// The server that runs the connections.
     pub server: ServerKind,
-    /// File of the senders: tokens, certificates, and what each may send. Unset, no token is needed.
-    pub tokens: Option<PathBuf>,
+    /// The setting `tokens`, the senders file: tokens, certificates, and what each may send. Unset, no token is needed.
+    #[serde(rename = "tokens")]
+    pub senders_file: Option<PathBuf>,
     /// Certificate chain in PEM; with it and a key the port also speaks TLS.
     pub tls_cert: Option<PathBuf>,
     /// The certificate's key in PEM.
@@ -68,7 +69,7 @@ impl Default for GatewaySettings {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             server: ServerKind::default(),
-            tokens: None,
+            senders_file: None,
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,

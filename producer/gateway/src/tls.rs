@@ -50,7 +50,7 @@ impl TlsVersion {
 ///
 /// # Errors
 /// A file cannot be read, is invalid, or does not match the others.
-pub(crate) fn load(
+pub fn load_tls(
     certificate: PathBuf,
     key: PathBuf,
     client_ca: Option<PathBuf>,

@@ -3,14 +3,19 @@
 use std::sync::Arc;
 
 use garenne_amqp::PublisherConfig;
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::{
+    client_tls::client_config,
+    config::Certificates,
+    exit::{Exit, Failure},
+};
 use garenne_gateway::{BrokerSettings, READING};
 
 use super::{
     Destination,
     broker::{BrokerConnection, BrokerDestination},
     http::HttpDestination,
-    tcp::TcpDestination,
+    line_connection::LineConnector,
+    lines::LineDestination,
 };
 use crate::args::SendingArgs;
 
@@ -22,25 +27,59 @@ pub(crate) struct Endpoint {
     pub(crate) name: String,
     /// `None` for a gateway, which starts the traces of its requests itself.
     broker: Option<BrokerConnection>,
+    /// Opens more connections of the line protocol.
+    lines: Option<Arc<LineConnector>>,
 }
 
 impl Endpoint {
-    /// Opens the gateway `--to` (`http://…` or `tcp://host:port`), or the broker of the settings without it.
+    /// Opens the gateway `--to`, or the broker of the settings without it.
     ///
     /// # Errors
-    /// The URL is invalid, the token cannot be read, or the broker is not available.
+    /// The URL is invalid, the token or a certificate cannot be read, or the broker is not available.
     pub(crate) async fn open(args: &SendingArgs, settings: &BrokerSettings) -> Result<Self, Failure> {
-        let token = args.token()?;
-        let Some(to) = &args.to else { return Self::broker(settings).await };
-        let destination: Arc<dyn Destination> = match to.split_once("://") {
-            Some(("http", _)) => Arc::new(HttpDestination::new(to, token)?),
-            Some(("tcp", address)) if address.contains(':') => Arc::new(TcpDestination::new(address)),
+        match &args.to {
+            Some(to) => Self::gateway(to, args.token()?, &args.certificates()),
+            None => Self::broker(settings).await,
+        }
+    }
+
+    /// A gateway. No connection is opened yet.
+    ///
+    /// # Errors
+    /// The URL is invalid, or a certificate cannot be read.
+    pub(super) fn gateway(
+        to: &str,
+        token: Option<String>,
+        certificates: &Certificates,
+    ) -> Result<Self, Failure> {
+        let usage = |problem: String| Failure::new(Exit::Usage, problem);
+        let (scheme, rest) = to.split_once("://").unwrap_or_default();
+        if rest.contains('@') {
+            // The URL is not repeated: it has a password.
+            return Err(usage("--to has a user or a password, give a token with --token-file".to_owned()));
+        }
+        let secure = matches!(scheme, "https" | "tls");
+        if !secure && *certificates != Certificates::default() {
+            return Err(usage(format!("--ca, --cert and --key need https:// or tls://, --to is {to}")));
+        }
+        let tls =
+            || client_config(certificates).map_err(|error| Failure::new(Exit::Config, format!("--{error}")));
+        let mut lines = None;
+        let destination: Arc<dyn Destination> = match scheme {
+            "http" | "https" => Arc::new(HttpDestination::new(to, token, tls()?)?),
+            "tcp" | "tls" => {
+                let tls = secure.then(tls).transpose()?;
+                let connector = Arc::new(LineConnector::new(rest, token, tls).map_err(usage)?);
+                lines = Some(Arc::clone(&connector));
+                Arc::new(LineDestination::new(connector))
+            }
             _ => {
-                let problem = format!("--to {to} is invalid, expected http://HOST:PORT or tcp://HOST:PORT");
-                return Err(Failure::new(Exit::Usage, problem));
+                return Err(usage(format!(
+                    "--to {to} is invalid, expected http://, https://, tcp:// or tls:// and HOST:PORT"
+                )));
             }
         };
-        Ok(Self { destination, name: to.clone(), broker: None })
+        Ok(Self { destination, name: to.to_owned(), broker: None, lines })
     }
 
     async fn broker(settings: &BrokerSettings) -> Result<Self, Failure> {
@@ -52,7 +91,15 @@ impl Endpoint {
             sharded: settings.lanes.spread(READING),
         };
         let name = settings.common.amqp_url.masked().to_owned();
-        Ok(Self { destination: Arc::new(destination), name, broker: Some(broker) })
+        Ok(Self { destination: Arc::new(destination), name, broker: Some(broker), lines: None })
+    }
+
+    /// The destination for one of many senders: with the line protocol a connection of its own.
+    pub(crate) fn for_sender(&self) -> Arc<dyn Destination> {
+        match &self.lines {
+            Some(connector) => Arc::new(LineDestination::new(Arc::clone(connector))),
+            None => Arc::clone(&self.destination),
+        }
     }
 
     /// Closes the connection to the broker.
@@ -62,3 +109,6 @@ impl Endpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,7 +55,7 @@ const EXAMPLES: [(&str, &str); 35] = [
     ("tls_cert", "\"/etc/garenne/gateway.pem\""),
     ("tls_client_ca", "\"/etc/garenne/sensors-ca.pem\""),
     ("tls_key", "\"/etc/garenne/gateway.key\""),
-    ("tokens", "\"/etc/garenne/tokens.toml\""),
+    ("tokens", "\"/etc/garenne/senders.toml\""),
     ("worker_amqp_url", "\"amqp://garenne-worker:password@127.0.0.1:5672/%2f\""),
     ("worker_id", "\"worker-1\""),
 ];

@@ -119,8 +119,14 @@ impl TestEnv {
         WorkerPlan::new(program, name, self.folder.path())
     }
 
-    /// Runs the console on this virtual host, as the user with the permissions for that.
+    /// Runs the console on this virtual host, as the user with the permissions for that, without a log: its standard
+    /// error has only what the command says.
     pub async fn garenne(&self, arguments: &[&str]) -> Result<Ended> {
+        self.operator(arguments).env("GARENNE_LOG", "off").run().await
+    }
+
+    /// As [`TestEnv::garenne`], with the log that operators see.
+    pub async fn garenne_with_log(&self, arguments: &[&str]) -> Result<Ended> {
         self.operator(arguments).run().await
     }
 

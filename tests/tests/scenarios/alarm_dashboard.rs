@@ -87,7 +87,7 @@ async fn the_list_of_alarms_works_by_keyboard_and_at_400_pixels() -> Result<()> 
     browser.press("Enter").await?;
     browser
         .until(
-            "document.querySelector('#alarm-table tbody').textContent.includes('acknowledged by dashboard')",
+            "document.querySelector('#alarm-table tbody').textContent.includes('acknowledged by admin-token')",
         )
         .await?;
     browser.until("document.activeElement.textContent === 'Snooze'").await?;

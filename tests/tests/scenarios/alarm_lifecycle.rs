@@ -191,6 +191,44 @@ async fn a_hold_time_is_judged_by_the_times_of_readings_in_any_order() -> Result
     site.end(workers).await
 }
 
+/// The state of a rule that waits for hours is in the row of the series: the readings of these hours, which are deleted
+/// here, are not read again. Where the state is invalid, the alarm would need them.
+#[tokio::test]
+async fn a_hold_time_of_hours_needs_only_the_row_of_the_series() -> Result<()> {
+    let site = Site::new().await?;
+    rules(&site.env, "above = 30\nfor = \"2h\"")?;
+    let worker = site.worker("first").await?;
+    // A reading each ten seconds, a batch for ten minutes. In order, because a late batch makes the state invalid.
+    for batch in 0..11 {
+        let values: Vec<_> = (0..60).map(|n| ((batch * 60 + n) * 10, 31.0)).collect();
+        for device in ["kept", "lost"] {
+            readings(&site.env, &format!("{device}-{batch}"), device, &values).await?;
+        }
+        site.until_count("garenne_readings", (batch + 1) * 120).await?;
+    }
+    let pending = "garenne_series WHERE pending_at = stored_at AND pending IS NOT NULL";
+    site.until_count(pending, 2).await?;
+    worker.stop().await?;
+    site.client
+        .batch_execute(
+            "DELETE FROM garenne_readings; UPDATE garenne_series SET pending_at = NULL WHERE device = 'lost'",
+        )
+        .await?;
+
+    // Another worker has the rule's state from the row.
+    let worker = site.worker("second").await?;
+    let last: Vec<_> = (660..=720).map(|n| (n * 10, 32.0)).collect();
+    for device in ["kept", "lost"] {
+        readings(&site.env, &format!("{device}-last"), device, &last).await?;
+    }
+    site.until_count("garenne_readings", 2 * 61).await?;
+    let stored = stored_alarms(&site.database).await?;
+    let found: Vec<_> =
+        stored.iter().map(|((device, _), alarms)| (device.as_str(), alarms[0].since)).collect();
+    assert_eq!(found, [("kept", (1_790_000_000 + 7_200) * 1_000_000)]);
+    site.end([worker]).await
+}
+
 /// During a rolling upgrade one worker has the rule and the other has not. Its alarms are closed after the last worker
 /// with the rule is gone.
 #[tokio::test]

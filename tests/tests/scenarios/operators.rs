@@ -128,8 +128,12 @@ async fn replays_are_on_record_with_their_counts_and_forged_records_are_not_show
         env.client().publish("garenne.dead", "bench.noop", with_id(id), b"{}").await?;
     }
     env.garenne(&["dead", "replay", "--id", "a", "--id", "b", "--dry-run"]).await?;
-    let replayed = env.garenne(&["dead", "replay", "--id", "a", "--id", "c"]).await?;
+    let replayed = env.garenne_with_log(&["dead", "replay", "--id", "a", "--id", "c"]).await?;
     assert_eq!(replayed.code, Some(0), "{replayed:?}");
+    let logged: Vec<_> =
+        replayed.stderr.iter().filter(|line| line.contains("garenne_console::audit")).collect();
+    assert_eq!(logged.len(), 1, "{:?}", replayed.stderr);
+    assert!(logged[0].contains("dead.replay") && logged[0].contains(r#""moved":1"#), "{}", logged[0]);
     let found = until_records(&env, 2).await?;
     assert_eq!(found[1]["arguments"]["id"], json!(["a", "c"]));
     assert_eq!((&found[1]["result"]["moved"], &found[1]["result"]["read"]), (&json!(1), &json!(2)));

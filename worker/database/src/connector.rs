@@ -2,19 +2,13 @@
 
 use std::{
     error::Error,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use deadpool_postgres::Connect;
 use futures_util::{FutureExt, future::BoxFuture};
-use garenne_common::{config::Certificates, supervise};
-use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-};
+use garenne_common::{client_tls::client_config, supervise};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, NoTls, Socket, tls::MakeTlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -66,7 +60,11 @@ impl Connect for Connector {
             let config = self.current().await;
             let (client, connection) = if is_encrypted(&config) {
                 let certificates = self.database.certificates.clone();
-                let tls = supervise::spawn_blocking("postgres certificates", move || load_tls(&certificates));
+                let config_from_files = move || {
+                    let loaded = client_config(&certificates).map(MakeRustlsConnect::new);
+                    loaded.map_err(|error| format!("postgres_tls.{error}"))
+                };
+                let tls = supervise::spawn_blocking("postgres certificates", config_from_files);
                 let tls = LoadedTls(tls.await.unwrap_or_else(|failure| Err(failure.to_string())));
                 let (client, connection) = config.connect(tls).await?;
                 (client, connection.boxed())
@@ -103,58 +101,5 @@ impl MakeTlsConnect<Socket> for LoadedTls {
             Ok(tls) => Ok(MakeTlsConnect::<Socket>::make_tls_connect(tls, host)?),
             Err(error) => Err(error.clone().into()),
         }
-    }
-}
-
-/// Trusts the authorities of the system and of `files`, and presents the client certificate of `files`.
-fn load_tls(files: &Certificates) -> Result<MakeRustlsConnect, String> {
-    let error_in = |setting: &'static str, file: &Path| {
-        let file = file.display().to_string();
-        move |error: String| format!("postgres_tls.{setting}: cannot use {file}: {error}")
-    };
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(ca) = &files.ca {
-        for authority in read_certificates(ca).map_err(error_in("ca", ca))? {
-            roots.add(authority).map_err(|error| error_in("ca", ca)(error.to_string()))?;
-        }
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("ring supports the default protocol versions")
-        .with_root_certificates(roots);
-    let config = match (&files.cert, &files.key) {
-        (Some(cert), Some(key)) => {
-            let key_error = error_in("key", key);
-            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| key_error(error.to_string()))?;
-            let chain = read_certificates(cert).map_err(error_in("cert", cert))?;
-            config.with_client_auth_cert(chain, secret).map_err(|error| key_error(error.to_string()))?
-        }
-        _ => config.with_no_client_auth(),
-    };
-    Ok(MakeRustlsConnect::new(config))
-}
-
-fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let chain = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let chain = chain.map_err(|error| error.to_string())?;
-    if chain.is_empty() { Err("it contains no certificate".to_owned()) } else { Ok(chain) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_without_a_certificate_is_refused_with_its_setting() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("ca.pem");
-        std::fs::write(&file, "nothing").unwrap();
-        let files = Certificates { ca: Some(file.clone()), ..Certificates::default() };
-        let error = load_tls(&files).err().unwrap();
-        assert_eq!(
-            error,
-            format!("postgres_tls.ca: cannot use {}: it contains no certificate", file.display())
-        );
     }
 }

@@ -12,14 +12,17 @@ use time::OffsetDateTime;
 use tokio_postgres::{Row, types::ToSql};
 
 use super::format::{Format, csv_line};
-use crate::dashboard::{app_state::App, problem::Problem, read_database::in_time};
+use crate::{
+    alarms::{AlarmFilter, AlarmView, DeviceFilter, alarms as alarms_of},
+    dashboard::{app_state::App, problem::Problem, workers_database::in_time},
+};
 
 /// Devices of a page.
 const DEFAULT_LIMIT: u32 = 200;
 const MAX_LIMIT: u32 = 1_000;
 /// Rows of a page, at most: a device has some ten metrics.
 const MAX_SERIES: i64 = 50_000;
-/// Alarms of a device, the newest first.
+/// Alarms of a device, open ones first, then the newest.
 const MAX_ALARMS: i64 = 100;
 
 const SERIES: [&str; 7] = ["device", "metric", "time", "value", "unit", "quality", "stored_at"];
@@ -111,12 +114,12 @@ pub(in crate::dashboard) async fn devices(
             let detail = format!("no readings of device {device:?} are stored");
             return Err(Problem::new(StatusCode::NOT_FOUND, detail));
         }
-        let select = format!(
-            "SELECT id, metric, rule, since, upto, ended, value FROM {tables}_alarms
-             WHERE device = $1 AND withdrawn_at IS NULL ORDER BY since DESC LIMIT $2"
-        );
-        let rows = in_time(snapshot.query(&select, &[device, &MAX_ALARMS])).await?;
-        alarms = Some(rows.iter().map(alarm).collect::<Vec<_>>());
+        let filter = AlarmFilter {
+            device: DeviceFilter::Named(device.clone()),
+            limit: MAX_ALARMS,
+            ..AlarmFilter::default()
+        };
+        alarms = Some(in_time(alarms_of(&snapshot, tables, &filter)).await?);
     }
     snapshot.end().await;
     let body = match format {
@@ -132,7 +135,7 @@ pub(in crate::dashboard) async fn devices(
 }
 
 /// The devices, and after which one the next page begins, if there is one.
-fn json(series: &[Series], limit: u32, alarms: Option<Vec<Value>>) -> Value {
+fn json(series: &[Series], limit: u32, alarms: Option<Vec<AlarmView>>) -> Value {
     let devices: Vec<_> = series
         .chunk_by(|one, other| one.device == other.device)
         .map(|metrics| {
@@ -146,12 +149,4 @@ fn json(series: &[Series], limit: u32, alarms: Option<Vec<Value>>) -> Value {
         None => json!({ "devices": devices, "next": next }),
         Some(alarms) => json!({ "devices": devices, "next": next, "alarms": alarms }),
     }
-}
-
-fn alarm(row: &Row) -> Value {
-    let time = |index: usize| row.get::<_, Option<OffsetDateTime>>(index).map(Timestamp::from);
-    json!({
-        "id": row.get::<_, &str>(0), "metric": row.get::<_, &str>(1), "rule": row.get::<_, &str>(2),
-        "since": time(3), "upto": time(4), "ended": time(5), "value": row.get::<_, Option<f64>>(6),
-    })
 }

@@ -20,7 +20,7 @@ use super::{
 use crate::dashboard::{
     app_state::App,
     problem::Problem,
-    read_database::{Snapshot, in_time},
+    workers_database::{Snapshot, in_time},
 };
 
 const READING: [&str; 7] = ["time", "value", "unit", "raw", "raw_unit", "quality", "calibration"];

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::{Row, RowStream};
 
 use super::format::Format;
-use crate::dashboard::read_database::Snapshot;
+use crate::dashboard::workers_database::Snapshot;
 
 /// Time limit of a whole answer. A client that takes no more does not keep the connection to the database.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -49,15 +49,17 @@ securityContext:
     drop: [ALL]
 {{- end -}}
 
-{{- /* The admin port answers as soon as the process has started, so no startup probe is needed. */ -}}
+{{- /* The admin port answers as soon as the process has started, so no startup probe is needed. The kubelet does not
+      verify certificates. */ -}}
 {{- define "garenne.probes" -}}
+{{- $scheme := ternary ", scheme: HTTPS" "" (not (empty .Values.adminTls.secretName)) -}}
 livenessProbe:
-  httpGet: {path: /livez, port: admin}
+  httpGet: {path: /livez, port: admin{{ $scheme }}}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /readyz, port: admin}
+  httpGet: {path: /readyz, port: admin{{ $scheme }}}
   periodSeconds: 5
   timeoutSeconds: 3
   failureThreshold: 2
@@ -84,6 +86,10 @@ readinessProbe:
 {{- end }}
 {{- if $admin }}
 - {name: GARENNE_ADMIN_TOKEN_FILE, value: /run/secrets/garenne/admin-token}
+{{- end }}
+{{- if and .Values.adminTls.secretName (ne $component "topology") }}
+- {name: GARENNE_ADMIN_TLS_CERT, value: /run/secrets/admin-tls/tls.crt}
+- {name: GARENNE_ADMIN_TLS_KEY, value: /run/secrets/admin-tls/tls.key}
 {{- end }}
 {{- with .Values.traces }}
 {{- if .endpoint }}
@@ -112,14 +118,40 @@ readinessProbe:
 {{- end -}}
 {{- end -}}
 
+{{- /* Called with (list root component). */ -}}
 {{- define "garenne.mounts" -}}
+{{- with (index . 0).Values -}}
 - {name: secrets, mountPath: /run/secrets/garenne, readOnly: true}
-{{- if .Values.brokerTls.secretName }}
+{{- if .brokerTls.secretName }}
 - {name: broker-tls, mountPath: /run/secrets/broker-tls, readOnly: true}
 {{- end }}
-{{- if .Values.settings }}
+{{- if and .adminTls.secretName (ne (index $ 1) "topology") }}
+- {name: admin-tls, mountPath: /run/secrets/admin-tls, readOnly: true}
+{{- end }}
+{{- if .settings }}
 - {name: settings, mountPath: /etc/garenne, readOnly: true}
 {{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- /* The environment, mounts and volumes of programs that open the database over TLS. */ -}}
+{{- define "garenne.postgresTls.env" -}}
+{{- with .Values.postgresTls -}}
+- {name: GARENNE_POSTGRES_TLS__CA, value: /run/secrets/postgres-tls/{{ .caKey }}}
+{{- if .clientCertificate }}
+- {name: GARENNE_POSTGRES_TLS__CERT, value: /run/secrets/postgres-tls/tls.crt}
+- {name: GARENNE_POSTGRES_TLS__KEY, value: /run/secrets/postgres-tls/tls.key}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "garenne.postgresTls.mount" -}}
+- {name: postgres-tls, mountPath: /run/secrets/postgres-tls, readOnly: true}
+{{- end -}}
+
+{{- define "garenne.postgresTls.volume" -}}
+- name: postgres-tls
+  secret: {secretName: {{ .Values.postgresTls.secretName }}, defaultMode: 288}
 {{- end -}}
 
 {{- /* Called with (list root secret (dict file key…) component): the user's Secret and the admin token as files in one folder. */ -}}
@@ -147,6 +179,12 @@ readinessProbe:
 {{- with $root.Values.brokerTls.secretName }}
 - name: broker-tls
   secret: {secretName: {{ . }}, defaultMode: 288}
+{{- end }}
+{{- if ne (index . 3) "topology" }}
+{{- with $root.Values.adminTls.secretName }}
+- name: admin-tls
+  secret: {secretName: {{ . }}, defaultMode: 288}
+{{- end }}
 {{- end }}
 {{- if $root.Values.settings }}
 - name: settings

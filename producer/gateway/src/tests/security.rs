@@ -138,7 +138,7 @@ impl Authority {
     fn tls_from(&self, client_ca: bool, min_version: TlsVersion) -> Tls {
         let (certificate, key) = self.sign("localhost");
         let client_ca = client_ca.then(|| self.path("ca.pem"));
-        tls::load(certificate, key, client_ca, min_version).unwrap()
+        tls::load_tls(certificate, key, client_ca, min_version).unwrap()
     }
 
     async fn connect(&self, gateway: &Running, device: Option<&str>) -> TlsStream<TcpStream> {

@@ -1,6 +1,7 @@
 //! Judges the changed readings of a device's metric by the rules that apply to it.
 
 mod reading_page;
+mod rule_judge;
 
 use std::collections::VecDeque;
 
@@ -8,13 +9,11 @@ use super::{
     change::{Alarm, AlarmChange},
     condition::{Condition, Micros, Sample},
     history::{History, LookBack, Span},
-    judge::Judge,
     pending::Pending,
-    reconciler::Reconciler,
-    restore::restore,
     rules::Rule,
 };
 use reading_page::ReadingPage;
+use rule_judge::RuleJudge;
 
 /// How many readings are loaded at once.
 #[derive(Clone, Copy, Debug)]
@@ -81,17 +80,6 @@ pub struct SeriesJudge<'r> {
     alarm_spans: Vec<AlarmSpan>,
 }
 
-#[derive(Debug)]
-struct RuleJudge<'r> {
-    rule: &'r Rule,
-    judge: Judge,
-    /// The time from which on readings are judged.
-    from: Micros,
-    alarms: Reconciler,
-    /// Its state after the newest reading, if known.
-    pending: Option<Pending>,
-}
-
 /// The readings from a changed one until judging converges.
 #[derive(Debug)]
 struct Segment {
@@ -130,14 +118,8 @@ impl<'r> SeriesJudge<'r> {
     ) -> Self {
         changed.sort_unstable();
         let is_judged = |rule: &&Rule| !matches!(rule.condition, Condition::Silent { .. });
-        let rule = |(index, rule): (usize, &'r Rule)| RuleJudge {
-            rule,
-            judge: Judge::new(rule.condition),
-            from: Micros::MAX,
-            alarms: Reconciler::new(index),
-            pending: None,
-        };
-        let rules: Vec<_> = rules.into_iter().enumerate().filter(|(_, r)| is_judged(r)).map(rule).collect();
+        let rules = rules.into_iter().enumerate().filter(|(_, rule)| is_judged(rule));
+        let rules: Vec<_> = rules.map(|(place, rule)| RuleJudge::new(place, rule)).collect();
         if rules.is_empty() {
             changed.clear();
         }
@@ -151,7 +133,7 @@ impl<'r> SeriesJudge<'r> {
             alarm_spans: Vec::new(),
         };
         for (place, pending) in pending {
-            if let Some(rule) = new.rules.iter_mut().find(|rule| rule.alarms.rule() == place) {
+            if let Some(rule) = new.rules.iter_mut().find(|rule| rule.place() == place) {
                 rule.pending = Some(pending);
             }
         }
@@ -170,7 +152,7 @@ impl<'r> SeriesJudge<'r> {
     /// The state of rules after the newest reading, by their places, when everything [is judged](Self::is_done). Without
     /// rules whose state is not known.
     pub fn pending(&self) -> impl Iterator<Item = (usize, Pending)> {
-        self.rules.iter().filter_map(|rule| Some((rule.alarms.rule(), rule.pending?)))
+        self.rules.iter().filter_map(|rule| Some((rule.place(), rule.pending?)))
     }
 
     /// The spans of readings to load next. None if everything is judged.
@@ -229,7 +211,7 @@ impl<'r> SeriesJudge<'r> {
         mut new_id: impl FnMut() -> String,
     ) -> Vec<AlarmChange> {
         for (index, alarm) in alarms {
-            let rule = self.rules.iter_mut().find(|rule| rule.alarms.rule() == index);
+            let rule = self.rules.iter_mut().find(|rule| rule.place() == index);
             rule.expect("the place of a rule").alarms.add_known(alarm);
         }
         self.wanted = loop {
@@ -288,11 +270,7 @@ impl<'r> SeriesJudge<'r> {
         if !changed.take(count).any(|reading| reading.is_usable) {
             return ReadingPage::new(span, history, Vec::new());
         }
-        let needed = |rule: &RuleJudge<'r>| {
-            let restored = |open| restore(rule.rule, from, open, rule.pending.as_ref(), &history);
-            open.iter().filter_map(|open| restored(*open).err()).flatten().collect()
-        };
-        let spans = distinct(self.rules.iter().flat_map(|rule| -> Vec<_> { needed(rule) }));
+        let spans = distinct(self.rules.iter().flat_map(|rule| rule.history_of(from, open, &history)));
         ReadingPage::new(span, history, spans)
     }
 
@@ -300,16 +278,8 @@ impl<'r> SeriesJudge<'r> {
     fn restore(&mut self, mut segment: Segment) -> Option<Wanted> {
         let Segment { start, ref page, .. } = segment;
         let mut missing = Vec::new();
-        for RuleJudge { rule, judge, from, alarms, pending } in &mut self.rules {
-            let open = alarms.start(start);
-            if page.is_empty_end() && open.is_none_or(|alarm| alarm.upto < start) {
-                (*judge, *from) = (Judge::idle(rule.condition, open.map(Alarm::resumed)), start);
-                continue;
-            }
-            match restore(rule, start, open, pending.as_ref(), &page.history) {
-                Ok(restored) => (*judge, *from) = (restored.judge, restored.from),
-                Err(spans) => missing.extend(spans),
-            }
+        for rule in &mut self.rules {
+            missing.extend(rule.restore(start, page.is_empty_end(), &page.history));
         }
         let wanted = if missing.is_empty() {
             segment.is_restored = true;
@@ -336,9 +306,7 @@ impl<'r> SeriesJudge<'r> {
             let is_changed = self.changed.front().is_some_and(|reading| reading.at <= segment.page.to());
             let has_converged = |rule: &RuleJudge<'_>| rule.has_converged(at, segment.last_changed);
             if at >= segment.start && !is_changed && self.rules.iter().all(has_converged) {
-                for RuleJudge { judge, alarms, .. } in &mut self.rules {
-                    alarms.converge(at, judge.excursion(), new_id);
-                }
+                self.rules.iter_mut().for_each(|rule| rule.converge(at, new_id));
                 return None;
             }
         }
@@ -353,10 +321,7 @@ impl<'r> SeriesJudge<'r> {
             },
             None => {
                 self.changed.clear();
-                for RuleJudge { judge, alarms, pending, .. } in &mut self.rules {
-                    alarms.finish(judge.excursion(), new_id);
-                    *pending = segment.newest.and_then(|upto| Pending::after(judge, upto));
-                }
+                self.rules.iter_mut().for_each(|rule| rule.finish(segment.newest, new_id));
                 return None;
             }
         }
@@ -381,26 +346,6 @@ fn distinct(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
         }
     }
     distinct
-}
-
-impl RuleJudge<'_> {
-    fn judge(&mut self, sample: &Sample, start: Micros, new_id: &mut impl FnMut() -> String) {
-        if let Some(point) = self.rule.convert(sample).filter(|point| point.at >= self.from) {
-            if point.at < start {
-                self.judge.judge_within(point);
-            } else if let Some(excursion) = self.judge.judge(point) {
-                self.alarms.end(excursion, new_id);
-            }
-        }
-        if sample.at >= start {
-            self.alarms.pass(sample.at, self.judge.excursion());
-        }
-    }
-
-    /// Whether further readings are judged as before the change at `changed`.
-    fn has_converged(&self, at: Micros, changed: Micros) -> bool {
-        self.judge.has_converged(changed, self.alarms.open_at(at).map(Alarm::excursion))
-    }
 }
 
 #[cfg(test)]

@@ -192,7 +192,7 @@ fn detail(response: &WebhookResponse) -> String {
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Parses `Retry-After`: seconds, or an HTTP date. At most [`MAX_RETRY_AFTER`].
-pub(super) fn parse_retry_after(text: &str, now: OffsetDateTime) -> Option<Duration> {
+fn parse_retry_after(text: &str, now: OffsetDateTime) -> Option<Duration> {
     let wait = match text.trim().parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => {
@@ -201,4 +201,20 @@ pub(super) fn parse_retry_after(text: &str, now: OffsetDateTime) -> Option<Durat
         }
     };
     Some(wait.min(MAX_RETRY_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_and_at_most_an_hour() {
+        let now = OffsetDateTime::from_unix_timestamp(784_111_777).unwrap();
+        let wait = |text: &str| parse_retry_after(text, now).map(|wait| wait.as_secs());
+        assert_eq!(wait("120"), Some(120));
+        assert_eq!(wait("Sun, 06 Nov 1994 08:50:07 GMT"), Some(30));
+        assert_eq!(wait("Sun, 06 Nov 1994 08:49:00 GMT"), Some(0));
+        assert_eq!(wait("999999999999"), Some(3600));
+        assert_eq!((wait("soon"), wait("-1")), (None, None));
+    }
 }

@@ -1,132 +1,20 @@
-//! Against a real server on the loopback interface that follows a script, one step per connection.
+//! Deliveries to a real server on the loopback interface.
 
-use std::collections::VecDeque;
+mod server;
+mod traces;
 
 use garenne_common::telemetry::Traces;
-use garenne_protocol::{
-    sensor::Timestamp,
-    task::{TaskId, TraceContext},
-};
+use garenne_protocol::{sensor::Timestamp, task::TaskId};
 use serde_json::Value;
-use time::OffsetDateTime;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-};
 
 use super::*;
-use crate::alert::{
-    batch_sender::parse_retry_after,
-    settings::{PayloadUrls, SigningSecret, Webhook},
+use crate::alert::settings::{PayloadUrls, SigningSecret, Webhook};
+use server::{
+    Reaction::{Answer, Drip, Flood, Reset, Stall},
+    Server,
 };
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-
-/// The server's reaction to a request.
-#[derive(Clone, Copy)]
-enum Reaction {
-    /// Answers with this status and these header lines.
-    Answer(u16, &'static str),
-    /// Reads the request and never answers.
-    Stall,
-    /// Resets the connection.
-    Reset,
-    /// Answers 200, a byte every few milliseconds.
-    Drip,
-    /// Sends headers and body without end.
-    Flood,
-}
-use Reaction::{Answer, Drip, Flood, Reset, Stall};
-
-/// A received request.
-#[derive(Clone, Debug)]
-struct ReceivedRequest {
-    head: String,
-    body: String,
-}
-
-impl ReceivedRequest {
-    fn header(&self, name: &str) -> &str {
-        let line = self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        line.unwrap_or_default()
-    }
-
-    fn alerts(&self) -> Vec<Value> {
-        let body: Value = serde_json::from_str(&self.body).unwrap();
-        body["data"]["alerts"].as_array().unwrap().clone()
-    }
-}
-
-struct Server {
-    url: String,
-    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
-}
-
-impl Server {
-    /// Follows the script, one reaction per connection, then answers 200.
-    async fn start(script: impl IntoIterator<Item = Reaction>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/hook?token=t", listener.local_addr().unwrap());
-        let requests: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
-        let mut script: VecDeque<_> = script.into_iter().collect();
-        let recorded = Arc::clone(&requests);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let reaction = script.pop_front().unwrap_or(Answer(200, ""));
-                tokio::spawn(serve(stream, reaction, Arc::clone(&recorded)));
-            }
-        });
-        Self { url, requests }
-    }
-
-    fn requests(&self) -> Vec<ReceivedRequest> {
-        lock(&self.requests).clone()
-    }
-}
-
-async fn serve(mut stream: TcpStream, reaction: Reaction, recorded: Arc<Mutex<Vec<ReceivedRequest>>>) {
-    let request = read_request(&mut stream).await;
-    lock(&recorded).push(request);
-    match reaction {
-        Answer(status, headers) => {
-            let answer = format!("HTTP/1.1 {status} X\r\n{headers}content-length: 5\r\n\r\nsorry");
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-        Stall => {
-            // Until the client closes the connection.
-            let _ = stream.read(&mut [0; 1]).await;
-        }
-        Reset => stream.set_zero_linger().unwrap(),
-        Drip => {
-            for byte in b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n" {
-                let _ = stream.write_all(&[*byte]).await;
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        }
-        Flood => {
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n").await;
-            while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
-        }
-    }
-}
-
-async fn read_request(stream: &mut TcpStream) -> ReceivedRequest {
-    let mut bytes = Vec::new();
-    loop {
-        let mut part = [0; 4096];
-        let count = stream.read(&mut part).await.unwrap_or(0);
-        bytes.extend_from_slice(&part[..count]);
-        let text = String::from_utf8_lossy(&bytes);
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let request = ReceivedRequest { head: head.to_owned(), body: body.to_owned() };
-            if count == 0 || request.body.len().to_string() == request.header("content-length") {
-                return request;
-            }
-        } else if count == 0 {
-            return ReceivedRequest { head: text.into_owned(), body: String::new() };
-        }
-    }
-}
 
 fn settings(url: &str) -> AlertSettings {
     let secret = Some(SECRET.parse().unwrap());
@@ -194,63 +82,6 @@ async fn a_request_follows_the_standard_webhooks_specification() {
     );
 }
 
-const PARENTS: [&str; 2] = [
-    "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-    "00-1bf7651916cd43dd8448eb211c80319c-c8ad6b7169203331-01",
-];
-
-fn trace(parent: &str) -> Option<TraceContext> {
-    TraceContext::parse(parent, Some("vendor=1"))
-}
-
-#[tokio::test]
-async fn a_request_continues_the_trace_of_its_alert() {
-    let server = Server::start([Answer(503, ""), Answer(200, "")]).await;
-    let (sender, (traces, recorder)) = (sender(settings(&server.url)), Traces::recorded());
-    let alert = OutgoingAlert { trace: trace(PARENTS[0]), traces, ..alert("a") };
-    sender.deliver(sender.destination(None, None).unwrap(), alert).await.unwrap();
-    let (spans, requests) = (recorder.spans(), server.requests());
-    assert_eq!((spans.len(), requests.len()), (2, 2), "{spans:#?}");
-    for ((span, request), status) in spans.iter().zip(&requests).zip(["503", "200"]) {
-        let sent = format!("00-{}-{}-01", span.trace_id, span.span_id);
-        assert_eq!(
-            (request.header("traceparent"), request.header("tracestate")),
-            (sent.as_str(), "vendor=1")
-        );
-        assert_eq!((span.name.as_str(), span.parent_id.as_str()), ("POST", "b7ad6b7169203331"));
-        assert_eq!(span.attributes["http.response.status_code"], status);
-        assert_eq!(span.error.is_some(), status == "503");
-    }
-}
-
-#[tokio::test]
-async fn a_batch_continues_a_sampled_trace_and_links_the_others() {
-    let server = Server::start([]).await;
-    let (sender, (traces, recorder)) = (sender(settings(&server.url)), Traces::recorded());
-    let unsampled = PARENTS[0].replace("-01", "-00");
-    let alerts = [("a", unsampled.as_str()), ("b", PARENTS[1]), ("c", PARENTS[0])];
-    let send = |(id, parent)| {
-        let alert = OutgoingAlert { trace: trace(parent), traces: traces.clone(), ..alert(id) };
-        sender.deliver(sender.destination(None, None).unwrap(), alert)
-    };
-    futures_util::future::try_join_all(alerts.map(send)).await.unwrap();
-    let span = recorder.only("POST");
-    assert_eq!(span.parent_id, "c8ad6b7169203331");
-    assert_eq!(span.links, ["b7ad6b7169203331", "b7ad6b7169203331"]);
-    assert_eq!(span.attributes["garenne.batch"], "3");
-}
-
-#[tokio::test]
-async fn an_unsampled_trace_is_forwarded_unchanged() {
-    let server = Server::start([]).await;
-    let sender = sender(settings(&server.url));
-    let alert = OutgoingAlert { trace: trace(PARENTS[0]), ..alert("a") };
-    sender.deliver(sender.destination(None, None).unwrap(), alert).await.unwrap();
-    assert_eq!(server.requests()[0].header("traceparent"), PARENTS[0]);
-    deliver(&sender, "b").await.unwrap();
-    assert!(!server.requests()[1].head.contains("traceparent"));
-}
-
 #[tokio::test]
 async fn transient_failures_are_retried_with_the_same_request() {
     for script in
@@ -293,17 +124,6 @@ async fn retry_after_of_the_receiver_is_returned_without_a_retry() {
     };
     assert_eq!(wait, Duration::from_secs(7));
     assert_eq!(server.requests().len(), 1);
-}
-
-#[test]
-fn retry_after_is_seconds_or_a_date_and_at_most_an_hour() {
-    let now = OffsetDateTime::from_unix_timestamp(784_111_777).unwrap();
-    let wait = |text: &str| parse_retry_after(text, now).map(|wait| wait.as_secs());
-    assert_eq!(wait("120"), Some(120));
-    assert_eq!(wait("Sun, 06 Nov 1994 08:50:07 GMT"), Some(30));
-    assert_eq!(wait("Sun, 06 Nov 1994 08:49:00 GMT"), Some(0));
-    assert_eq!(wait("999999999999"), Some(3600));
-    assert_eq!((wait("soon"), wait("-1")), (None, None));
 }
 
 #[tokio::test]
