@@ -3,8 +3,13 @@
 //! The broker may deliver a requeued message before others, so nothing is requeued until the end: one consumer with
 //! a prefetch as large as the queue receives everything in order, and one `nack(multiple, requeue)` requeues it in that
 //! order. Tested with RabbitMQ 3.10, 4.0 and 4.3. Several smaller consumers are slower and change the order.
+//!
+//! The client keeps in memory what the broker sends ahead of the reader. [`Fetch`] says how much that is.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use futures_util::{FutureExt, StreamExt};
 use garenne_common::exit::{Exit, Failure};
@@ -23,6 +28,12 @@ use crate::queues::{QueueInspector, failure};
 
 /// A prefetch has 16 bits. A longer queue needs further consumers on the same channel.
 const MAX_PREFETCH: u64 = 60_000;
+/// Messages of the first group, whose sizes are not known.
+const FIRST_GROUP: u64 = 8;
+/// The most messages of a group.
+const MAX_GROUP: u64 = 4_000;
+/// Bytes of a group, if its messages are no larger than those before.
+const GROUP_BYTES: u64 = 32 << 20;
 /// Time without a delivery after which the queue is checked for remaining messages.
 const DELIVERY_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a queue with ready messages may deliver none.
@@ -33,15 +44,38 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Poll interval while waiting for that.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// How a walk reads messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch {
+    /// The broker sends all of them ahead. Fast; up to the whole queue can be in memory.
+    Stream,
+    /// The broker sends groups ahead, whose sizes follow from the largest message so far. For walks that remove nothing.
+    Groups,
+    /// One at a time. At most one message is in memory.
+    Single,
+}
+
 /// A walk over a queue. If it is dropped without [`QueueWalk::finish`], the broker requeues everything.
 pub struct QueueWalk<'c> {
     connection: &'c Connection,
     queue: String,
+    fetch: Fetch,
     channel: Channel,
     consumers: VecDeque<Consumer>,
     total: u64,
     read: u64,
     removed: u64,
+    /// The tags of messages that were requested one by one and not removed. One `nack` for all of them would requeue
+    /// them in an arbitrary order.
+    held: BTreeSet<u64>,
+    /// Messages of the groups so far, and of the last one.
+    granted: u64,
+    last_group: u64,
+    /// The tags of the last messages of the groups that were read. Each group is requeued on its own, in this order: one
+    /// `nack` for all of them would requeue them in an arbitrary order.
+    group_ends: Vec<u64>,
+    /// The size of the largest message so far.
+    largest: u64,
     /// Whether the queue became empty before `total` messages were read.
     exhausted: bool,
 }
@@ -51,21 +85,32 @@ impl<'c> QueueWalk<'c> {
     ///
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
-    pub async fn start(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, Failure> {
+    pub async fn start(
+        connection: &'c Connection,
+        queue: &str,
+        max: u64,
+        fetch: Fetch,
+    ) -> Result<Self, Failure> {
         let total = QueueInspector::new(connection).depth(queue).await?.ready.min(max);
         let error = |error| failure(queue, &error);
         let channel = connection.create_channel().await.map_err(error)?;
         let mut walk = Self {
             connection,
             queue: queue.to_owned(),
+            fetch,
             channel,
             consumers: VecDeque::new(),
             total,
             read: 0,
             removed: 0,
+            held: BTreeSet::new(),
+            granted: 0,
+            last_group: 0,
+            group_ends: Vec::new(),
+            largest: 0,
             exhausted: false,
         };
-        if total > 0 {
+        if total > 0 && fetch == Fetch::Stream {
             walk.consume().await?;
         }
         Ok(walk)
@@ -83,7 +128,13 @@ impl<'c> QueueWalk<'c> {
 
     async fn consume(&mut self) -> Result<(), Failure> {
         let error = |error| failure(&self.queue, &error);
-        let prefetch = (self.total - self.read).clamp(1, MAX_PREFETCH) as u16;
+        let left = self.total - self.read;
+        let prefetch = match self.fetch {
+            Fetch::Groups => group(self.last_group, self.largest).min(left),
+            Fetch::Stream | Fetch::Single => left.min(MAX_PREFETCH),
+        };
+        (self.granted, self.last_group) = (self.granted + prefetch, prefetch);
+        let prefetch = prefetch.max(1) as u16;
         self.channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(error)?;
         let consumer = self
             .channel
@@ -104,12 +155,22 @@ impl<'c> QueueWalk<'c> {
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Failure> {
+        if self.fetch == Fetch::Single {
+            return self.get().await;
+        }
         let deadline = Instant::now() + STUCK_TIMEOUT;
         while self.read < self.total {
+            if self.fetch == Fetch::Groups && self.read == self.granted {
+                self.consume().await?;
+            }
             let Some(consumer) = self.consumers.back_mut() else { return Ok(None) };
             match timeout(DELIVERY_TIMEOUT, consumer.next()).await {
                 Ok(Some(Ok(delivery))) => {
                     self.read += 1;
+                    self.largest = self.largest.max(delivery.data.len() as u64);
+                    if self.fetch == Fetch::Groups && self.read == self.granted {
+                        self.group_ends.push(delivery.delivery_tag);
+                    }
                     return Ok(Some(delivery));
                 }
                 Ok(Some(Err(error))) => return Err(self.ended(&error.to_string())),
@@ -138,6 +199,18 @@ impl<'c> QueueWalk<'c> {
         Ok(None)
     }
 
+    /// The next message, requested on its own.
+    async fn get(&mut self) -> Result<Option<Delivery>, Failure> {
+        if self.exhausted || self.read >= self.total {
+            return Ok(None);
+        }
+        let got = self.channel.basic_get(self.queue.as_str().into(), BasicGetOptions::default()).await;
+        let got = got.map_err(|error| failure(&self.queue, &error))?;
+        (self.read, self.exhausted) = (self.read + u64::from(got.is_some()), got.is_none());
+        self.held.extend(got.as_ref().map(|got| got.delivery.delivery_tag));
+        Ok(got.map(|got| got.delivery))
+    }
+
     /// The next message of a queue without ready messages: one that was on its way to this walk, or that another
     /// program has just returned.
     async fn take_last(&mut self) -> Result<Option<Delivery>, Failure> {
@@ -158,6 +231,7 @@ impl<'c> QueueWalk<'c> {
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn remove(&mut self, tag: u64) -> Result<(), Failure> {
         self.removed += 1;
+        self.held.remove(&tag);
         let acked = self.channel.basic_ack(tag, BasicAckOptions::default()).await;
         acked.map_err(|error| failure(&self.queue, &error))
     }
@@ -177,14 +251,23 @@ impl<'c> QueueWalk<'c> {
             self.channel.basic_cancel(tag, BasicCancelOptions::default()).await.map_err(error)?;
         }
         // Includes messages that were delivered and not read.
-        let left = if self.exhausted { self.read } else { self.total } - self.removed;
+        let held = if self.exhausted || self.fetch != Fetch::Stream { self.read } else { self.total };
+        let left = held - self.removed;
         // The message of the get and those behind it. The queue's own count may lag behind.
         let mut counted = 0;
-        if !self.consumers.is_empty() {
+        if !self.consumers.is_empty() || self.read > 0 {
             // Before the nack, because a message that is requeued on its own returns behind the others.
             let queue = self.queue.as_str().into();
             let got = self.channel.basic_get(queue, BasicGetOptions::default()).await.map_err(error)?;
             counted = got.map_or(0, |got| u64::from(got.message_count) + 1);
+            for tag in &self.held {
+                let one = BasicNackOptions { multiple: false, requeue: true };
+                self.channel.basic_nack(*tag, one).await.map_err(error)?;
+            }
+            for tag in &self.group_ends {
+                let group = BasicNackOptions { multiple: true, requeue: true };
+                self.channel.basic_nack(*tag, group).await.map_err(error)?;
+            }
             // Tag 0 with `multiple` covers everything outstanding, including messages that the client has not read
             // yet and messages that arrived during the walk.
             let all = BasicNackOptions { multiple: true, requeue: true };
@@ -214,5 +297,27 @@ impl<'c> QueueWalk<'c> {
             self.queue
         );
         Failure::new(Exit::BrokerUnavailable, problem)
+    }
+}
+
+/// The number of messages of the next group. It doubles at most, and one of messages as large as the largest before has
+/// [`GROUP_BYTES`].
+fn group(last: u64, largest: u64) -> u64 {
+    let most = (GROUP_BYTES / largest.max(1)).clamp(1, MAX_GROUP);
+    if last == 0 { FIRST_GROUP } else { (2 * last).min(most) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_grow_with_small_messages_and_shrink_with_large_ones() {
+        assert_eq!(group(0, 0), FIRST_GROUP);
+        assert_eq!(group(8, 100), 16);
+        assert_eq!(group(MAX_GROUP, 100), MAX_GROUP);
+        assert_eq!(group(8, 4 << 20), 8);
+        assert_eq!(group(2_000, 4 << 20), 8);
+        assert_eq!(group(8, 128 << 20), 1);
     }
 }
