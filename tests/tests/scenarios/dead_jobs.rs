@@ -75,7 +75,6 @@ async fn a_replay_of_large_letters_is_a_job_that_uses_little_memory() -> Result<
     );
     assert_eq!(progress["bytes"], json!(letters as u64 * (4 * MIB + 2)));
     let used = dashboard.peak_memory()? - before;
-    eprintln!("MEM before {} listed {} used {}", before / MIB, listed / MIB, used / MIB);
     assert!(used < 160 * MIB, "a replay uses {} MiB for {} MiB of letters", used / MIB, letters * 4);
     env.until_ready("fast", letters).await?;
     let records = records(&env, "dead.replay", &job).await?;
