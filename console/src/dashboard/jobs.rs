@@ -113,15 +113,16 @@ async fn run(app: Arc<AppState>, job: Arc<Job>, filter: Filter, mut record: Valu
     let unfinished = Unfinished(job);
     let job = &unfinished.0;
     record["job"] = job.id.clone().into();
+    // Jobs run in the order of their requests. One that is stopped before its turn is on record too.
+    let turn = job.stop.run_until_cancelled(app.walk.lock()).await;
     let moving = async {
-        let Some(_walk) = job.stop.run_until_cancelled(app.walk.lock()).await else {
+        if turn.is_none() {
             return Ok(MoveReport { interrupted: true, ..MoveReport::default() });
-        };
+        }
         job.begin();
         let all = Mover::new(app.operator(), HeldQueue::Dead, filter, job.action);
-        // The console's memory is limited: one letter is read at a time.
         let (stop, progress) = (job.stop.clone(), Arc::clone(&job.progress));
-        let moved = Mover { fetch: Fetch::Single, stop, progress, ..all }.run().await;
+        let moved = Mover { fetch: Fetch::Groups, stop, progress, ..all }.run().await;
         app.forget_listed();
         moved
     };

@@ -6,10 +6,7 @@
 //!
 //! The client keeps in memory what the broker sends ahead of the reader. [`Fetch`] says how much that is.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
 use garenne_common::exit::{Exit, Failure};
@@ -49,10 +46,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub enum Fetch {
     /// The broker sends all of them ahead. Fast; up to the whole queue can be in memory.
     Stream,
-    /// The broker sends groups ahead, whose sizes follow from the largest message so far. For walks that remove nothing.
+    /// The broker sends groups ahead, whose sizes follow from the largest message so far.
     Groups,
-    /// One at a time. At most one message is in memory.
-    Single,
 }
 
 /// A walk over a queue. If it is dropped without [`QueueWalk::finish`], the broker requeues everything.
@@ -62,15 +57,19 @@ pub struct QueueWalk<'c> {
     fetch: Fetch,
     channel: Channel,
     consumers: VecDeque<Consumer>,
+    /// The tags of consumers that may receive messages.
+    tags: Vec<String>,
     total: u64,
     read: u64,
     removed: u64,
-    /// The tags of messages that were requested one by one and not removed. One `nack` for all of them would requeue
-    /// them in an arbitrary order.
-    held: BTreeSet<u64>,
-    /// Messages of the groups so far, and of the last one.
-    granted: u64,
-    last_group: u64,
+    /// The prefetch of the last consumer.
+    prefetch: u64,
+    /// Messages of the current group that were read and not removed.
+    unsettled: u64,
+    /// Whether the consumer of the current group is cancelled, so that its messages end.
+    ending: bool,
+    /// The delivery tag of the last message.
+    last_tag: u64,
     /// The tags of the last messages of the groups that were read. Each group is requeued on its own, in this order: one
     /// `nack` for all of them would requeue them in an arbitrary order.
     group_ends: Vec<u64>,
@@ -100,12 +99,14 @@ impl<'c> QueueWalk<'c> {
             fetch,
             channel,
             consumers: VecDeque::new(),
+            tags: Vec::new(),
             total,
             read: 0,
             removed: 0,
-            held: BTreeSet::new(),
-            granted: 0,
-            last_group: 0,
+            prefetch: 0,
+            unsettled: 0,
+            ending: false,
+            last_tag: 0,
             group_ends: Vec::new(),
             largest: 0,
             exhausted: false,
@@ -130,17 +131,20 @@ impl<'c> QueueWalk<'c> {
         let error = |error| failure(&self.queue, &error);
         let left = self.total - self.read;
         let prefetch = match self.fetch {
-            Fetch::Groups => group(self.last_group, self.largest).min(left),
-            Fetch::Stream | Fetch::Single => left.min(MAX_PREFETCH),
+            Fetch::Groups => group(self.prefetch, self.largest),
+            Fetch::Stream => left.min(MAX_PREFETCH),
         };
-        (self.granted, self.last_group) = (self.granted + prefetch, prefetch);
-        let prefetch = prefetch.max(1) as u16;
+        self.prefetch = prefetch.max(1);
+        // Before the request: if this call is cancelled, the consumer may exist.
+        let tag = format!("walk-{:06}", self.group_ends.len() + self.tags.len());
+        self.tags.push(tag.clone());
+        let prefetch = self.prefetch as u16;
         self.channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(error)?;
         let consumer = self
             .channel
             .basic_consume(
                 self.queue.as_str().into(),
-                "".into(),
+                tag.into(),
                 BasicConsumeOptions::default(),
                 FieldTable::default(),
             )
@@ -155,25 +159,26 @@ impl<'c> QueueWalk<'c> {
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Failure> {
-        if self.fetch == Fetch::Single {
-            return self.get().await;
-        }
         let deadline = Instant::now() + STUCK_TIMEOUT;
         while self.read < self.total {
-            if self.fetch == Fetch::Groups && self.read == self.granted {
-                self.consume().await?;
+            if self.fetch == Fetch::Groups {
+                self.turn_group().await?;
             }
             let Some(consumer) = self.consumers.back_mut() else { return Ok(None) };
             match timeout(DELIVERY_TIMEOUT, consumer.next()).await {
                 Ok(Some(Ok(delivery))) => {
                     self.read += 1;
                     self.largest = self.largest.max(delivery.data.len() as u64);
-                    if self.fetch == Fetch::Groups && self.read == self.granted {
-                        self.group_ends.push(delivery.delivery_tag);
-                    }
+                    (self.last_tag, self.unsettled) = (delivery.delivery_tag, self.unsettled + 1);
                     return Ok(Some(delivery));
                 }
                 Ok(Some(Err(error))) => return Err(self.ended(&error.to_string())),
+                Ok(None) if self.ending => {
+                    self.consumers.clear();
+                    self.tags.clear();
+                    self.group_ends.push(self.last_tag);
+                    (self.ending, self.unsettled) = (false, 0);
+                }
                 Ok(None) => return Err(self.ended("the consumer was cancelled")),
                 Err(_) => {
                     let ready = QueueInspector::new(self.connection).depth(&self.queue).await?.ready;
@@ -189,7 +194,9 @@ impl<'c> QueueWalk<'c> {
                         );
                         return Err(Failure::new(Exit::Failed, problem));
                     }
-                    if self.read > 0 && self.read - self.removed >= MAX_PREFETCH * self.consumers.len() as u64
+                    if self.fetch == Fetch::Stream
+                        && self.read > 0
+                        && self.read - self.removed >= MAX_PREFETCH * self.consumers.len() as u64
                     {
                         self.consume().await?;
                     }
@@ -199,16 +206,26 @@ impl<'c> QueueWalk<'c> {
         Ok(None)
     }
 
-    /// The next message, requested on its own.
-    async fn get(&mut self) -> Result<Option<Delivery>, Failure> {
-        if self.exhausted || self.read >= self.total {
-            return Ok(None);
+    /// Starts the first group, or ends one whose consumer receives nothing more because so many messages are unsettled.
+    /// The next one starts when all messages of this one are read.
+    async fn turn_group(&mut self) -> Result<(), Failure> {
+        if self.consumers.is_empty() {
+            return self.consume().await;
         }
-        let got = self.channel.basic_get(self.queue.as_str().into(), BasicGetOptions::default()).await;
-        let got = got.map_err(|error| failure(&self.queue, &error))?;
-        (self.read, self.exhausted) = (self.read + u64::from(got.is_some()), got.is_none());
-        self.held.extend(got.as_ref().map(|got| got.delivery.delivery_tag));
-        Ok(got.map(|got| got.delivery))
+        if !self.ending && self.unsettled >= self.prefetch {
+            self.ending = true;
+            self.cancel().await?;
+        }
+        Ok(())
+    }
+
+    async fn cancel(&self) -> Result<(), Failure> {
+        for tag in &self.tags {
+            let cancelled =
+                self.channel.basic_cancel(tag.as_str().into(), BasicCancelOptions::default()).await;
+            cancelled.map_err(|error| failure(&self.queue, &error))?;
+        }
+        Ok(())
     }
 
     /// The next message of a queue without ready messages: one that was on its way to this walk, or that another
@@ -231,7 +248,9 @@ impl<'c> QueueWalk<'c> {
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn remove(&mut self, tag: u64) -> Result<(), Failure> {
         self.removed += 1;
-        self.held.remove(&tag);
+        if self.group_ends.last().is_none_or(|end| tag > *end) {
+            self.unsettled = self.unsettled.saturating_sub(1);
+        }
         let acked = self.channel.basic_ack(tag, BasicAckOptions::default()).await;
         acked.map_err(|error| failure(&self.queue, &error))
     }
@@ -246,35 +265,29 @@ impl<'c> QueueWalk<'c> {
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn finish(self) -> Result<u64, Failure> {
         let error = |error| failure(&self.queue, &error);
-        for consumer in &self.consumers {
-            let tag = consumer.tag();
-            self.channel.basic_cancel(tag, BasicCancelOptions::default()).await.map_err(error)?;
-        }
+        self.cancel().await?;
         // Includes messages that were delivered and not read.
         let held = if self.exhausted || self.fetch != Fetch::Stream { self.read } else { self.total };
         let left = held - self.removed;
         // The message of the get and those behind it. The queue's own count may lag behind.
         let mut counted = 0;
+        let mut inspector = QueueInspector::new(self.connection);
         if !self.consumers.is_empty() || self.read > 0 {
             // Before the nack, because a message that is requeued on its own returns behind the others.
             let queue = self.queue.as_str().into();
             let got = self.channel.basic_get(queue, BasicGetOptions::default()).await.map_err(error)?;
             counted = got.map_or(0, |got| u64::from(got.message_count) + 1);
-            for tag in &self.held {
-                let one = BasicNackOptions { multiple: false, requeue: true };
-                self.channel.basic_nack(*tag, one).await.map_err(error)?;
-            }
+            let all = BasicNackOptions { multiple: true, requeue: true };
             for tag in &self.group_ends {
-                let group = BasicNackOptions { multiple: true, requeue: true };
-                self.channel.basic_nack(*tag, group).await.map_err(error)?;
+                self.channel.basic_nack(*tag, all).await.map_err(error)?;
+                // The broker keeps the order of a limited number of settlements in progress.
+                inspector.depth(&self.queue).await?;
             }
             // Tag 0 with `multiple` covers everything outstanding, including messages that the client has not read
             // yet and messages that arrived during the walk.
-            let all = BasicNackOptions { multiple: true, requeue: true };
             self.channel.basic_nack(0, all).await.map_err(error)?;
         }
         let visible = left.max(counted.min(1));
-        let mut inspector = QueueInspector::new(self.connection);
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         while inspector.depth(&self.queue).await?.ready < visible {
             if Instant::now() > deadline {
