@@ -9,6 +9,9 @@ mod alarms;
 mod app_state;
 mod dead_letters;
 mod feed;
+mod job;
+mod job_book;
+mod jobs;
 mod listed_page;
 mod login_limit;
 mod metrics;
@@ -21,7 +24,12 @@ mod session;
 mod user;
 mod workers_database;
 
-use std::{io::ErrorKind, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex as StdMutex},
+};
 
 use clap::Args;
 use garenne_common::{
@@ -44,6 +52,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{interrupt::Interrupts, monitor::FleetMonitor, operator::Operator};
 use access::Access;
 use app_state::AppState;
+use job_book::JobBook;
 use workers_database::WorkersDatabase;
 
 /// `garenne dashboard`.
@@ -129,8 +138,21 @@ pub async fn run(mut operator: Operator) -> Result<Exit, Failure> {
             "commands are disabled, nothing is written to the broker: set --operators to a file of people who may log in"
         );
     }
-    let app = Arc::new(AppState { monitor, metrics, access, database, dead_letters: Mutex::default() });
-    let page = admin::serve_router(listener, routes::router(app), tls, closing.clone().cancelled_owned());
+    let app = Arc::new(AppState {
+        monitor,
+        metrics,
+        access,
+        database,
+        walk: Mutex::default(),
+        listed: StdMutex::default(),
+        jobs: JobBook::default(),
+    });
+    let page = admin::serve_router(
+        listener,
+        routes::router(Arc::clone(&app)),
+        tls,
+        closing.clone().cancelled_owned(),
+    );
     let page = supervise::essential("dashboard page", closing.clone(), page).spawn();
     tracing::info!(address = %format_args!("{scheme}://{address}"), "dashboard is listening");
     tokio::select! {
@@ -140,6 +162,7 @@ pub async fn run(mut operator: Operator) -> Result<Exit, Failure> {
     }
     closing.cancel();
     let page = page.await;
+    app.jobs.close().await;
     admin.close().await;
     page.map(|()| Exit::Done).map_err(|failure| Failure::new(Exit::Failed, failure))
 }

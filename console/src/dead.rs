@@ -11,6 +11,7 @@ mod dead_letter;
 mod filter;
 mod held_queue;
 mod listing;
+mod move_progress;
 mod mover;
 mod queue_walk;
 mod report;
@@ -26,8 +27,9 @@ pub use cli::DeadVerb;
 pub use dead_letter::DeadLetter;
 pub use filter::Filter;
 pub use held_queue::HeldQueue;
+pub use move_progress::{MoveCounts, MoveProgress};
 pub use mover::{MoveAction, Mover};
-pub use queue_walk::QueueWalk;
+pub use queue_walk::{Fetch, QueueWalk};
 pub use report::{FailedLetters, MoveReport};
 
 use crate::{
@@ -38,6 +40,10 @@ use crate::{
 use cli::ShowArgs;
 pub(crate) use cli::{ListOptions, MoveOptions};
 pub(crate) use listing::{Listing, Page};
+pub(crate) use view::shown_letter;
+
+/// All messages of a queue, as fast as possible.
+const ALL: (u64, Fetch) = (u64::MAX, Fetch::Stream);
 
 /// Runs `garenne dead …`.
 ///
@@ -65,13 +71,13 @@ pub(crate) async fn read(
     operator: &Operator,
     queue: HeldQueue,
     filter: &Filter,
-    max: u64,
+    (max, fetch): (u64, Fetch),
     bar: &ProgressBar,
     mut visit: impl FnMut(DeadLetter, Delivery),
 ) -> Result<u64, Failure> {
     let now = SystemTime::now();
     let connection = operator.connect().await?;
-    let mut walk = QueueWalk::start(&connection, &queue.name(&operator.names), max).await?;
+    let mut walk = QueueWalk::start(&connection, &queue.name(&operator.names), max, fetch).await?;
     bar.set_length(walk.total());
     while let Some(delivery) = walk.next().await? {
         bar.inc(1);
@@ -95,7 +101,7 @@ pub async fn reasons(operator: &Operator) -> Result<HashMap<String, String>, Fai
     let (bar, all) = (progress::bar("reading"), Filter::default());
     let mut reasons = HashMap::new();
     let add = |letter: DeadLetter, _| reasons.extend(letter.id.map(|id| (id, letter.reason)));
-    read(operator, HeldQueue::Dead, &all, u64::MAX, &bar, add).await?;
+    read(operator, HeldQueue::Dead, &all, ALL, &bar, add).await?;
     Ok(reasons)
 }
 
@@ -111,7 +117,7 @@ pub(crate) async fn list(
 ) -> Result<Exit, Failure> {
     let mut listing = Listing::new(options.page());
     let bar = progress::bar("reading");
-    let read = read(operator, queue, filter, u64::MAX, &bar, |letter, _| listing.add(letter)).await?;
+    let read = read(operator, queue, filter, ALL, &bar, |letter, _| listing.add(letter)).await?;
     if options.json {
         output::json(&view::json_lines(queue, &listing))?;
     } else {
@@ -125,7 +131,7 @@ async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
     let bar = progress::bar("reading");
     let mut letters = Vec::new();
     let add = |letter, delivery| letters.push((letter, delivery));
-    let read = read(operator, HeldQueue::Dead, &filter, u64::MAX, &bar, add).await?;
+    let read = read(operator, HeldQueue::Dead, &filter, ALL, &bar, add).await?;
     if letters.is_empty() {
         let ids = args.ids.join(", ");
         return Err(Failure::new(Exit::Failed, format_args!("no dead letter with id {ids} among {read}")));
@@ -158,7 +164,7 @@ pub(crate) async fn move_selected(
                 listing.add(letter);
             }
         };
-        let read = read(operator, queue, filter, u64::MAX, &progress::bar("reading"), add).await?;
+        let read = read(operator, queue, filter, ALL, &progress::bar("reading"), add).await?;
         output::lines(&view::list(queue, &listing, read))?;
         output::note(format_args!("dry run: {} would be {}", listing.matched(), action.done()));
         return Ok(Exit::Done);
@@ -171,15 +177,19 @@ pub(crate) async fn move_selected(
             Err(failure) = mover::interrupted_twice(queue, &mover.stop) => Err(failure),
         }
     };
-    let command = match (queue, action) {
-        (HeldQueue::Dead, MoveAction::Replay) => "dead.replay",
-        (HeldQueue::Dead, MoveAction::Drop) => "dead.drop",
-        (HeldQueue::Unroutable, MoveAction::Replay) => "unroutable.replay",
-        (HeldQueue::Unroutable, MoveAction::Drop) => "unroutable.drop",
-    };
-    let record = options.record(filter);
+    let (command, record) = (audit_name(queue, action), options.record(filter));
     let moved = audited(operator, command_line(), command, record, moving, MoveReport::record).await?;
     moved.remarks(action.done(), queue, &operator.names).into_iter().for_each(output::note);
     output::lines(&format!("{} {} of {} {}\n", action.done(), moved.moved, moved.read, queue.noun()))?;
     Ok(if moved.is_complete() { Exit::Done } else { Exit::Failed })
+}
+
+/// The command's name in its records.
+pub(crate) fn audit_name(queue: HeldQueue, action: MoveAction) -> &'static str {
+    match (queue, action) {
+        (HeldQueue::Dead, MoveAction::Replay) => "dead.replay",
+        (HeldQueue::Dead, MoveAction::Drop) => "dead.drop",
+        (HeldQueue::Unroutable, MoveAction::Replay) => "unroutable.replay",
+        (HeldQueue::Unroutable, MoveAction::Drop) => "unroutable.drop",
+    }
 }

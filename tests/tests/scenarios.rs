@@ -20,8 +20,10 @@ mod scenarios {
     mod crash;
     mod credit;
     mod dashboard;
+    mod dashboard_page;
     mod database;
     mod database_outages;
+    mod dead_jobs;
     mod dead_letters;
     mod dead_pages;
     mod dead_replay;

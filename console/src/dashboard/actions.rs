@@ -23,7 +23,6 @@ use super::{
 };
 use crate::{
     audit_log::audited,
-    dead::{Filter, HeldQueue, MoveAction, Mover},
     directives::{send_command, set_group_paused, stop_tasks},
     fleet::{unseen_group, unseen_task},
     worker_command::WorkerCommand,
@@ -114,42 +113,4 @@ pub(super) async fn group(
 
 fn unknown(word: &str, expected: &str) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, format!("unknown command {word:?}, expected {expected}"))
-}
-
-/// The dead letters to replay: one by its id, or all of a kind and reason.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Replay {
-    id: Option<String>,
-    kind: Option<String>,
-    reason: Option<String>,
-}
-
-pub(super) async fn replay(
-    State(app): App,
-    Extension(requester): Extension<Requester>,
-    Json(Replay { id, kind, reason }): Json<Replay>,
-) -> Result<Json<Value>, Problem> {
-    if id.is_none() && (kind.is_none() || reason.is_none()) {
-        let detail = "expected id, or kind and reason";
-        return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
-    }
-    let arguments = json!({ "id": id, "kind": kind, "reason": reason });
-    let list = |one: Option<String>| one.into_iter().collect::<Vec<_>>();
-    let filter = Filter { id: list(id), reason: list(reason), exact_kind: kind, ..Filter::default() };
-    filter.check()?;
-    command(app, requester, "dead.replay", arguments, move |app| {
-        Box::pin(async move {
-            let mut letters = app.dead_letters.lock().await;
-            let moved = Mover::new(app.operator(), HeldQueue::Dead, filter, MoveAction::Replay).run().await?;
-            *letters = None;
-            Ok(json!({
-                "replayed": moved.moved,
-                "read": moved.read,
-                "missed": moved.missed,
-                "failures": moved.failures,
-            }))
-        })
-    })
-    .await
 }

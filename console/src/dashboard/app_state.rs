@@ -1,15 +1,18 @@
 //! The state that all request handlers share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 
 use axum::{extract::State, http::StatusCode};
 use garenne_common::{
     exit::{Exit, Failure},
     telemetry::Metrics,
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard as AsyncMutexGuard};
 
-use super::{access::Access, listed_page::ListedPage, problem::Problem, workers_database::WorkersDatabase};
+use super::{
+    access::Access, job_book::JobBook, listed_page::ListedPage, problem::Problem,
+    workers_database::WorkersDatabase,
+};
 use crate::{alarms::AlarmStore, monitor::FleetMonitor, operator::Operator};
 
 const NO_DATABASE: &str = "this dashboard reads no database: start it with --postgres-url";
@@ -24,11 +27,13 @@ pub(super) struct AppState {
     pub(super) access: Access,
     /// [`None`] if `postgres_url` is not set.
     pub(super) database: Option<WorkersDatabase>,
+    /// Allows one walk over the dead letters at a time. Two walks at once would each see only the letters that the
+    /// other one does not hold.
+    pub(super) walk: Mutex<()>,
     /// The page of dead letters that was read last.
-    ///
-    /// The lock allows one walk over the dead letters at a time. Two walks at once would each see only the
-    /// letters that the other one does not hold.
-    pub(super) dead_letters: Mutex<Option<ListedPage>>,
+    pub(super) listed: StdMutex<Option<ListedPage>>,
+    /// Replays and drops.
+    pub(super) jobs: JobBook,
 }
 
 impl AppState {
@@ -39,6 +44,30 @@ impl AppState {
     /// The workers' database.
     pub(super) fn database(&self) -> Result<&WorkersDatabase, Problem> {
         self.database.as_ref().ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, NO_DATABASE))
+    }
+
+    /// The page of dead letters that was read last.
+    pub(super) fn listed(&self) -> MutexGuard<'_, Option<ListedPage>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the page, because letters were moved.
+    pub(super) fn forget_listed(&self) {
+        *self.listed() = None;
+    }
+
+    /// Waits until nothing else walks over the dead letters.
+    ///
+    /// # Errors
+    /// A job moves them, which may take long.
+    pub(super) async fn walk(&self) -> Result<AsyncMutexGuard<'_, ()>, Problem> {
+        // A job that comes later waits behind this walk.
+        if let Some(job) = self.jobs.active() {
+            let detail =
+                format!("job {} moves dead letters: try again when it has ended, or stop it", job.id);
+            return Err(Problem::new(StatusCode::CONFLICT, detail));
+        }
+        Ok(self.walk.lock().await)
     }
 
     /// The alarms in the workers' database.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{app_state::App, listed_page::ListedPage, problem::Problem};
 use crate::{
-    dead::{self, Filter, HeldQueue, Listing, Page},
+    dead::{self, Fetch, Filter, HeldQueue, Listing, Page, shown_letter},
     operator::Operator,
 };
 
@@ -49,17 +49,18 @@ pub(super) async fn list(
     if !(1..=MAX_PAGE).contains(&number) {
         return Err(refused(format!("page = {number} is refused: expected 1 to {MAX_PAGE}")));
     }
-    let mut last = app.dead_letters.lock().await;
-    if let Some(page) = &*last
-        && page.number == number
-        && Instant::now() < page.until
-    {
-        return Ok(Json(page.list.clone()));
-    }
+    let last = || app.listed().clone().filter(|last| last.number == number);
+    let _walk = match (app.walk().await, last()) {
+        (Ok(_), Some(last)) if Instant::now() < last.until => return Ok(Json(last.list)),
+        (Ok(walk), _) => walk,
+        // While a job moves letters, the last list is better than none.
+        (Err(_), Some(last)) => return Ok(Json(last.list)),
+        (Err(problem), None) => return Err(problem),
+    };
     let started = Instant::now();
     let list = read(app.operator(), Page { number, size: PAGE_SIZE }).await?;
     let until = Instant::now() + MIN_AGE.max(started.elapsed() * AGE_IN_WALKS);
-    *last = Some(ListedPage { number, until, list: list.clone() });
+    *app.listed() = Some(ListedPage { number, until, list: list.clone() });
     Ok(Json(list))
 }
 
@@ -67,7 +68,7 @@ async fn read(operator: &Operator, page: Page) -> Result<Value, Failure> {
     let (all, hidden) = (Filter::default(), ProgressBar::hidden());
     let mut listing = Listing::new(page);
     let add = |letter, _| listing.add(letter);
-    let read = dead::read(operator, HeldQueue::Dead, &all, MAX_READ, &hidden, add).await?;
+    let read = dead::read(operator, HeldQueue::Dead, &all, (MAX_READ, Fetch::Groups), &hidden, add).await?;
     let group = |(kind, reason, count)| json!({ "kind": kind, "reason": reason, "count": count });
     Ok(json!({
         "at": epoch_ms(SystemTime::now()),
@@ -79,4 +80,27 @@ async fn read(operator: &Operator, page: Page) -> Result<Value, Failure> {
         "ungrouped": listing.ungrouped(),
         "letters": listing.newest_first().collect::<Vec<_>>(),
     }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LetterQuery {
+    id: String,
+}
+
+/// The newest letter with an id: its fields, headers and the beginning of its payload.
+pub(super) async fn letter(
+    State(app): App,
+    query: Result<Query<LetterQuery>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let refused = |error: QueryRejection| Problem::new(StatusCode::BAD_REQUEST, error.body_text());
+    let Query(LetterQuery { id }) = query.map_err(refused)?;
+    let _walk = app.walk().await?;
+    let (filter, hidden) = (Filter { id: vec![id.clone()], ..Filter::default() }, ProgressBar::hidden());
+    let mut found = None;
+    let keep = |letter, delivery| found = Some((letter, delivery));
+    dead::read(app.operator(), HeldQueue::Dead, &filter, (MAX_READ, Fetch::Groups), &hidden, keep).await?;
+    let missing = || Problem::new(StatusCode::NOT_FOUND, format!("no dead letter has the id {id:?}"));
+    let (letter, delivery) = found.ok_or_else(missing)?;
+    Ok(Json(shown_letter(&letter, &delivery)))
 }

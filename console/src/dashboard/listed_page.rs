@@ -4,6 +4,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 /// A page that was read.
+#[derive(Clone)]
 pub(super) struct ListedPage {
     /// Counted from 1.
     pub(super) number: usize,

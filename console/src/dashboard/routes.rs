@@ -18,7 +18,7 @@ use super::{
     access::Credentials,
     actions, alarms,
     app_state::{App, AppState},
-    dead_letters, feed, page,
+    dead_letters, feed, jobs, page,
     problem::Problem,
     read_api,
 };
@@ -31,15 +31,17 @@ use crate::{
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Request bodies are an id or a token.
-const MAX_BODY: usize = 16 * 1024;
+/// Request bodies are ids or a token.
+const MAX_BODY: usize = 64 * 1024;
 
 pub(super) fn router(app: Arc<AppState>) -> Router {
     let commands = Router::new()
         .route("/api/tasks/stop", post(actions::stop_task))
         .route("/api/workers/{worker}/{command}", post(actions::worker))
         .route("/api/groups/{group}/{command}", post(actions::group))
-        .route("/api/dead/replay", post(actions::replay))
+        .route("/api/dead/replay", post(jobs::replay))
+        .route("/api/dead/drop", post(jobs::remove))
+        .route("/api/jobs/{job}/stop", post(jobs::stop))
         .route("/api/alarms/{alarm}/{command}", post(alarms::change))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), commanding));
     let views = Router::new()
@@ -49,8 +51,14 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
         .route("/api/history", get(async |State(app): App| Json(app.monitor.history())))
         .route("/api/events", get(feed::events))
         .route("/api/dead", get(dead_letters::list))
+        .route("/api/jobs", get(jobs::list))
+        .route("/api/jobs/{job}", get(jobs::show))
         .route("/api/alarms", get(alarms::list))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), viewing));
+    // Payloads are only for people who are logged in, also where viewing needs no login.
+    let payloads = Router::new()
+        .route("/api/dead/letter", get(dead_letters::letter))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), logged_in));
     // Without a login: files that everybody may have, and numbers for machines, which cannot log in.
     let open = Router::new()
         .route("/", get(page::index))
@@ -64,6 +72,7 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
         .route("/api/logout", post(logout));
     let router = open
         .merge(views)
+        .merge(payloads)
         .merge(commands)
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -89,6 +98,12 @@ async fn secured(mut response: Response) -> Response {
 
 async fn viewing(State(app): App, request: Request, next: Next) -> Result<Response, Problem> {
     app.access.may_view(request.extensions(), request.headers())?;
+    Ok(next.run(request).await)
+}
+
+/// The header with the CSRF token keeps other sites from reading the queue through a person's browser.
+async fn logged_in(State(app): App, request: Request, next: Next) -> Result<Response, Problem> {
+    app.access.may_act(Role::Viewer, request.extensions(), request.headers())?;
     Ok(next.run(request).await)
 }
 

@@ -11,6 +11,7 @@ use std::{
     convert::Infallible,
     hash::{BuildHasher, RandomState},
     mem,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, SystemTime},
 };
 
@@ -19,6 +20,7 @@ use garenne_amqp::{PublishError, Publisher, PublisherConfig};
 use garenne_common::exit::{Exit, Failure};
 use indicatif::ProgressBar;
 use lapin::{Connection, message::Delivery};
+use serde::Serialize;
 use tokio::time::{Instant, Interval, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -27,13 +29,16 @@ use super::{
     dead_letter::DeadLetter,
     filter::Filter,
     held_queue::HeldQueue,
-    queue_walk::QueueWalk,
+    move_progress::MoveProgress,
+    queue_walk::{Fetch, QueueWalk},
     report::{MoveReport, Multiset, name},
 };
 use crate::{interrupt::Interrupts, operator::Operator, progress, queues::QueueInspector, ticks::ticks};
 
 /// Unconfirmed copies at once. This many tasks at most exist twice after the console was killed.
 const MAX_IN_FLIGHT: usize = 500;
+/// Limit on their payloads in bytes. A larger one goes alone.
+const MAX_IN_FLIGHT_BYTES: usize = 32 << 20;
 /// Time limit of a confirm. It is long, because after a timeout the copy may exist while the dead letter remains.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait for other consumers of the queue, because this one does not receive what they hold.
@@ -42,7 +47,8 @@ const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What to do with the dead letters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MoveAction {
     /// Publish a copy as a task, then remove the dead letter.
     Replay,
@@ -74,11 +80,15 @@ pub struct Mover<'o> {
     pub limit: Option<u64>,
     /// Maximum per second.
     pub rate: Option<u32>,
+    /// How messages are read.
+    pub fetch: Fetch,
     /// How long one walk holds messages. It requeues them before the broker's consumer timeout (30 minutes by
     /// default), and another walk continues.
     pub hold: Duration,
     /// When cancelled, the run starts nothing more and completes what is in flight.
     pub stop: CancellationToken,
+    /// How far the run is.
+    pub progress: Arc<MoveProgress>,
 }
 
 /// State of a run over all of its walks.
@@ -101,6 +111,8 @@ struct Run<'m> {
     /// Their ids. Two copies with one id are never in flight at once, because a returned message is matched by its
     /// id.
     in_flight: HashSet<String>,
+    /// The sum of their payloads.
+    in_flight_bytes: usize,
     /// Ticks at the rate limit, if there is one.
     pace: Option<Interval>,
     hasher: RandomState,
@@ -112,6 +124,7 @@ struct SentCopy {
     tag: u64,
     id: String,
     name: String,
+    bytes: usize,
     to_lane: bool,
     confirmed: Result<(), PublishError>,
 }
@@ -140,8 +153,10 @@ impl<'o> Mover<'o> {
             action,
             limit: None,
             rate: None,
+            fetch: Fetch::Stream,
             hold,
             stop: CancellationToken::new(),
+            progress: Arc::default(),
         }
     }
 
@@ -196,6 +211,7 @@ impl<'m> Run<'m> {
             later: Multiset::default(),
             copies: FuturesUnordered::new(),
             in_flight: HashSet::new(),
+            in_flight_bytes: 0,
             pace: mover.rate.map(|rate| ticks(Duration::from_secs(1) / rate)),
             hasher: RandomState::new(),
             bar: progress::bar(mover.action.done()),
@@ -205,10 +221,11 @@ impl<'m> Run<'m> {
     /// One walk over the queue. Returns whether it was the last one.
     async fn pass(&mut self, connection: &Connection) -> Result<bool, Failure> {
         let queue = self.mover.queue.name(&self.mover.operator.names);
-        let mut walk = QueueWalk::start(connection, &queue, u64::MAX).await?;
+        let mut walk = QueueWalk::start(connection, &queue, u64::MAX, self.mover.fetch).await?;
         if self.todo.is_none() {
             self.present = walk.total();
             self.bar.set_length(walk.total());
+            self.mover.progress.total.store(walk.total(), Relaxed);
         }
         let end = self.take(&mut walk).await?;
         while let Some(sent) = self.copies.next().await {
@@ -245,6 +262,7 @@ impl<'m> Run<'m> {
             let Some(delivery) = next else { return Ok(end) };
             self.moved.read = self.moved.read.max(walk.read().min(self.present));
             self.bar.set_position(walk.read());
+            mover.progress.read.store(self.moved.read, Relaxed);
             let letter = mover.queue.read(&delivery);
             if !mover.filter.matches(&letter, self.started) {
                 continue;
@@ -270,6 +288,7 @@ impl<'m> Run<'m> {
                 None => {
                     walk.remove(delivery.delivery_tag).await?;
                     self.moved.moved += 1;
+                    mover.progress.moved(delivery.data.len() as u64);
                 }
             }
         }
@@ -289,31 +308,36 @@ impl<'m> Run<'m> {
         letter: &DeadLetter,
         delivery: Delivery,
     ) -> Result<(), Failure> {
-        let (tag, name) = (delivery.delivery_tag, name(letter));
+        let (tag, name, bytes) = (delivery.delivery_tag, name(letter), delivery.data.len());
         let Mover { operator, queue, .. } = self.mover;
         let made = copy(operator, *queue, letter, &delivery.properties, delivery.data);
         let message = match made {
             Ok(made) => made,
             Err(why) => {
-                self.moved.failed(why, name);
+                self.failed(why, name);
                 return Ok(());
             }
         };
         // An unroutable message came from the exchange.
         let to_lane = *queue == HeldQueue::Unroutable || message.target.exchange != operator.names.tasks();
         let id = message.properties.message_id().as_ref().map_or_else(String::new, ToString::to_string);
-        while self.copies.len() >= MAX_IN_FLIGHT || self.in_flight.contains(&id) {
+        while self.copies.len() >= MAX_IN_FLIGHT
+            || self.in_flight_bytes + bytes > MAX_IN_FLIGHT_BYTES
+            || self.in_flight.contains(&id)
+        {
             let Some(sent) = self.copies.next().await else { break };
             self.settle(walk, sent).await?;
         }
         match publisher.send(message).await {
             Ok(pending) => {
                 self.in_flight.insert(id.clone());
+                self.in_flight_bytes += bytes;
                 let confirmed = pending.confirmed();
-                let sent = async move { SentCopy { tag, id, name, to_lane, confirmed: confirmed.await } };
+                let sent =
+                    async move { SentCopy { tag, id, name, bytes, to_lane, confirmed: confirmed.await } };
                 self.copies.push(sent.boxed());
             }
-            Err(error) => self.moved.failed(error.to_string(), name),
+            Err(error) => self.failed(error.to_string(), name),
         }
         while let Some(Some(sent)) = self.copies.next().now_or_never() {
             self.settle(walk, sent).await?;
@@ -328,11 +352,19 @@ impl<'m> Run<'m> {
                 walk.remove(sent.tag).await?;
                 self.moved.moved += 1;
                 self.moved.without_lane += u64::from(!sent.to_lane);
+                self.mover.progress.moved(sent.bytes as u64);
             }
-            Err(error) => self.moved.failed(error.to_string(), sent.name),
+            Err(error) => self.failed(error.to_string(), sent.name),
         }
         self.in_flight.remove(&sent.id);
+        self.in_flight_bytes -= sent.bytes;
         Ok(())
+    }
+
+    /// Records a dead letter that remains.
+    fn failed(&mut self, why: String, name: String) {
+        self.moved.failed(why, name);
+        self.mover.progress.failed.fetch_add(1, Relaxed);
     }
 
     /// A hash of all properties. Delivery tags are valid for one walk only.

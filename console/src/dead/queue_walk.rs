@@ -3,6 +3,8 @@
 //! The broker may deliver a requeued message before others, so nothing is requeued until the end: one consumer with
 //! a prefetch as large as the queue receives everything in order, and one `nack(multiple, requeue)` requeues it in that
 //! order. Tested with RabbitMQ 3.10, 4.0 and 4.3. Several smaller consumers are slower and change the order.
+//!
+//! The client keeps in memory what the broker sends ahead of the reader. [`Fetch`] says how much that is.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -23,6 +25,12 @@ use crate::queues::{QueueInspector, failure};
 
 /// A prefetch has 16 bits. A longer queue needs further consumers on the same channel.
 const MAX_PREFETCH: u64 = 60_000;
+/// Messages of the first group, whose sizes are not known.
+const FIRST_GROUP: u64 = 8;
+/// The most messages of a group.
+const MAX_GROUP: u64 = 4_000;
+/// Bytes of a group, if its messages are no larger than those before.
+const GROUP_BYTES: u64 = 32 << 20;
 /// Time without a delivery after which the queue is checked for remaining messages.
 const DELIVERY_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a queue with ready messages may deliver none.
@@ -33,15 +41,40 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Poll interval while waiting for that.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// How a walk reads messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch {
+    /// The broker sends all of them ahead. Fast; up to the whole queue can be in memory.
+    Stream,
+    /// The broker sends groups ahead, whose sizes follow from the largest message so far.
+    Groups,
+}
+
 /// A walk over a queue. If it is dropped without [`QueueWalk::finish`], the broker requeues everything.
 pub struct QueueWalk<'c> {
     connection: &'c Connection,
     queue: String,
+    fetch: Fetch,
     channel: Channel,
     consumers: VecDeque<Consumer>,
+    /// The tags of consumers that may receive messages.
+    tags: Vec<String>,
     total: u64,
     read: u64,
     removed: u64,
+    /// The prefetch of the last consumer.
+    prefetch: u64,
+    /// Messages of the current group that were read and not removed.
+    unsettled: u64,
+    /// Whether the consumer of the current group is cancelled, so that its messages end.
+    ending: bool,
+    /// The delivery tag of the last message.
+    last_tag: u64,
+    /// The tags of the last messages of the groups that were read. Each group is requeued on its own, in this order: one
+    /// `nack` for all of them would requeue them in an arbitrary order.
+    group_ends: Vec<u64>,
+    /// The size of the largest message so far.
+    largest: u64,
 }
 
 impl<'c> QueueWalk<'c> {
@@ -49,20 +82,33 @@ impl<'c> QueueWalk<'c> {
     ///
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
-    pub async fn start(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, Failure> {
+    pub async fn start(
+        connection: &'c Connection,
+        queue: &str,
+        max: u64,
+        fetch: Fetch,
+    ) -> Result<Self, Failure> {
         let total = QueueInspector::new(connection).depth(queue).await?.ready.min(max);
         let error = |error| failure(queue, &error);
         let channel = connection.create_channel().await.map_err(error)?;
         let mut walk = Self {
             connection,
             queue: queue.to_owned(),
+            fetch,
             channel,
             consumers: VecDeque::new(),
+            tags: Vec::new(),
             total,
             read: 0,
             removed: 0,
+            prefetch: 0,
+            unsettled: 0,
+            ending: false,
+            last_tag: 0,
+            group_ends: Vec::new(),
+            largest: 0,
         };
-        if total > 0 {
+        if total > 0 && fetch == Fetch::Stream {
             walk.consume().await?;
         }
         Ok(walk)
@@ -80,13 +126,22 @@ impl<'c> QueueWalk<'c> {
 
     async fn consume(&mut self) -> Result<(), Failure> {
         let error = |error| failure(&self.queue, &error);
-        let prefetch = (self.total - self.read).clamp(1, MAX_PREFETCH) as u16;
+        let left = self.total - self.read;
+        let prefetch = match self.fetch {
+            Fetch::Groups => group(self.prefetch, self.largest),
+            Fetch::Stream => left.min(MAX_PREFETCH),
+        };
+        self.prefetch = prefetch.max(1);
+        // Before the request: if this call is cancelled, the consumer may exist.
+        let tag = format!("walk-{:06}", self.group_ends.len() + self.tags.len());
+        self.tags.push(tag.clone());
+        let prefetch = self.prefetch as u16;
         self.channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(error)?;
         let consumer = self
             .channel
             .basic_consume(
                 self.queue.as_str().into(),
-                "".into(),
+                tag.into(),
                 BasicConsumeOptions::default(),
                 FieldTable::default(),
             )
@@ -103,13 +158,24 @@ impl<'c> QueueWalk<'c> {
     pub async fn next(&mut self) -> Result<Option<Delivery>, Failure> {
         let deadline = Instant::now() + STUCK_TIMEOUT;
         while self.read < self.total {
+            if self.fetch == Fetch::Groups {
+                self.turn_group().await?;
+            }
             let Some(consumer) = self.consumers.back_mut() else { return Ok(None) };
             match timeout(DELIVERY_TIMEOUT, consumer.next()).await {
                 Ok(Some(Ok(delivery))) => {
                     self.read += 1;
+                    self.largest = self.largest.max(delivery.data.len() as u64);
+                    (self.last_tag, self.unsettled) = (delivery.delivery_tag, self.unsettled + 1);
                     return Ok(Some(delivery));
                 }
                 Ok(Some(Err(error))) => return Err(self.ended(&error.to_string())),
+                Ok(None) if self.ending => {
+                    self.consumers.clear();
+                    self.tags.clear();
+                    self.group_ends.push(self.last_tag);
+                    (self.ending, self.unsettled) = (false, 0);
+                }
                 Ok(None) => return Err(self.ended("the consumer was cancelled")),
                 Err(_) => {
                     let ready = QueueInspector::new(self.connection).depth(&self.queue).await?.ready;
@@ -125,7 +191,9 @@ impl<'c> QueueWalk<'c> {
                         );
                         return Err(Failure::new(Exit::Failed, problem));
                     }
-                    if self.read > 0 && self.read - self.removed >= MAX_PREFETCH * self.consumers.len() as u64
+                    if self.fetch == Fetch::Stream
+                        && self.read > 0
+                        && self.read - self.removed >= MAX_PREFETCH * self.consumers.len() as u64
                     {
                         self.consume().await?;
                     }
@@ -133,6 +201,28 @@ impl<'c> QueueWalk<'c> {
             }
         }
         Ok(None)
+    }
+
+    /// Starts the first group, or ends one whose consumer receives nothing more because so many messages are unsettled.
+    /// The next one starts when all messages of this one are read.
+    async fn turn_group(&mut self) -> Result<(), Failure> {
+        if self.consumers.is_empty() {
+            return self.consume().await;
+        }
+        if !self.ending && self.unsettled >= self.prefetch {
+            self.ending = true;
+            self.cancel().await?;
+        }
+        Ok(())
+    }
+
+    async fn cancel(&self) -> Result<(), Failure> {
+        for tag in &self.tags {
+            let cancelled =
+                self.channel.basic_cancel(tag.as_str().into(), BasicCancelOptions::default()).await;
+            cancelled.map_err(|error| failure(&self.queue, &error))?;
+        }
+        Ok(())
     }
 
     /// The next message of a queue without ready messages: one that was on its way to this walk, or that another
@@ -155,6 +245,9 @@ impl<'c> QueueWalk<'c> {
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn remove(&mut self, tag: u64) -> Result<(), Failure> {
         self.removed += 1;
+        if self.group_ends.last().is_none_or(|end| tag > *end) {
+            self.unsettled = self.unsettled.saturating_sub(1);
+        }
         let acked = self.channel.basic_ack(tag, BasicAckOptions::default()).await;
         acked.map_err(|error| failure(&self.queue, &error))
     }
@@ -169,28 +262,33 @@ impl<'c> QueueWalk<'c> {
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn finish(mut self) -> Result<u64, Failure> {
         let error = |error| failure(&self.queue, &error);
+        self.cancel().await?;
         let mut held = self.read - self.removed;
+        // Delivered and not read. The answer to the cancel came after them.
         for consumer in &mut self.consumers {
-            let tag = consumer.tag();
-            self.channel.basic_cancel(tag, BasicCancelOptions::default()).await.map_err(error)?;
-            // Delivered and not read. The answer to the cancel came after them.
             while consumer.next().now_or_never().flatten().is_some() {
                 held += 1;
             }
         }
         // The message of the get and those behind it. The queue's own count may lag behind.
         let mut counted = 0;
-        if !self.consumers.is_empty() {
+        let mut inspector = QueueInspector::new(self.connection);
+        if !self.consumers.is_empty() || self.read > 0 {
             // Before the nack, because a message that is requeued on its own returns behind the others.
             let queue = self.queue.as_str().into();
             let got = self.channel.basic_get(queue, BasicGetOptions::default()).await.map_err(error)?;
             counted = got.map_or(0, |got| u64::from(got.message_count) + 1);
-            // Tag 0 with `multiple` covers everything outstanding.
             let all = BasicNackOptions { multiple: true, requeue: true };
+            for tag in &self.group_ends {
+                self.channel.basic_nack(*tag, all).await.map_err(error)?;
+                // The broker keeps the order of a limited number of settlements in progress.
+                inspector.depth(&self.queue).await?;
+            }
+            // Tag 0 with `multiple` covers everything outstanding, including messages that the client has not read
+            // yet and messages that arrived during the walk.
             self.channel.basic_nack(0, all).await.map_err(error)?;
         }
         let visible = held + counted.min(1);
-        let mut inspector = QueueInspector::new(self.connection);
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         while inspector.depth(&self.queue).await?.ready < visible {
             if Instant::now() > deadline {
@@ -213,5 +311,27 @@ impl<'c> QueueWalk<'c> {
             self.queue
         );
         Failure::new(Exit::BrokerUnavailable, problem)
+    }
+}
+
+/// The number of messages of the next group. It doubles at most, and one of messages as large as the largest before has
+/// [`GROUP_BYTES`].
+fn group(last: u64, largest: u64) -> u64 {
+    let most = (GROUP_BYTES / largest.max(1)).clamp(1, MAX_GROUP);
+    if last == 0 { FIRST_GROUP } else { (2 * last).min(most) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_grow_with_small_messages_and_shrink_with_large_ones() {
+        assert_eq!(group(0, 0), FIRST_GROUP);
+        assert_eq!(group(8, 100), 16);
+        assert_eq!(group(MAX_GROUP, 100), MAX_GROUP);
+        assert_eq!(group(8, 4 << 20), 8);
+        assert_eq!(group(2_000, 4 << 20), 8);
+        assert_eq!(group(8, 128 << 20), 1);
     }
 }

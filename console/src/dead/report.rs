@@ -44,7 +44,7 @@ pub struct FailedLetters {
 
 impl MoveReport {
     /// As the record of the command has it.
-    pub(super) fn record(&self) -> Value {
+    pub(crate) fn record(&self) -> Value {
         json!({
             "moved": self.moved, "read": self.read, "missed": self.missed, "failures": self.failures,
             "interrupted": self.interrupted,

@@ -127,6 +127,14 @@ pub(super) fn show_json(letters: &[(DeadLetter, Delivery)]) -> String {
     letters.iter().map(line).collect()
 }
 
+/// A dead letter with its headers and at most 64 KiB of its payload, as one JSON object.
+pub(crate) fn shown_letter(letter: &DeadLetter, delivery: &Delivery) -> Value {
+    let mut whole = object(letter);
+    whole["headers"] = headers(&delivery.properties);
+    whole["payload"] = cut(&body(&delivery.data), MAX_BODY).into();
+    whole
+}
+
 /// Everything about each dead letter, as text.
 pub(super) fn show(letters: &[(DeadLetter, Delivery)]) -> String {
     let mut text = String::new();

@@ -1,6 +1,6 @@
 //! A real browser (Chromium, if it is installed), controlled through its DevTools pipe.
 
-use std::{path::PathBuf, process::Stdio};
+use std::{ffi::OsString, path::PathBuf, process::Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -149,9 +149,45 @@ impl Browser {
     pub async fn screenshot(&mut self, name: &str) -> Result<()> {
         let Some(folder) = std::env::var_os("GARENNE_TEST_SCREENSHOTS") else { return Ok(()) };
         self.resize(1280, 800).await?;
+        self.capture(folder, name).await
+    }
+
+    /// The same, as wide and high as the page is.
+    pub async fn picture(&mut self, name: &str) -> Result<()> {
+        let Some(folder) = std::env::var_os("GARENNE_TEST_SCREENSHOTS") else { return Ok(()) };
+        self.capture(folder, name).await
+    }
+
+    async fn capture(&mut self, folder: OsString, name: &str) -> Result<()> {
         let taken = self.command("Page.captureScreenshot", json!({"format": "png"})).await?;
         let bytes = BASE64_STANDARD.decode(taken["data"].as_str().context("no image")?)?;
         Ok(tokio::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).await?)
+    }
+
+    /// Roles of the page's elements that a person can use or that say something, but have no name for a screen reader.
+    pub async fn unnamed(&mut self) -> Result<Vec<String>> {
+        let tree = self.command("Accessibility.getFullAXTree", json!({})).await?;
+        let nodes = tree["nodes"].as_array().context("no nodes")?;
+        let named_roles = [
+            "button",
+            "link",
+            "textbox",
+            "searchbox",
+            "checkbox",
+            "radio",
+            "combobox",
+            "progressIndicator",
+            "image",
+            "table",
+            "dialog",
+        ];
+        let role = |node: &Value| node["role"]["value"].as_str().unwrap_or_default().to_owned();
+        let unnamed = nodes.iter().filter(|node| {
+            let name = node["name"]["value"].as_str().unwrap_or_default();
+            node["ignored"] != true && named_roles.contains(&role(node).as_str()) && name.trim().is_empty()
+        });
+        ensure!(nodes.len() > 100, "only {} nodes", nodes.len());
+        Ok(unnamed.map(|node| format!("{} {}", role(node), node["properties"])).collect())
     }
 
     /// Types text into the focused element.

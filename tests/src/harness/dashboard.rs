@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use reqwest::{Method, Response, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
     process::{Ended, Process, Program, Signal},
     test_env::TestEnv,
-    wait::WAIT_TIMEOUT,
+    wait::{Seen, WAIT_TIMEOUT, eventually},
 };
 
 /// The admin token of every test dashboard.
@@ -115,14 +115,36 @@ impl Dashboard {
         Ok((status, answer.json().await.unwrap_or_default()))
     }
 
+    /// Waits until the job of an answer has ended, and returns it.
+    pub async fn until_job_ended(&self, job: &Value) -> Result<Value> {
+        let id = job["id"].as_str().with_context(|| format!("no job: {job}"))?;
+        eventually("the job has ended", async || {
+            let job = self.json(&format!("/api/jobs/{id}")).await?;
+            Ok(if job["ended_at"].is_null() { Seen::Other(job.to_string()) } else { Seen::Wanted(job) })
+        })
+        .await
+    }
+
+    /// `GET` of what only people who are logged in may read, with the CSRF token.
+    pub async fn get_privately(&self, path: &str) -> Result<Response> {
+        let request = self.http.request(Method::GET, format!("{}{path}", self.url));
+        let request = request.header("cookie", self.cookie.as_deref().unwrap_or_default());
+        Ok(request.header("x-garenne-csrf", self.csrf.as_deref().unwrap_or_default()).send().await?)
+    }
+
+    /// The most memory that the process had, in bytes.
+    pub fn peak_memory(&self) -> Result<u64> {
+        self.process.peak_memory()
+    }
+
     /// Logs in.
     pub async fn login(&mut self, token: &str) -> Result<()> {
-        self.login_with(&serde_json::json!({ "token": token })).await
+        self.login_with(&json!({ "token": token })).await
     }
 
     /// Logs a person in.
     pub async fn login_as(&mut self, name: &str, password: &str) -> Result<()> {
-        self.login_with(&serde_json::json!({ "name": name, "password": password })).await
+        self.login_with(&json!({ "name": name, "password": password })).await
     }
 
     async fn login_with(&mut self, body: &Value) -> Result<()> {

@@ -85,11 +85,9 @@ async fn the_list_of_alarms_works_by_keyboard_and_at_400_pixels() -> Result<()> 
     browser.press("a").await?;
     browser.until("document.activeElement.textContent === 'Acknowledge'").await?;
     browser.press("Enter").await?;
-    browser
-        .until(
-            "document.querySelector('#alarm-table tbody').textContent.includes('acknowledged by admin-token')",
-        )
-        .await?;
+    let acknowledged =
+        "document.querySelector('#alarm-table tbody').textContent.includes('acknowledged by admin-token')";
+    browser.until(acknowledged).await?;
     browser.until("document.activeElement.textContent === 'Snooze'").await?;
     browser.press("Enter").await?;
     browser.until("document.getElementById('snooze').open").await?;

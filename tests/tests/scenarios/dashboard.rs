@@ -57,8 +57,10 @@ async fn dashboard_shows_the_fleet_and_executes_commands() -> Result<()> {
         letters["groups"].as_array().context("groups")?.iter().map(|it| &it["reason"]).collect();
     assert_eq!(reasons, ["attempts-exhausted", "stopped"]);
 
-    let (status, answer) = dashboard.post("/api/dead/replay", json!({"id": "failing-0"})).await?;
-    assert_eq!((status, &answer["replayed"]), (StatusCode::OK, &json!(1)), "{answer}");
+    let (status, job) = dashboard.post("/api/dead/replay", json!({"ids": ["failing-0"]})).await?;
+    assert_eq!((status, &job["action"]), (StatusCode::ACCEPTED, &json!("replay")), "{job}");
+    let job = dashboard.until_job_ended(&job).await?;
+    assert_eq!((&job["state"], &job["report"]["moved"]), (&json!("done"), &json!(1)), "{job}");
     running.until_metric("garenne_deliveries_total", &["lane=\"fast\""], 3.0).await?;
     let (status, _) = dashboard.post("/api/dead/replay", json!({"kind": "bench.fail"})).await?;
     assert_eq!(status, StatusCode::BAD_REQUEST);
@@ -156,6 +158,8 @@ async fn dashboard_page_loads_no_external_resources() -> Result<()> {
         ("/style.css", "text/css"),
         ("/app.js", "text/javascript"),
         ("/charts.js", "text/javascript"),
+        ("/letters.js", "text/javascript"),
+        ("/workers.js", "text/javascript"),
         ("/devices", "text/html"),
         ("/devices.js", "text/javascript"),
         ("/curve.js", "text/javascript"),
@@ -222,7 +226,18 @@ async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
     browser.press("Enter").await?;
     running.until_holds("fast", 0, 0).await?;
     browser.until("document.querySelector('#dead-table td.id')?.textContent === 'stuck-0'").await?;
-    browser.value("document.querySelector('#dead-table button').focus()").await?;
+    browser
+        .value("document.querySelector('#dead-table [aria-label=\"Payload of stuck-0\"]').focus()")
+        .await?;
+    browser.press("Enter").await?;
+    browser.until("document.getElementById('letter').open").await?;
+    let payload = browser.value("document.getElementById('letter-payload').textContent.trim()").await?;
+    assert!(payload.as_str().is_some_and(|text| text.contains("\"ms\": 600000")), "{payload}");
+    browser.press("Enter").await?;
+    browser.until("!document.getElementById('letter').open").await?;
+    browser.value("document.querySelector('#dead-table [aria-label=\"Replay stuck-0\"]').focus()").await?;
+    browser.press("Enter").await?;
+    browser.until("document.getElementById('confirm').open").await?;
     browser.press("Enter").await?;
     browser.until("document.getElementById('toast').textContent === '1 replayed'").await?;
     // The replay overrules the earlier stop directive, which is still in the stream.

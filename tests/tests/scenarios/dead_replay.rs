@@ -22,7 +22,6 @@ use lapin::{
     options::QueueDeleteOptions,
     types::{AMQPValue, ShortString},
 };
-use tokio_util::sync::CancellationToken;
 
 const DEAD: &str = "garenne.dead";
 const FAST: &str = "garenne.tasks.fast";
@@ -267,16 +266,8 @@ async fn a_slow_replay_moves_each_letter_once_over_several_passes() -> Result<()
     let operator = Operator::new(ConsoleConfig { common, ..ConsoleConfig::default() });
     let operator = operator.map_err(|failure| anyhow!("{failure}"))?;
     let filter = Filter { reason: vec!["stopped".to_owned()], ..Filter::default() };
-    let mover = Mover {
-        operator: &operator,
-        queue: HeldQueue::Dead,
-        filter,
-        action: MoveAction::Replay,
-        limit: None,
-        rate: Some(20),
-        hold: Duration::from_millis(400),
-        stop: CancellationToken::new(),
-    };
+    let all = Mover::new(&operator, HeldQueue::Dead, filter, MoveAction::Replay);
+    let mover = Mover { rate: Some(20), hold: Duration::from_millis(400), ..all };
     let publishing = async {
         until_replayed(&env, 5).await?;
         publish(&env, "", DEAD, &same, 5).await

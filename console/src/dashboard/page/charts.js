@@ -48,28 +48,52 @@ function runs(points) {
   return all;
 }
 
-const W = 640, H = 150, LEFT = 44, BOTTOM = 18, TOP = 8;
+const NARROWEST = 240, H = 150, LEFT = 44, BOTTOM = 18, TOP = 8;
 
 // Stacked areas with a crosshair. `bands` are {name, css, of}, the lowest first.
 export class Areas {
   constructor(label, bands, tip) {
     this.bands = bands;
     this.tip = tip;
-    this.node = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label });
+    this.node = svg("svg", { class: "chart", role: "img", tabindex: "0", "aria-label": label });
+    this.label = label;
+    this.shown = null;
     this.node.addEventListener("pointermove", (event) => this.point(event));
-    this.node.addEventListener("pointerleave", () => { this.tip(null); this.cross?.remove(); });
+    for (const leave of ["pointerleave", "blur"]) this.node.addEventListener(leave, () => this.hide());
+    this.node.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  hide() {
+    this.shown = null;
+    this.tip(null);
+    this.cross?.remove();
+  }
+
+  // The arrow keys read the values, from the newest on.
+  key(event) {
+    const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (move === undefined || !this.points?.length) return;
+    event.preventDefault();
+    const last = this.points.length - 1, shown = this.points.findIndex((point) => point.at === this.shown);
+    const from = shown >= 0 ? shown : move < 0 ? last + 1 : -1, place = Math.max(0, Math.min(last, from + move));
+    const point = this.points[place], box = this.node.getBoundingClientRect();
+    const said = this.show(point, { clientX: box.left + this.x(point.at), clientY: box.top });
+    this.node.setAttribute("aria-label", `${this.label} ${said}`);
   }
 
   draw(points, minutes, now) {
     const from = now - minutes * 60000;
     this.points = points.filter((point) => point.at >= from);
+    // As wide as it is shown, so that its texts keep their size.
+    const width = Math.max(this.node.clientWidth, NARROWEST);
+    this.node.setAttribute("viewBox", `0 0 ${width} ${H}`);
     const sum = (point) => this.bands.reduce((n, band) => n + band.of(point), 0);
     const top = ceiling(Math.max(1, ...this.points.map(sum)));
-    const x = (this.x = (at) => LEFT + ((at - from) / (now - from)) * (W - LEFT));
+    const x = (this.x = (at) => LEFT + ((at - from) / (now - from)) * (width - LEFT));
     const y = (n) => TOP + (1 - n / top) * (H - TOP - BOTTOM);
     const parts = [];
     for (const n of [0, top / 2, top]) {
-      parts.push(svg("line", { class: "grid", x1: LEFT, x2: W, y1: y(n), y2: y(n) }));
+      parts.push(svg("line", { class: "grid", x1: LEFT, x2: width, y1: y(n), y2: y(n) }));
       const text = svg("text", { x: LEFT - 6, y: y(n) + 4, "text-anchor": "end" });
       text.textContent = short(n);
       parts.push(text);
@@ -96,15 +120,21 @@ export class Areas {
 
   point(event) {
     if (!this.points?.length) return;
-    const box = this.node.getBoundingClientRect();
-    const scale = Math.min(box.width / W, box.height / H);
-    const at = (event.clientX - box.left - (box.width - W * scale) / 2) / scale;
+    const at = event.clientX - this.node.getBoundingClientRect().left;
     const near = this.points.reduce((a, b) => (Math.abs(this.x(b.at) - at) < Math.abs(this.x(a.at) - at) ? b : a));
+    this.show(near, event);
+  }
+
+  // Marks a point. Returns what the tip says.
+  show(point, event) {
     this.cross?.remove();
-    this.cross = svg("line", { class: "cross", x1: this.x(near.at), x2: this.x(near.at), y1: TOP, y2: H - BOTTOM });
+    this.shown = point.at;
+    const at = this.x(point.at);
+    this.cross = svg("line", { class: "cross", x1: at, x2: at, y1: TOP, y2: H - BOTTOM });
     this.node.append(this.cross);
-    const lines = this.bands.map((band) => `${band.name} ${short(band.of(near))}`).reverse();
-    this.tip([clock(near.at), ...lines].join("\n"), event);
+    const said = [clock(point.at), ...this.bands.map((band) => `${band.name} ${short(band.of(point))}`).reverse()].join("\n");
+    this.tip(said, event);
+    return said;
   }
 }
 

@@ -1,7 +1,7 @@
 // The list of devices, and the page of one device: its curves, newest readings, flags and alarms.
 import { span } from "/charts.js";
 import { Curve, number, when } from "/curve.js";
-import { $, h, set, tip } from "/dom.js";
+import { $, h, set, setTime, tip } from "/dom.js";
 
 // Name, length in seconds, and step of the curves: at most 366 buckets.
 const PERIODS = [["6 h", 21600, "1m"], ["1 d", 86400, "5m"], ["7 d", 604800, "1h"], ["30 d", 2592000, "3h"], ["1 year", 31536000, "1d"]];
@@ -23,6 +23,12 @@ function problem(error) {
 
 const age = (time) => span(Math.max(0, Date.now() - Date.parse(time)) / 1000);
 
+function timeOf(time, text) {
+  const node = h("time");
+  setTime(node, Date.parse(time), text);
+  return node;
+}
+
 function flags(node, quality) {
   node.replaceChildren(...quality.map((flag) => h("span", flag === "time-assumed" ? "pill" : "pill silent", flag)));
 }
@@ -34,7 +40,9 @@ function row({ device, metric, value, unit, quality, time }) {
   link.href = `/devices?device=${encodeURIComponent(device)}`;
   name.append(link);
   flags(marks, quality);
-  row.append(name, h("td", "", metric), h("td", "n", number(value)), h("td", "", unit ?? ""), marks, h("td", "n", age(time)));
+  const last = h("td", "n");
+  last.append(timeOf(time, age(time)));
+  row.append(name, h("td", "", metric), h("td", "n", number(value)), h("td", "", unit ?? ""), marks, last);
   row.words = `${device} ${metric}`.toLowerCase();
   return row;
 }
@@ -115,7 +123,9 @@ function show(metric) {
     return row;
   };
   const rows = points.slice(-24).reverse().map((point) => line("td", [when(point.at, seconds), number(point.min), number(point.mean), number(point.max), String(point.count)]));
-  table.replaceChildren(line("th", ["time", "minimum", "mean", "maximum", "readings"]), ...rows);
+  const head = line("th", ["time", "minimum", "mean", "maximum", "readings"]);
+  for (const cell of head.children) cell.scope = "col";
+  table.replaceChildren(head, ...rows);
 }
 
 async function refresh() {

@@ -13,8 +13,8 @@ use garenne_common::{
     telemetry::{Metrics, Traces},
 };
 use garenne_gateway::{
-    Access, GatewayContext, GatewaySettings, Ingest, Instruments, MemoryBudget, Routes, TlsVersion, load_tls,
-    task_publisher::TaskPublisher,
+    Access, GatewayContext, GatewaySettings, Ingest, Instruments, Maps, MemoryBudget, Routes, TlsVersion,
+    load_tls, task_publisher::TaskPublisher,
 };
 use garenne_protocol::task::NewTask;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -78,6 +78,7 @@ impl TestGateway {
         let context = GatewayContext {
             ingest: Ingest::new(publisher, routes, &limits, Duration::from_secs(600)),
             access: Access::new(Some(&senders), client_certificates, limits.max_records).unwrap(),
+            maps: Maps::default(),
             network,
             tls: Some(tls.unwrap()),
             budget,

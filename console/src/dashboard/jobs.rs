@@ -1,0 +1,196 @@
+//! Replays and drops of dead letters as jobs: started, watched and stopped.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use garenne_common::{
+    exit::{Exit, Failure},
+    supervise,
+};
+use garenne_protocol::audit::AuditActor;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    actions::command,
+    app_state::{App, AppState},
+    job::Job,
+    problem::Problem,
+    user::Requester,
+};
+use crate::{
+    audit_log::audited,
+    dead::{Fetch, Filter, HeldQueue, MoveAction, MoveReport, Mover, audit_name},
+};
+
+/// Limit on the ids of a request.
+const MAX_IDS: usize = 1_000;
+
+/// The letters to move: some by their ids, or all of a kind and reason.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Selection {
+    #[serde(default)]
+    ids: Vec<String>,
+    kind: Option<String>,
+    reason: Option<String>,
+}
+
+impl Selection {
+    fn filter(&self) -> Result<Filter, Problem> {
+        let refused = |detail: String| Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+        match self {
+            Self { ids, kind: None, reason: None } if !ids.is_empty() => {
+                if ids.len() > MAX_IDS {
+                    return refused(format!("ids: {} are given, the limit is {MAX_IDS}", ids.len()));
+                }
+                Ok(Filter { id: ids.clone(), ..Filter::default() })
+            }
+            Self { ids, kind: Some(kind), reason: Some(reason) } if ids.is_empty() => {
+                let (exact_kind, reason) = (Some(kind.clone()), vec![reason.clone()]);
+                let filter = Filter { exact_kind, reason, ..Filter::default() };
+                filter.check()?;
+                Ok(filter)
+            }
+            _ => refused("expected ids, or kind and reason".to_owned()),
+        }
+    }
+
+    fn record(&self) -> Value {
+        match &self.kind {
+            Some(kind) => json!({ "kind": kind, "reason": self.reason }),
+            None => json!({ "ids": self.ids }),
+        }
+    }
+}
+
+/// Starts to publish letters as tasks again.
+pub(super) async fn replay(
+    app: App,
+    requester: Extension<Requester>,
+    selection: Json<Selection>,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    start(&app, &requester, &selection, MoveAction::Replay)
+}
+
+/// Starts to remove letters permanently.
+pub(super) async fn remove(
+    app: App,
+    requester: Extension<Requester>,
+    selection: Json<Selection>,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    start(&app, &requester, &selection, MoveAction::Drop)
+}
+
+fn start(
+    app: &Arc<AppState>,
+    requester: &Requester,
+    selection: &Selection,
+    action: MoveAction,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    let (filter, record) = (selection.filter()?, selection.record());
+    let job = app.jobs.add(Job::new(action, record.clone(), &requester.name))?;
+    let begun = job.view();
+    let running = run(Arc::clone(app), job, filter, record, requester.actor());
+    supervise::isolated("dashboard job", running).spawn().detach();
+    Ok((StatusCode::ACCEPTED, Json(begun)))
+}
+
+/// Ends a job that its task left without a result, because the task panicked.
+struct Unfinished(Arc<Job>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.0.end(Err(Failure::new(Exit::Failed, "the job has failed; the log says why")));
+    }
+}
+
+async fn run(app: Arc<AppState>, job: Arc<Job>, filter: Filter, mut record: Value, actor: AuditActor) {
+    let unfinished = Unfinished(job);
+    let job = &unfinished.0;
+    record["job"] = job.id.clone().into();
+    // Jobs run in the order of their requests. One that is stopped before its turn is on record too.
+    let turn = job.stop.run_until_cancelled(app.walk.lock()).await;
+    let moving = async {
+        if turn.is_none() {
+            return Ok(MoveReport { interrupted: true, ..MoveReport::default() });
+        }
+        job.begin();
+        let all = Mover::new(app.operator(), HeldQueue::Dead, filter, job.action);
+        let (stop, progress) = (job.stop.clone(), Arc::clone(&job.progress));
+        let moved = Mover { fetch: Fetch::Groups, stop, progress, ..all }.run().await;
+        app.forget_listed();
+        moved
+    };
+    let name = audit_name(HeldQueue::Dead, job.action);
+    job.end(audited(app.operator(), actor, name, record, moving, MoveReport::record).await);
+}
+
+/// All jobs, newest first.
+pub(super) async fn list(State(app): App) -> Json<Value> {
+    Json(json!({ "jobs": app.jobs.view() }))
+}
+
+/// One job.
+pub(super) async fn show(State(app): App, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
+    Ok(Json(app.jobs.get(&id)?.view()))
+}
+
+/// Stops a job: it moves nothing more, and completes what is in flight.
+pub(super) async fn stop(
+    State(app): App,
+    Extension(requester): Extension<Requester>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let job = app.jobs.get(&id)?;
+    let state = job.state();
+    if state.has_ended() {
+        return Err(Problem::new(StatusCode::CONFLICT, format!("job {id} has ended: it is {state}")));
+    }
+    command(app, requester, "job.stop", json!({ "job": id }), move |_| {
+        Box::pin(async move {
+            job.stop.cancel();
+            Ok(job.view())
+        })
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(body: Value) -> Result<Filter, Problem> {
+        serde_json::from_value::<Selection>(body).unwrap().filter()
+    }
+
+    #[test]
+    fn a_selection_is_ids_or_a_kind_and_a_reason() {
+        let ids = filter(json!({"ids": ["a", "b"]})).unwrap();
+        assert_eq!(ids.id, ["a", "b"]);
+        let group = filter(json!({"kind": "#", "reason": "stopped"})).unwrap();
+        assert_eq!((group.exact_kind.as_deref(), group.kind.len()), (Some("#"), 0));
+        for refused in [
+            json!({}),
+            json!({"ids": []}),
+            json!({"kind": "k"}),
+            json!({"reason": "stopped"}),
+            json!({"ids": ["a"], "kind": "k", "reason": "stopped"}),
+            json!({"kind": "k", "reason": "none"}),
+            json!({"ids": vec!["a"; MAX_IDS + 1]}),
+        ] {
+            assert_eq!(filter(refused.clone()).unwrap_err().status(), StatusCode::BAD_REQUEST, "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_job_whose_task_panics_has_failed() {
+        let job = Arc::new(Job::new(MoveAction::Replay, Value::Null, "anna"));
+        drop(Unfinished(Arc::clone(&job)));
+        assert_eq!(job.view()["state"], "failed");
+    }
+}

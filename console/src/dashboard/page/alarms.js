@@ -1,0 +1,87 @@
+// The open alarms, and what operators do with them.
+import { short, span } from "/charts.js";
+import { closed } from "/dialogs.js";
+import { $, button, h, label, set, setTime, tr, visible } from "/dom.js";
+import { act, ask, gate } from "/session.js";
+import { Table } from "/table.js";
+
+const INTERVAL = 5000;
+let timer, shown = null;
+
+const columns = [
+  { title: "severity", of: ({ severity }) => severity },
+  { title: "device", css: "id", of: ({ device }) => device },
+  { title: "metric", of: ({ metric }) => metric },
+  { title: "rule", of: ({ rule }) => rule },
+  { title: "value", css: "n", of: ({ value }) => value },
+  { title: "since", of: ({ since }) => Date.parse(since) },
+  { title: "state", of: (alarm) => stateOf(alarm) },
+  { title: "Actions", hide: true },
+];
+const table = new Table($("alarm-table"), "alarms", columns, () => shown && draw(shown));
+
+export async function loadAlarms() {
+  clearTimeout(timer);
+  let interval = INTERVAL;
+  try {
+    const result = await ask("/api/alarms");
+    $("alarms").hidden = !result.configured;
+    // Without a database there is nothing to ask for again.
+    if (!result.configured) interval = null;
+    else draw(result);
+  } catch (error) {
+    $("alarms").hidden = false;
+    set($("alarms-note"), error.message);
+  } finally {
+    if (interval) timer = setTimeout(loadAlarms, interval);
+  }
+}
+
+function stateOf(alarm) {
+  const words = [alarm.missing ? "never sent" : "open"];
+  if (alarm.acked_by) words.push(`acknowledged by ${alarm.acked_by}`);
+  if (alarm.snoozed_until) words.push(`snoozed until ${new Date(alarm.snoozed_until).toLocaleString()}`);
+  if (alarm.in_maintenance) words.push("in maintenance");
+  return words.join(", ");
+}
+
+function makeRow(alarm) {
+  const acts = gate(h("div", "acts")), name = `${alarm.rule} of ${alarm.device} ${alarm.metric}`, pill = h("span"), since = h("time");
+  const change = async (word, body, done) => { if (await act(`/api/alarms/${encodeURIComponent(alarm.id)}/${word}`, body, done)) await loadAlarms(); };
+  const contents = [pill, alarm.device, alarm.metric, alarm.rule, undefined, since, undefined, acts];
+  const row = tr(...columns.map(({ title, css }, n) => [title === "Actions" ? "" : title, css, contents[n]]));
+  row.ack = button("Acknowledge", "small", async () => {
+    await change("ack", {}, `${name} is acknowledged`);
+    // A button that is disabled loses the focus.
+    if (row.ack.disabled) row.snooze.focus();
+  });
+  row.snooze = button("Snooze", "small", async () => {
+    if (row.isSnoozed) return change("unsnooze", {}, `${name} is snoozed no more`);
+    set($("snooze-title"), `Snooze ${name}`);
+    if ((await closed($("snooze"))) === "yes") await change("snooze", { for: $("snooze-time").value }, `${name} is snoozed`);
+  });
+  label(row.ack, `Acknowledge ${name}`);
+  acts.append(row.ack, row.snooze);
+  row.children[3].title = visible(alarm.says ?? "");
+  Object.assign(row, { named: name, pill, since });
+  return row;
+}
+
+function draw(result) {
+  shown = result;
+  const { alarms, more, at } = result;
+  $("no-alarms").hidden = alarms.length > 0;
+  set($("alarms-note"), more ? `the newest ${short(alarms.length)}` : alarms.length ? `${short(alarms.length)} open alarm${alarms.length === 1 ? "" : "s"}` : "");
+  table.draw(alarms, ({ id }) => id, makeRow, (row, alarm) => {
+    row.pill.className = "pill " + alarm.severity;
+    set(row.pill, alarm.severity);
+    set(row.children[4], alarm.value === null ? "–" : `${alarm.value}${alarm.unit ? " " + alarm.unit : ""}`);
+    const since = Date.parse(alarm.since);
+    setTime(row.since, since, `${new Date(since).toLocaleString()} (${span(Math.max(0, at - since) / 1000)})`);
+    set(row.children[6], stateOf(alarm));
+    row.isSnoozed = Boolean(alarm.snoozed_until);
+    row.ack.disabled = Boolean(alarm.acked_by);
+    set(row.snooze, row.isSnoozed ? "End snooze" : "Snooze");
+    label(row.snooze, `${row.isSnoozed ? "End the snooze of" : "Snooze"} ${row.named}`);
+  });
+}
