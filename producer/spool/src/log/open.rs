@@ -14,7 +14,7 @@ use crate::{
     record::Position,
     segment::{SET_ASIDE, Segment, parse_name, sorted},
     status::SpoolStatus,
-    storage::{Storage, read_range},
+    storage::{Storage, read_range, write_all},
 };
 
 impl Log {
@@ -109,9 +109,11 @@ impl Log {
                 );
                 let _ = file.truncate(scan.end as u64);
             }
-            // Records may have been written and not synced by a process that was killed. They count from now on.
+            // The last records may not be durable: the process was killed before its fsync, or the fsync failed. They
+            // count from now on. After a failed fsync the system holds their bytes for clean, so that another fsync
+            // alone would not write them.
             if next_first.is_none()
-                && let Err(error) = file.sync()
+                && let Err(error) = write_all(&*file, &bytes[..scan.end], 0).and_then(|()| file.sync())
             {
                 tracing::warn!(segment = name, %error, "cannot sync a spool segment");
             }

@@ -138,6 +138,24 @@ fn after_a_failed_fsync_the_segment_gets_no_more_records() {
 }
 
 #[test]
+fn records_of_a_failed_fsync_that_count_after_a_restart_are_durable() {
+    let disk = MemoryDisk::default();
+    let mut log = open(&disk);
+    append(&mut log, &["a"]).unwrap();
+    // Free space, write, fsync, and the truncation of what was written.
+    disk.fail(Some(Fault { call: 2, calls: 2, kind: FaultKind::Error(EIO) }));
+    append(&mut log, &["b"]).unwrap_err();
+    disk.fail(None);
+    drop(log);
+    let mut log = open(&disk);
+    append(&mut log, &["c"]).unwrap();
+    assert_eq!(waiting(&mut log), ["a", "b", "c"]);
+    let mut log = open(&disk.crash(Crash::Power));
+    assert_eq!(waiting(&mut log), ["a", "b", "c"]);
+    assert_eq!((log.status().set_aside, log.status().unreadable), (0, 0));
+}
+
+#[test]
 fn a_full_disk_refuses_records_while_draining_goes_on() {
     let disk = MemoryDisk::default();
     let mut log = open(&disk);

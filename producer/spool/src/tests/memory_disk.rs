@@ -44,8 +44,23 @@ pub(super) const EIO: i32 = 5;
 struct Content {
     cached: Vec<u8>,
     durable: Vec<u8>,
-    /// After a failed fsync the system has dropped the bytes, and no later fsync writes them.
-    sync_failed: bool,
+    /// Which cached bytes the next fsync writes. A failed fsync clears this too: the system holds the bytes for clean,
+    /// and no later fsync writes them.
+    dirty: Vec<bool>,
+}
+
+impl Content {
+    fn resize(&mut self, len: usize) {
+        self.cached.resize(len, 0);
+        self.dirty.resize(len, true);
+    }
+
+    fn sync(&mut self) {
+        self.durable.resize(self.cached.len(), 0);
+        for (index, _) in self.dirty.iter().enumerate().filter(|(_, is_dirty)| **is_dirty) {
+            self.durable[index] = self.cached[index];
+        }
+    }
 }
 
 type Shared = Arc<Mutex<Content>>;
@@ -128,7 +143,8 @@ impl MemoryDisk {
     pub(super) fn with(files: BTreeMap<String, Vec<u8>>) -> Self {
         let disk = Self::default();
         for (name, bytes) in files {
-            let content = Content { cached: bytes.clone(), durable: bytes, sync_failed: false };
+            let dirty = vec![false; bytes.len()];
+            let content = Content { cached: bytes.clone(), durable: bytes, dirty };
             disk.state().files.insert(name, Arc::new(Mutex::new(content)));
         }
         let files = disk.state().files.clone();
@@ -242,15 +258,16 @@ impl File for MemoryFile {
         let mut content = self.content.lock().unwrap();
         let (start, end) = (offset as usize, offset as usize + written);
         if content.cached.len() < end {
-            content.cached.resize(end, 0);
+            content.resize(end);
         }
         content.cached[start..end].copy_from_slice(&bytes[..written]);
+        content.dirty[start..end].fill(true);
         outcome.map(|_| written)
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
         self.disk.operation()?;
-        self.content.lock().unwrap().cached.resize(len as usize, 0);
+        self.content.lock().unwrap().resize(len as usize);
         Ok(())
     }
 
@@ -262,11 +279,10 @@ impl File for MemoryFile {
         released.notify_all();
         drop(released.wait_while(state, |state| state.syncs_are_held).unwrap());
         let mut content = self.content.lock().unwrap();
-        match outcome {
-            Ok(_) if !content.sync_failed => content.durable = content.cached.clone(),
-            Ok(_) => {}
-            Err(_) => content.sync_failed = true,
+        if outcome.is_ok() {
+            content.sync();
         }
+        content.dirty.fill(false);
         outcome.map(drop)
     }
 }

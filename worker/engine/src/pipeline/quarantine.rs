@@ -13,6 +13,7 @@ use std::{
 
 use garenne_pool::Phase;
 use garenne_protocol::task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms, span_ms};
+use rand::Rng;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Admitted, LanePipeline};
@@ -121,7 +122,13 @@ impl LanePipeline {
         let (envelope, now) = (&admitted.task.envelope, epoch_ms(SystemTime::now()));
         let has_handler_elsewhere = self.member.has_handler(envelope.kind.as_str());
         match pass_on_since(envelope, has_handler_elsewhere, now) {
-            Some(since) => self.settler.pass_to_other_worker(admitted.task, since),
+            Some(since) => {
+                // Tasks that all return through the delay queue return in the order of the acks, which is the order in
+                // which the broker delivers to the workers: each would reach the same wrong worker without end. A task
+                // that does not wait goes to a worker that is idle now, and not to this one, which has not acked it.
+                let at_once = has_handler_elsewhere && rand::rng().random();
+                self.settler.pass_to_other_worker(admitted.task, since, at_once);
+            }
             None => {
                 let error = format!("no worker has a handler for kind {:?}", envelope.kind.as_str());
                 self.dead_letter(admitted, DeadReason::UnknownKind, &error);

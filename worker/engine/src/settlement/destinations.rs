@@ -177,9 +177,16 @@ impl Settler {
     }
 
     /// Returns a task to the quarantine because this worker has no handler for it, so that another worker gets
-    /// it. `since` is when it began to wait for a handler, in milliseconds since 1970.
-    pub(crate) fn pass_to_other_worker(self: &Arc<Self>, task: InFlight, since: i64) {
+    /// it, after a second or `at_once`. `since` is when it began to wait for a handler, in milliseconds since 1970.
+    ///
+    /// The broker delivers one task of the quarantine to a worker at a time, so that a copy that does not wait cannot
+    /// reach this worker before the original is acked.
+    pub(crate) fn pass_to_other_worker(self: &Arc<Self>, task: InFlight, since: i64, at_once: bool) {
         let copied = copy_of(&task).handed_on(since);
+        if at_once {
+            let (lane, target) = (self.lane_of(&task), Target::queue(self.names.quarantine()));
+            return self.publish_copy(lane, task.delivery, copied, target, Settlement::Retried);
+        }
         self.publish_to_quarantine(task, copied, Settlement::Retried);
     }
 

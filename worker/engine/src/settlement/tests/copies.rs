@@ -214,13 +214,15 @@ async fn a_crash_in_the_quarantine_is_recorded_in_the_copy() {
 
 #[tokio::test]
 async fn a_task_passed_to_another_worker_records_since_when_it_waits_for_a_handler() {
-    let mut env = env().await;
-    env.test.settler.pass_to_other_worker(env.task(), 1234);
-    let copy = env.copy().await;
-    assert_eq!(copy.key, "garenne.retry.quarantine.1s");
-    assert_eq!(copy.number(header::QUARANTINE_SINCE), Some(1234));
-    copy.ack();
-    assert_eq!(env.settlement().await, Settlement::Retried);
+    for (at_once, queue) in [(false, "garenne.retry.quarantine.1s"), (true, "garenne.quarantine")] {
+        let mut env = env().await;
+        env.test.settler.pass_to_other_worker(env.task(), 1234, at_once);
+        let copy = env.copy().await;
+        assert_eq!(copy.key, queue);
+        assert_eq!(copy.number(header::QUARANTINE_SINCE), Some(1234));
+        copy.ack();
+        assert_eq!(env.settlement().await, Settlement::Retried);
+    }
 }
 
 #[tokio::test]
