@@ -35,7 +35,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::{FutureExt, TryFutureExt, future::BoxFuture};
 use tokio::{
     runtime,
     sync::oneshot,
@@ -55,18 +55,16 @@ pub use panics::{count_panic, export_panics, panics_of};
 #[must_use = "a supervised task does nothing unless it is spawned or awaited"]
 pub struct Supervised<F>(F);
 
+// The roles are combinators and not `async` blocks: a block that awaits a future it was given stores it twice.
+
 /// A task that only its own result depends on. A panic is logged and counted; an error is an ordinary result.
 pub fn isolated<F: Future>(
     name: &'static str,
     task: F,
 ) -> Supervised<impl Future<Output = Result<F::Output, Failure>>> {
-    Supervised(async move {
-        let result = counted(name, task).await;
-        if let Err(failure) = &result {
-            tracing::error!(task = name, error = %failure, "background task failed");
-        }
-        result
-    })
+    Supervised(counted(name, task).inspect_err(move |failure| {
+        tracing::error!(task = name, error = %failure, "background task failed");
+    }))
 }
 
 /// A task that runs until `stop` is cancelled. If it panics, returns an error or returns before, the failure is
@@ -79,8 +77,8 @@ pub fn essential<F>(
 where
     F: Future<Output: TaskResult>,
 {
-    Supervised(async move {
-        let result = match counted(name, task).await.and_then(TaskResult::into_result) {
+    Supervised(counted(name, task).map(move |result| {
+        let result = match result.and_then(TaskResult::into_result) {
             Ok(_) if !stop.is_cancelled() => Err(Failure::Returned),
             result => result,
         };
@@ -89,7 +87,7 @@ where
             stop.cancel();
         }
         result
-    })
+    }))
 }
 
 /// A task that runs on `state` until it returns `()` or `Ok`. After a panic or an error it is started again on the
@@ -207,8 +205,8 @@ pub fn spawn_thread<T: Send + 'static>(
 ///
 /// # Errors
 /// The message of the panic.
-pub async fn caught<F: Future>(task: F) -> Result<F::Output, String> {
-    AssertUnwindSafe(task).catch_unwind().await.map_err(panic_message)
+pub fn caught<F: Future>(task: F) -> impl Future<Output = Result<F::Output, String>> {
+    AssertUnwindSafe(task).catch_unwind().map_err(panic_message)
 }
 
 /// Runs a closure in place, as [`caught`] does a future.
@@ -219,8 +217,9 @@ pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(panic_message)
 }
 
-async fn counted<F: Future>(name: &'static str, task: F) -> Result<F::Output, Failure> {
-    caught(task).await.map_err(|message| {
+/// As [`caught`], with the panic counted under this name.
+fn counted<F: Future>(name: &'static str, task: F) -> impl Future<Output = Result<F::Output, Failure>> {
+    caught(task).map_err(move |message| {
         count_panic(name);
         Failure::Panicked(message)
     })

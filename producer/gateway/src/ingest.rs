@@ -20,7 +20,7 @@ use crate::{
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
-    payload::{Payload, Receipts, RecordMark},
+    payload::{Payload, Prepared, Receipts},
     refusal::Refusal,
     routes::{READING, Routes},
     runtimes::publish_on,
@@ -94,12 +94,12 @@ impl Ingest {
     /// # Errors
     /// A record is invalid or the caller may not send it, and nothing is published; or as
     /// [`Ingest::publish_and_confirm`].
-    pub(super) async fn ingest_readings(
+    pub(super) fn ingest_readings(
         self: &Arc<Self>,
         format: ReadingsFormat,
         payload: Payload,
         sender: Sender,
-    ) -> Result<Receipts, Refusal> {
+    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
         let mark = match &format {
             // Every record is an object.
             ReadingsFormat::Json(_) => b'{',
@@ -127,7 +127,7 @@ impl Ingest {
             used.map_or(Ok(()), |(key, body)| ingest.used_keys.check(key, body))?;
             Ok(tasks)
         };
-        self.publish_and_confirm(payload, Some(mark), parse).await
+        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, Some(mark), parse))
     }
 
     /// Publishes `task` with this body.
@@ -135,12 +135,12 @@ impl Ingest {
     /// # Errors
     /// The task is invalid or the caller may not send it, and nothing is published; or as
     /// [`Ingest::publish_and_confirm`].
-    pub(super) async fn ingest_task(
+    pub(super) fn ingest_task(
         self: &Arc<Self>,
         task: NewTask,
         payload: Payload,
         sender: Sender,
-    ) -> Result<Receipts, Refusal> {
+    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
             // A body that no worker could parse is refused here, where the sender gets the error.
@@ -151,7 +151,7 @@ impl Ingest {
             }
             Ok(vec![NewTask { body, ..task }])
         };
-        self.publish_and_confirm(payload, None, parse).await
+        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, None, parse))
     }
 
     /// Checks that the caller may send a task of this kind with this payload now.
@@ -183,30 +183,31 @@ impl Ingest {
         Ok(tasks.collect())
     }
 
-    /// Converts the body into tasks with `parse`, publishes them and returns their ids, in order, after the broker has
-    /// confirmed all of them or the spool has stored them. Their memory stays reserved until then, also if the sender disconnects before.
+    /// Publishes the tasks of a body and returns their ids, in order, after the broker has confirmed all of them or the
+    /// spool has stored them. Their memory stays reserved until then, also if the sender disconnects before.
     ///
     /// # Errors
     /// The body is refused, or at least one task is not stored.
-    async fn publish_and_confirm(
-        &self,
-        payload: Payload,
-        mark: RecordMark,
-        parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
-    ) -> Result<Receipts, Refusal> {
-        let (tasks, memory) = payload.prepare(&self.offload, &self.limits, mark, parse).await?;
-        let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
-        if tasks.is_empty() {
-            return Ok(Receipts::new(ids, Durability::Confirmed, memory));
-        }
-        let publisher = Arc::clone(&self.publisher);
-        let publish = async move { (publisher.publish(tasks).await, memory) };
-        let retry_after = self.limits.retry_after;
-        match publish_on(&self.publish_runtime, publish).await {
-            Some((Ok(durability), memory)) => Ok(Receipts::new(ids, durability, memory)),
-            Some((Err(NotAccepted::Broker(error)), _)) => Err(Refusal::broker(&error, retry_after)),
-            Some((Err(NotAccepted::Spool(error)), _)) => Err(Refusal::spool(&error, retry_after)),
-            None => Err(Refusal::broker(&shutting_down(), retry_after)),
+    fn publish_and_confirm(
+        self: &Arc<Self>,
+        prepared: Prepared,
+    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
+        let ingest = Arc::clone(self);
+        async move {
+            let (tasks, memory) = prepared.await?;
+            let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
+            if tasks.is_empty() {
+                return Ok(Receipts::new(ids, Durability::Confirmed, memory));
+            }
+            let publisher = Arc::clone(&ingest.publisher);
+            let publish = async move { (publisher.publish(tasks).await, memory) };
+            let retry_after = ingest.limits.retry_after;
+            match publish_on(&ingest.publish_runtime, publish).await {
+                Some((Ok(durability), memory)) => Ok(Receipts::new(ids, durability, memory)),
+                Some((Err(NotAccepted::Broker(error)), _)) => Err(Refusal::broker(&error, retry_after)),
+                Some((Err(NotAccepted::Spool(error)), _)) => Err(Refusal::spool(&error, retry_after)),
+                None => Err(Refusal::broker(&shutting_down(), retry_after)),
+            }
         }
     }
 }

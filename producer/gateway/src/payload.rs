@@ -3,6 +3,7 @@
 use std::io::{Cursor, Read};
 
 use flate2::read::MultiGzDecoder;
+use futures_util::future::{BoxFuture, Either, Ready, ready};
 use garenne_common::config::Size;
 use garenne_protocol::task::{NewTask, TaskId};
 
@@ -44,6 +45,10 @@ pub(super) struct Receipts {
     pub(super) memory: Reservation,
 }
 
+/// The tasks of a body and their reservation, perhaps later.
+pub(super) type Prepared = Either<Ready<PreparedTasks>, BoxFuture<'static, PreparedTasks>>;
+type PreparedTasks = Result<(Vec<NewTask>, Reservation), Refusal>;
+
 /// A byte that every record of a body contains, or `None` for a body of one record. One pass over the bytes gives an
 /// upper bound of the records.
 pub(super) type RecordMark = Option<u8>;
@@ -77,30 +82,42 @@ impl Payload {
         Ok((self.plain, self.memory))
     }
 
-    /// Converts the body into tasks with `parse`: on this thread if it is small, else on a blocking thread. Returns the
+    /// Converts the body into tasks with `parse`: at once if it is small, else on a blocking thread. The result has the
     /// tasks and their reservation.
     ///
     /// # Errors
     /// The error of `parse`, a limit, or no memory for the records.
-    pub(super) async fn prepare(
+    pub(super) fn prepare(
         mut self,
         offload: &Offload,
         limits: &Limits,
         mark: RecordMark,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
-    ) -> Result<(Vec<NewTask>, Reservation), Refusal> {
+    ) -> Prepared {
         let Limits { max_body, max_records, .. } = *limits;
-        let compressed = self.compressed.as_ref().map_or(0, |decoder| decoder.get_ref().get_ref().len());
-        let small = compressed < LARGE && self.decompress(LARGE, max_body)? && self.plain.len() < LARGE;
-        if small && count_records(&self.plain, mark) <= MANY_RECORDS {
-            return self.parse(max_records, mark, parse);
+        match self.is_small(max_body) {
+            Ok(true) if count_records(&self.plain, mark) <= MANY_RECORDS => {
+                Either::Left(ready(self.parse(max_records, mark, parse)))
+            }
+            Ok(_) => {
+                let offload = offload.clone();
+                // Boxed, because every request and line holds a future of this type.
+                Either::Right(Box::pin(async move {
+                    let work = move || {
+                        self.decompress(usize::MAX, max_body)?;
+                        self.parse(max_records, mark, parse)
+                    };
+                    offload.run(work).await?
+                }))
+            }
+            Err(refusal) => Either::Left(ready(Err(refusal))),
         }
-        offload
-            .run(move || {
-                self.decompress(usize::MAX, max_body)?;
-                self.parse(max_records, mark, parse)
-            })
-            .await?
+    }
+
+    /// Decompresses the body if it is small.
+    fn is_small(&mut self, max_body: Size) -> Result<bool, Refusal> {
+        let compressed = self.compressed.as_ref().map_or(0, |decoder| decoder.get_ref().get_ref().len());
+        Ok(compressed < LARGE && self.decompress(LARGE, max_body)? && self.plain.len() < LARGE)
     }
 
     /// Decompresses until there are `until` plain bytes, at most `limit`. True when the body is complete.

@@ -2,6 +2,7 @@
 
 use std::{io, ops::Deref};
 
+use futures_util::FutureExt;
 use garenne_common::supervise;
 use scopeguard::guard;
 use tokio::{
@@ -34,10 +35,10 @@ pub(super) async fn publish_on<T: Send + 'static>(
     publish: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
     let (sender, outcome) = oneshot::channel();
-    let publish = async move {
+    let publish = publish.map(|outcome| {
         // Fails if the sender of the request has disconnected.
-        let _ = sender.send(publish.await);
-    };
+        let _ = sender.send(outcome);
+    });
     supervise::isolated("publish", publish).spawn_on(runtime).detach();
     outcome.await.ok()
 }

@@ -172,10 +172,10 @@ fn ingest_line(
         span.name("line");
         span.set("network.transport", "tcp");
     });
-    let (gateway, span) = (Arc::clone(gateway), span.map(Box::new));
-    async move {
-        let sender = Sender { caller, idempotency_key: None, trace: context.clone() };
-        let outcome = gateway.ingest.ingest_readings(ReadingsFormat::Json(Form::Json), payload, sender).await;
+    let span = span.map(Box::new);
+    let sender = Sender { caller, idempotency_key: None, trace: context.clone() };
+    let receipts = gateway.ingest.ingest_readings(ReadingsFormat::Json(Form::Json), payload, sender);
+    let answer = receipts.map(move |outcome| {
         if let Some(mut span) = span {
             match &outcome {
                 Ok(receipts) => {
@@ -190,8 +190,8 @@ fn ingest_line(
             }
         }
         Answer { outcome: outcome.map(Reply::Receipts), trace: context, memory: Some(memory) }
-    }
-    .boxed()
+    });
+    answer.boxed()
 }
 
 /// Answers that are written together, and their memory reservations.
