@@ -18,6 +18,9 @@ use super::{
 /// Debian's path, which is not in every user's `PATH`.
 const MOSQUITTO: &str = "/usr/sbin/mosquitto";
 
+/// The largest packet of a sender.
+const MAX_PACKET: usize = 16 << 20;
+
 /// A mosquitto as a process. It keeps its port and its sessions when it is stopped and started again.
 #[derive(Debug)]
 pub struct Mosquitto {
@@ -105,6 +108,7 @@ impl Sender {
         let (host, port) = address.rsplit_once(':').context("a port")?;
         let id = format!("sender-{}", uuid::Uuid::new_v4().simple());
         let mut options = MqttOptions::new(id, host, port.parse()?);
+        options.set_max_packet_size(MAX_PACKET, MAX_PACKET);
         if let Some((user, password)) = login.and_then(|login| login.split_once(':')) {
             options.set_credentials(user, password);
         }
@@ -163,6 +167,12 @@ impl BridgePlan {
             .env("GARENNE_MQTT__CLIENT_ID", "bridge")
             .env("GARENNE_RETRY__DELAYS", "200ms,400ms");
         Self(program)
+    }
+
+    /// Publishes each reading as a message of its own, so that a worker's receipt counts readings.
+    #[must_use]
+    pub fn ungrouped(self) -> Self {
+        self.env("GARENNE_GROUP_COMMIT__RECORDS", "1")
     }
 
     /// Adds an option and its value.

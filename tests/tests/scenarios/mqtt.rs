@@ -182,7 +182,7 @@ async fn a_stopped_bridge_has_acknowledged_what_it_stored() -> Result<()> {
     let plan = BridgePlan::new(&env, &mosquitto.url()).await?;
     let map = folder.path().join("numbers.toml");
     std::fs::write(&map, "[[map]]\ntopic = \"n/+\"\ndevice = \"{1}\"\nmetric = \"number\"\n")?;
-    let plan = plan.option("--subscribe", "n/+").option("--maps", &map);
+    let plan = plan.option("--subscribe", "n/+").option("--maps", &map).ungrouped();
     let mut sender = Sender::connect(&mosquitto.url()).await?;
     // Without a time in the messages, a repeat would be a further reading.
     let mut bridge = plan.start().await?;
@@ -288,7 +288,7 @@ async fn bridges_share_a_subscription_over_tls_with_client_certificates() -> Res
     let worker = env.worker("any")?.stdout().start().await?;
     let plan = BridgePlan::new(&env, &mosquitto.tls_url()).await?.option("--maps", "builtin:zigbee2mqtt");
     let plan = plan.option("--subscribe", "$share/garenne/zigbee2mqtt/#").option("--protocol", "5");
-    let plan = plan.option("--ca", file("ca.pem"));
+    let plan = plan.option("--ca", file("ca.pem")).ungrouped();
     let with = plan.clone().option("--cert", file("client.pem")).option("--key", file("client.key"));
     let first = with.clone().option("--client-id", "first").start().await?;
     let second = with.option("--client-id", "second").start().await?;
