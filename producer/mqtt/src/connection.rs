@@ -245,6 +245,6 @@ async fn until(at: Instant, on: bool) {
     if on {
         sleep_until(at).await;
     } else {
-        pending().await
+        pending::<()>().await;
     }
 }

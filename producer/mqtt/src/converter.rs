@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::SystemTime};
 
 use garenne_common::supervise;
-use garenne_gateway::reading_id;
 use garenne_map::{Map, Mapped, Reason, Source, Unmapped};
 use garenne_protocol::{
     sensor::{Limits, Record, Timestamp},
@@ -11,7 +10,7 @@ use garenne_protocol::{
 };
 use time::OffsetDateTime;
 
-use crate::{frames::TooLarge, letter::Letter, packet::Message};
+use crate::{frames::TooLarge, letter::Letter, packet::Message, tasks::task_of};
 
 /// What is stored of a message.
 #[derive(Clone, Debug)]
@@ -104,13 +103,6 @@ pub(crate) fn too_large(message: &TooLarge, max: usize) -> Letter {
         payload: bytes::Bytes::new(),
         received: SystemTime::now(),
     }
-}
-
-/// The id that a record has in each repetition, if it has one, and the body of its task.
-pub(crate) fn task_of(record: &Record) -> (Option<TaskId>, Vec<u8>) {
-    let given = record.id.as_ref().and_then(|id| TaskId::parse(id).ok());
-    let id = given.or_else(|| (!record.time_assumed).then(|| reading_id(&record.reading)));
-    (id, serde_json::to_vec(&record.reading).expect("a reading is plain JSON"))
 }
 
 #[cfg(test)]

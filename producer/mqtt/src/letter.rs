@@ -1,4 +1,4 @@
-//! Dead letters for messages that no reading comes out of, and their payloads mapped again.
+//! Dead letters for messages that no reading comes out of.
 
 use std::time::SystemTime;
 
@@ -6,12 +6,9 @@ use bytes::Bytes;
 use garenne_amqp::{Message, Target};
 use garenne_map::Source;
 use garenne_protocol::{
-    sensor::Record,
-    task::{ContentType, Copied, DeadReason, Kind, NewTask, TaskId, header},
+    task::{Copied, DeadReason, TaskId, header},
     topology::Names,
 };
-
-use crate::converter::task_of;
 
 /// The kind of dead letters with the payload of an MQTT message. No worker has a handler for it.
 pub const UNMAPPED_KIND: &str = "mqtt.message";
@@ -42,19 +39,4 @@ impl Letter {
             body: self.payload.clone(),
         }
     }
-}
-
-/// The tasks of the records that a map made of the payload of the dead letter `letter`. Publishing them again has no
-/// second effect: a record without an id or a time of its own gets an id that is derived from the letter's.
-pub fn tasks_of(letter: &TaskId, kind: &Kind, sharded: bool, records: Vec<Record>) -> Vec<NewTask> {
-    let tasks = records.iter().enumerate().map(|(index, record)| {
-        let derived = || TaskId::derived(letter, &index.to_string());
-        let (id, body) = task_of(record);
-        NewTask {
-            id: id.unwrap_or_else(derived),
-            key: sharded.then(|| record.reading.device.to_string()),
-            ..NewTask::new(kind.clone(), ContentType::Json, body)
-        }
-    });
-    tasks.collect()
 }

@@ -24,10 +24,12 @@ mod run;
 mod settings;
 mod status;
 mod store;
+mod tasks;
 mod transport;
 mod version;
 
-pub use letter::{UNMAPPED_KIND, tasks_of};
+pub use letter::UNMAPPED_KIND;
 pub use run::{Shared, run};
 pub use settings::MqttSettings;
+pub use tasks::tasks_of;
 pub use version::Version;
