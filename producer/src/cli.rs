@@ -11,10 +11,12 @@ use garenne_common::{
     stdout,
     telemetry::tracing::init,
 };
+use garenne_gateway::GatewaySettings;
 use serde::Serialize;
 
 use crate::{
     map::{self, MapArgs},
+    mqtt::MqttArgs,
     publish::{self, PublishArgs},
     replay::{self, ReplayArgs},
     settings::ProducerSettings,
@@ -40,7 +42,10 @@ pub struct Cli {
 enum Command {
     /// Run the gateway: HTTP, InfluxDB writes and the TCP line protocol on one port
     #[command(after_help = SERVE_EXAMPLE)]
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
+    /// Run the MQTT bridge: subscribe to an MQTT broker, map messages to readings, acknowledge them when they are stored
+    #[command(after_help = MQTT_EXAMPLE)]
+    Mqtt(Box<MqttArgs>),
     /// Send the readings of a recording (CSV or NDJSON) at the recorded speed or faster
     #[command(after_help = REPLAY_EXAMPLE)]
     Replay(Box<ReplayArgs>),
@@ -50,7 +55,7 @@ enum Command {
     /// Run virtual sensors with typical sensor faults
     #[command(after_help = SIMULATE_EXAMPLE)]
     Simulate(SimulateArgs),
-    /// Try rules that turn foreign payloads into readings, and list the shipped ones
+    /// Try rules that turn foreign payloads into readings, list the shipped ones, and map dead letters again
     #[command(after_help = MAP_EXAMPLE)]
     Map(MapArgs),
     /// Look at a spool, check it, export its records and publish them
@@ -62,6 +67,11 @@ const SERVE_EXAMPLE: &str = "Example:
   garenne-producer serve --listen 0.0.0.0:8080 --amqp-url amqp://guest:guest@127.0.0.1:5672/%2f
   curl -i -H 'content-type: application/json' http://127.0.0.1:8080/v1/readings \\
        -d '{\"device\":\"d1\",\"metric\":\"temperature\",\"value\":21.5,\"unit\":\"Cel\"}'";
+
+const MQTT_EXAMPLE: &str = "Examples:
+  garenne-producer mqtt --url mqtt://127.0.0.1 --subscribe 'zigbee2mqtt/#' --maps builtin:zigbee2mqtt
+  garenne-producer mqtt --url mqtts://broker.example --protocol 5 --subscribe '$share/garenne/tele/#' \\
+       --maps builtin:tasmota --maps /etc/garenne/site.toml";
 
 const REPLAY_EXAMPLE: &str = "Examples:
   garenne-producer replay greenhouse.csv --speed 60x --to http://127.0.0.1:8080
@@ -181,10 +191,17 @@ impl Cli {
                     signal::commands(Mode::SoftTimeout).context("cannot install signal handlers")?;
                 garenne_gateway::run(settings.broker, settings.gateway, commands).await
             }
+            Command::Mqtt(_) => {
+                let commands =
+                    signal::commands(Mode::SoftTimeout).context("cannot install signal handlers")?;
+                let GatewaySettings { group_commit, max_clock_skew, .. } = settings.gateway;
+                let shared = garenne_mqtt::Shared { group_commit, max_clock_skew };
+                garenne_mqtt::run(settings.broker, shared, settings.mqtt, commands).await
+            }
             Command::Replay(args) => replay::run(settings.broker, *args).await,
             Command::Publish(args) => publish::run(settings.broker, args).await,
             Command::Simulate(args) => simulate::run(settings.broker, args).await,
-            Command::Map(args) => map::run(&args),
+            Command::Map(args) => map::run(settings.broker, args).await,
             Command::Spool(args) => spool::run(settings.broker, args).await,
         }
     }
@@ -198,6 +215,7 @@ impl Cli {
             Command::Serve(args) => {
                 toml::Table::try_from(args).map_err(|error| Failure::new(Exit::Usage, error))?
             }
+            Command::Mqtt(args) => args.flags().map_err(|error| Failure::new(Exit::Usage, error))?,
             _ => toml::Table::new(),
         };
         Ok(load(self.common.sources(flags))?)

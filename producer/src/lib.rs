@@ -1,4 +1,4 @@
-//! `garenne-producer`: the gateway as a program (`serve`), and programs that publish, replay, simulate and try maps.
+//! `garenne-producer`: the gateway and the MQTT bridge as programs (`serve`, `mqtt`), and programs that publish, replay, simulate and try maps.
 //!
 //! A task counts as published only after the broker has confirmed that a queue stores it.
 
@@ -7,6 +7,7 @@ pub mod cli;
 mod destination;
 mod input;
 mod map;
+mod mqtt;
 mod progress;
 mod publish;
 mod replay;

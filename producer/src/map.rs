@@ -1,4 +1,6 @@
-//! `map`: tries rule files on samples, and lists the shipped maps.
+//! `map`: tries rule files on samples, lists the shipped maps, and maps the payloads of dead letters again.
+
+mod republish;
 
 use std::{
     fmt::Write as _,
@@ -13,12 +15,14 @@ use garenne_common::{
     stdout,
     text::printable,
 };
+use garenne_gateway::BrokerSettings;
 use garenne_map::{Map, Mapped, Source, builtin, limits::MAX_PAYLOAD_BYTES};
 use garenne_protocol::sensor::{Limits, Record, Timestamp, Unit};
 use serde::Serialize;
 use time::OffsetDateTime;
 
 use crate::input;
+use republish::RepublishArgs;
 
 /// Flags of `map`.
 #[derive(Debug, Args)]
@@ -38,6 +42,9 @@ enum MapCommand {
         /// Name of the map, such as zigbee2mqtt
         name: String,
     },
+    /// Publish the readings of unmapped dead letters, after the map was corrected
+    #[command(after_help = republish::EXAMPLE)]
+    Publish(RepublishArgs),
 }
 
 /// Flags of `map test`.
@@ -107,17 +114,18 @@ impl<'a> Line<'a> {
 ///
 /// # Errors
 /// The map or the sample cannot be read or is invalid, or no reading comes out of the sample.
-pub(crate) fn run(args: &MapArgs) -> Result<Exit, Failure> {
-    match &args.command {
+pub(crate) async fn run(settings: BrokerSettings, args: MapArgs) -> Result<Exit, Failure> {
+    match args.command {
+        MapCommand::Publish(args) => return republish::run(settings, args).await,
         MapCommand::List => stdout::print(list())?,
         MapCommand::Show { name } => {
-            let name = name.strip_prefix(builtin::PREFIX).unwrap_or(name);
+            let name = name.strip_prefix(builtin::PREFIX).unwrap_or(&name);
             let unknown = || Failure::new(Exit::Usage, format!("no shipped map {name:?}; see map list"));
             stdout::print(builtin::find(name).ok_or_else(unknown)?.text)?;
         }
         MapCommand::Test(TestArgs { map, sample, source }) => {
-            let map = Map::load(map).map_err(|error| Failure::new(Exit::Usage, error))?;
-            let payload = read(sample).with_context(|| sample.display().to_string())?;
+            let map = Map::load(&map).map_err(|error| Failure::new(Exit::Usage, error))?;
+            let payload = read(&sample).with_context(|| sample.display().to_string())?;
             let now = Timestamp::from(OffsetDateTime::now_utc());
             let (lines, notes) = test(&map, source.source(), &payload, now)?;
             stdout::print(lines)?;

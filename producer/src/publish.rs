@@ -250,7 +250,7 @@ fn text(payload: &Value, field: &str, what: &str) -> Result<String, String> {
 
 /// Publishes a task until it is confirmed, and returns the number of repetitions and its id. The id stays the same, so
 /// that a repetition has no second effect.
-async fn publish(
+pub(crate) async fn publish(
     publisher: &dyn TaskPublisher,
     task: NewTask,
     retry_for: Duration,

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use garenne_common::config::{Common, Invalid, Settings};
 use garenne_gateway::{BrokerSettings, GatewaySettings};
+use garenne_mqtt::MqttSettings;
 use serde::{Deserialize, Serialize};
 
 /// The settings of all commands. One file or environment serves all of them.
@@ -16,6 +17,8 @@ pub struct ProducerSettings {
     /// Settings of `serve`.
     #[serde(flatten)]
     pub gateway: GatewaySettings,
+    /// Settings of `mqtt`.
+    pub mqtt: MqttSettings,
 }
 
 impl Settings for ProducerSettings {
@@ -25,11 +28,15 @@ impl Settings for ProducerSettings {
 
     fn validate(&self) -> Result<(), Invalid> {
         self.broker.validate()?;
-        self.gateway.validate()
+        self.gateway.validate()?;
+        self.mqtt.validate()
     }
 
     fn read_from(&mut self, setting: &str, file: &Path) {
-        self.broker.common.read_from(setting, file);
+        match &mut self.mqtt.url {
+            Some(url) if setting == "mqtt.url" => url.read_from(file),
+            _ => self.broker.common.read_from(setting, file),
+        }
     }
 }
 
@@ -90,6 +97,32 @@ mod tests {
         );
         let message = refused("GARENNE_SPOOL_DRAIN_RATE", "fast");
         assert!(message.contains("GARENNE_SPOOL_DRAIN_RATE"), "{message}");
+    }
+
+    #[test]
+    fn settings_of_the_mqtt_bridge_are_read_and_its_password_may_be_in_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "mqtts://bridge:s3cret@broker\n").unwrap();
+        let settings = load(&[
+            ("GARENNE_MQTT__URL_FILE", file.path().to_str().unwrap()),
+            ("GARENNE_MQTT__SUBSCRIBE", "zigbee2mqtt/+, tele/#"),
+            ("GARENNE_MQTT__MAPS", "builtin:zigbee2mqtt,/etc/garenne/site.toml"),
+            ("GARENNE_MQTT__VERSION", "5"),
+            ("GARENNE_MQTT__TLS__CA", "ca.pem"),
+        ]);
+        let mqtt = settings.unwrap().mqtt;
+        let url = mqtt.url.unwrap();
+        assert_eq!((url.masked(), url.file()), ("mqtts://bridge:***@broker", Some(file.path())));
+        assert_eq!(mqtt.subscribe, ["zigbee2mqtt/+", "tele/#"]);
+        assert_eq!(mqtt.maps, ["builtin:zigbee2mqtt", "/etc/garenne/site.toml"]);
+        assert_eq!((mqtt.version, mqtt.tls.ca.is_some()), (garenne_mqtt::Version::V5, true));
+        let refused = load(&[("GARENNE_MQTT__VERSION", "4")]).unwrap_err();
+        assert!(refused.contains("3.1.1") && refused.contains("GARENNE_MQTT__VERSION"), "{refused}");
+        assert_eq!(
+            load(&[("GARENNE_MQTT__SUBSCRIBE", "a/#/b")]).unwrap_err(),
+            "setting mqtt.subscribe = \"a/#/b\" (environment GARENNE_MQTT__SUBSCRIBE) is refused: expected an MQTT filter \
+             such as zigbee2mqtt/+ or $share/garenne/zigbee2mqtt/#"
+        );
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod fault_proxy;
 pub mod frame_proxy;
 pub mod gateway;
 pub mod management;
+pub mod mqtt;
 pub mod postgres;
 pub mod process;
 pub mod raw_amqp;

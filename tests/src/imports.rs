@@ -14,7 +14,7 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates whose imports are checked.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "common",
     "common/amqp",
     "common/map",
@@ -25,6 +25,7 @@ const CRATES: [&str; 17] = [
     "console/management",
     "producer",
     "producer/gateway",
+    "producer/mqtt",
     "producer/spool",
     "worker",
     "worker/engine",

@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 /// The crates whose spawns are checked.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 17] = [
     "common",
     "common/amqp",
     "common/map",
@@ -14,6 +14,7 @@ const CRATES: [&str; 16] = [
     "console/management",
     "producer",
     "producer/gateway",
+    "producer/mqtt",
     "producer/spool",
     "worker",
     "worker/engine",

@@ -47,6 +47,7 @@ mod scenarios {
     mod lost_copies;
     mod metrics_truth;
     mod missing_queues;
+    mod mqtt;
     mod operators;
     mod operators_walk;
     mod poison;

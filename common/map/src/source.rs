@@ -20,6 +20,26 @@ impl<'a> Source<'a> {
             Self::Topic(text) | Self::Path(text) | Self::RoutingKey(text) => text,
         }
     }
+
+    /// The source as one text, such as `topic:plant/boiler`. [`Source::from_label`] reads it.
+    pub fn to_label(self) -> String {
+        let kind = match self {
+            Self::Topic(_) => "topic",
+            Self::Path(_) => "path",
+            Self::RoutingKey(_) => "routing-key",
+        };
+        format!("{kind}:{}", self.text())
+    }
+
+    /// Reads what [`Source::to_label`] wrote.
+    pub fn from_label(label: &'a str) -> Option<Self> {
+        match label.split_once(':')? {
+            ("topic", text) => Some(Self::Topic(text)),
+            ("path", text) => Some(Self::Path(text)),
+            ("routing-key", text) => Some(Self::RoutingKey(text)),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Source<'_> {
@@ -30,5 +50,20 @@ impl fmt::Display for Source<'_> {
             Self::RoutingKey(_) => "routing key",
         };
         write!(f, "{kind} {:?}", self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_the_kind_and_the_whole_source() {
+        for source in [Source::Topic("a:b/c"), Source::Path("/v1/map/x"), Source::RoutingKey("a.b")] {
+            assert_eq!(Source::from_label(&source.to_label()), Some(source));
+        }
+        assert_eq!(Source::Topic("a/b").to_label(), "topic:a/b");
+        assert_eq!(Source::from_label("queue:x"), None);
+        assert_eq!(Source::from_label("a/b"), None);
     }
 }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use garenne_amqp::{Message, Target};
 use garenne_protocol::{
-    task::{Copied, epoch_ms, header, matches_binding},
+    task::{Copied, DeadReason, epoch_ms, header, matches_binding},
     topology::{LaneQueues, MOST_SHARDS},
 };
 use lapin::BasicProperties;
@@ -89,6 +89,9 @@ fn task_again(
     body: Vec<u8>,
 ) -> Result<Message, String> {
     let Operator { names, settings, .. } = operator;
+    if letter.reason == DeadReason::Unmapped.as_str() {
+        return Err("it is no task; correct the map and use `garenne-producer map publish`".to_owned());
+    }
     let now = SystemTime::now();
     // Without a type, the kind is the first routing key, unless that is the dead-letter queue.
     let kind = if letter.kind == names.dead() { "" } else { &letter.kind };
@@ -278,6 +281,13 @@ mod tests {
             BasicProperties::default().with_headers(table)
         };
         assert_eq!(why(&death(&"k".repeat(256))), "its kind has 256 bytes, the limit is 255");
+    }
+
+    #[test]
+    fn a_payload_that_no_map_takes_is_not_replayed_as_a_task() {
+        let unmapped = properties("mqtt.message", &[(header::REASON, long("unmapped"))]);
+        let why = copied_with(&unmapped, ConsoleConfig::default()).map(|_| ()).unwrap_err();
+        assert!(why.contains("garenne-producer map publish"), "{why}");
     }
 
     #[test]

@@ -22,6 +22,11 @@ impl Routes {
         Self { bindings: bindings.into_iter().collect(), readings_are_sharded: false }
     }
 
+    /// Whether the lane of readings has several shards. A reading's task then needs its device as its key.
+    pub fn readings_are_sharded(&self) -> bool {
+        self.readings_are_sharded
+    }
+
     /// Parses a kind that the binding of some lane matches. Without a binding the broker would confirm the task into
     /// the queue of unroutable tasks, which no worker consumes.
     ///

@@ -22,7 +22,7 @@ pub const PATH: &str = "docs/garenne.example.toml";
 const WIDTH: usize = 110;
 
 /// Example values, in TOML, of the settings without a default.
-const EXAMPLES: [(&str, &str); 35] = [
+const EXAMPLES: [(&str, &str); 40] = [
     ("admin", "\"127.0.0.1:9464\""),
     ("admin_tls_cert", "\"/etc/garenne/admin.pem\""),
     ("admin_tls_key", "\"/etc/garenne/admin.key\""),
@@ -42,6 +42,11 @@ const EXAMPLES: [(&str, &str); 35] = [
     ("lanes.<name>.max_per_key", "2"),
     ("lanes.only", "[\"fast\"]"),
     ("management_url", "\"http://guest:guest@127.0.0.1:15672\""),
+    ("mqtt.client_id", "\"site-1\""),
+    ("mqtt.tls.ca", "\"/etc/garenne/mqtt-ca.pem\""),
+    ("mqtt.tls.cert", "\"/etc/garenne/client.pem\""),
+    ("mqtt.tls.key", "\"/etc/garenne/client.key\""),
+    ("mqtt.url", "\"mqtts://user:password@broker.example\""),
     ("otlp.endpoint", "\"http://127.0.0.1:4318\""),
     ("otlp.service_name", "\"garenne-worker\""),
     ("postgres_tls.ca", "\"/etc/garenne/postgres-ca.pem\""),

@@ -49,6 +49,8 @@ pub struct BrokerOptions {
     pub tls: Option<Tls>,
     /// A plugin to disable. Only in containers.
     pub without_plugin: Option<&'static str>,
+    /// Enables the plugin for MQTT. Only in containers.
+    pub mqtt: bool,
 }
 
 /// A running RabbitMQ. Clones share one broker, which stops when the last of them is dropped.
@@ -63,6 +65,7 @@ struct Inner {
     node: Option<Arc<Node>>,
     amqp_port: u16,
     amqps_port: Option<u16>,
+    mqtt_port: Option<u16>,
     management_url: String,
     management: Management,
     version: BrokerVersion,
@@ -120,6 +123,8 @@ impl Broker {
             secure(&mut spec, tls, port);
             amqps_port = Some(port);
         }
+        let mqtt_port = options.mqtt.then(free_port).transpose()?;
+        spec.ports.extend(mqtt_port.map(|port| (port, 1883)));
         if member.is_some() {
             // Nodes with the same cookie form a cluster.
             spec.environment.push(("RABBITMQ_ERLANG_COOKIE", USER.to_owned()));
@@ -135,6 +140,7 @@ impl Broker {
                 node,
                 amqp_port,
                 amqps_port,
+                mqtt_port,
                 management_url,
                 management,
                 version,
@@ -154,6 +160,12 @@ impl Broker {
     #[must_use]
     pub fn amqps_port(&self) -> Option<u16> {
         self.inner.amqps_port
+    }
+
+    /// The URL for MQTT clients, if the broker has [`BrokerOptions::mqtt`].
+    #[must_use]
+    pub fn mqtt_url(&self) -> Option<String> {
+        self.inner.mqtt_port.map(|port| format!("mqtt://{USER}:{USER}@127.0.0.1:{port}"))
     }
 
     /// The AMQP URL without its virtual host, for a user whose password is the user name.

@@ -18,6 +18,7 @@ use super::{
     encoded::entry_bytes,
     envelope::{BATCH, ContentType, Envelope, epoch_ms, expires_at, span_ms},
     header::{self, long},
+    id::TaskId,
     incarnation::WorkerIncarnation,
     outcome::DeadReason,
 };
@@ -84,6 +85,19 @@ impl Copied {
             copied.properties = copied.properties.with_type(kind);
         }
         copied
+    }
+
+    /// Starts the dead letter of a foreign payload, which never was a task. `source` says where it came from. A content
+    /// type that is too long for the property is left out.
+    pub fn foreign(id: &TaskId, kind: &str, content_type: &str, source: &str) -> Self {
+        let mut properties = BasicProperties::default()
+            .with_delivery_mode(2)
+            .with_message_id(id.as_str().into())
+            .with_type(kind.into());
+        if let Ok(content_type) = ShortString::try_new(content_type) {
+            properties = properties.with_content_type(content_type);
+        }
+        Self { properties, headers: BTreeMap::new() }.with(header::SOURCE, long(source))
     }
 
     /// The original's properties without those that no copy may have.

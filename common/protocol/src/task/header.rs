@@ -70,6 +70,8 @@ headers! {
     REASON = "garenne-reason", DeadLetter;
     /// The error of a dead letter, one line.
     ERROR = "garenne-error", DeadLetter;
+    /// Where a foreign payload came from that no map makes a reading of, such as `topic:plant/boiler`.
+    SOURCE = "garenne-source", DeadLetter;
     /// The worker that published the dead letter.
     WORKER = "garenne-worker", DeadLetter;
     /// When a worker first received the task, in milliseconds since 1970.

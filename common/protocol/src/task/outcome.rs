@@ -29,6 +29,8 @@ pub enum DeadReason {
     Poison,
     /// The task's result contradicts a stored one.
     Conflict,
+    /// No map makes a reading of a foreign payload.
+    Unmapped,
 }
 
 impl DeadReason {

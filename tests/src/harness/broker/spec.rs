@@ -41,13 +41,19 @@ pub(super) async fn spec(options: &BrokerOptions, amqp_port: u16, management_por
             NodeFile {
                 in_container: "/etc/rabbitmq/enabled_plugins",
                 in_folder: None,
-                content: match options.without_plugin {
-                    Some(plugin) => PLUGINS.replace(&format!("{plugin},"), ""),
-                    None => PLUGINS.to_owned(),
-                },
+                content: plugins(options),
             },
         ],
         ports: vec![(amqp_port, 5672), (management_port, 15672)],
         member: None,
     }
+}
+
+/// The file of enabled plugins.
+fn plugins(options: &BrokerOptions) -> String {
+    let enabled = match options.without_plugin {
+        Some(plugin) => PLUGINS.replace(&format!("{plugin},"), ""),
+        None => PLUGINS.to_owned(),
+    };
+    if options.mqtt { enabled.replace("].", ",rabbitmq_mqtt].") } else { enabled }
 }

@@ -1,0 +1,250 @@
+//! A connection to the MQTT broker.
+//!
+//! rumqttc's own event loop is not used. It keeps packets in queues that outlive the connection, so that a PUBACK for
+//! the old connection could acknowledge another message on the new one. Here all state of a connection ends with it.
+
+use std::{future::pending, io, time::Duration};
+
+use bytes::BytesMut;
+use garenne_common::config::Certificates;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
+    time::{Instant, sleep_until, timeout},
+};
+
+use crate::{
+    endpoint::Endpoint,
+    frames::{Frame, Frames, TooLarge},
+    packet::{Hello, Incoming, ProtocolError, Welcome, write_disconnect, write_ping, write_puback},
+    transport::{self, Stream},
+    version::Version,
+};
+
+/// Time to connect, including TLS and the answer to CONNECT.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time to write the last packets.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that are read at once.
+const CHUNK: usize = 16 * 1024;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// The broker cannot be reached or does not answer.
+    #[error("no MQTT broker at {address}: {problem}")]
+    Unavailable {
+        /// Host and port.
+        address: String,
+        /// The reason.
+        problem: String,
+    },
+    /// The broker refused the connection.
+    #[error("the MQTT broker at {address} refused the connection: {reason}")]
+    Refused {
+        /// Host and port.
+        address: String,
+        /// The broker's reason.
+        reason: String,
+        /// Whether the login is the reason.
+        denied: bool,
+    },
+    /// The broker refused a filter, or has no shared subscriptions.
+    #[error("the MQTT broker at {address} refused to subscribe to {filter:?}: {reason}")]
+    Subscription {
+        /// Host and port.
+        address: String,
+        /// The filter.
+        filter: String,
+        /// The broker's reason.
+        reason: String,
+    },
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Lost {
+    /// The connection failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The broker closed it.
+    #[error("the MQTT broker closed the connection: {0}")]
+    Closed(String),
+    /// Nothing came in time.
+    #[error("the MQTT broker did not answer for {0:?}")]
+    Silent(Duration),
+    /// The broker sent bytes that are not allowed.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+}
+
+/// What comes from the broker.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Arrival {
+    /// A packet.
+    Packet(Incoming),
+    /// A message that is too large.
+    TooLarge(TooLarge),
+}
+
+/// A connection to the broker.
+pub(crate) struct Connection {
+    reader: ReadHalf<Box<dyn Stream>>,
+    writer: WriteHalf<Box<dyn Stream>>,
+    frames: Frames,
+    /// Bytes to write.
+    out: BytesMut,
+    version: Version,
+    keep_alive: Duration,
+    next_ping: Instant,
+    /// Bytes were written that may be in a buffer of TLS.
+    unflushed: bool,
+    /// The last call of [`Connection::next`] read.
+    reading: bool,
+    /// When the last bytes came, or reading began again.
+    heard: Instant,
+}
+
+impl Connection {
+    /// Connects and opens the session.
+    ///
+    /// # Errors
+    /// The broker cannot be reached, or refuses the connection.
+    pub(crate) async fn open(
+        endpoint: &Endpoint,
+        files: &Certificates,
+        version: Version,
+        hello: &Hello,
+    ) -> Result<(Self, Welcome), ConnectError> {
+        let unavailable =
+            |problem: String| ConnectError::Unavailable { address: endpoint.address(), problem };
+        let opening = async {
+            let stream =
+                transport::connect(endpoint, files).await.map_err(|error| unavailable(error.to_string()))?;
+            let hello_bytes = version.connect(hello).map_err(|error| unavailable(error.to_string()))?;
+            let mut connection = Self::on(stream, version, hello);
+            connection.out = hello_bytes;
+            match connection.next(true).await.map_err(|lost| unavailable(lost.to_string()))? {
+                Arrival::Packet(Incoming::Connected(welcome)) => {
+                    connection.keep_alive = welcome.keep_alive.unwrap_or(hello.keep_alive);
+                    Ok((connection, welcome))
+                }
+                Arrival::Packet(Incoming::Refused { reason, denied }) => {
+                    Err(ConnectError::Refused { address: endpoint.address(), reason, denied })
+                }
+                other => Err(unavailable(format!("the answer to CONNECT is {other:?}"))),
+            }
+        };
+        let opened = timeout(CONNECT_TIMEOUT, opening).await;
+        opened.unwrap_or_else(|_| Err(unavailable(format!("no answer within {CONNECT_TIMEOUT:?}"))))
+    }
+
+    /// A connection on `stream`, without CONNECT.
+    pub(crate) fn on(stream: Box<dyn Stream>, version: Version, hello: &Hello) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        let now = Instant::now();
+        Self {
+            reader,
+            writer,
+            frames: Frames::new(hello.max_packet),
+            out: BytesMut::new(),
+            version,
+            keep_alive: hello.keep_alive,
+            next_ping: now + hello.keep_alive,
+            unflushed: false,
+            reading: false,
+            heard: now,
+        }
+    }
+
+    /// Writes a packet with the next [`Connection::next`].
+    pub(crate) fn send(&mut self, packet: &[u8]) {
+        self.out.extend_from_slice(packet);
+    }
+
+    /// Acknowledges a message with the next [`Connection::next`].
+    pub(crate) fn ack(&mut self, packet_id: u16) {
+        write_puback(packet_id, &mut self.out);
+    }
+
+    /// Returns what comes next, and meanwhile writes and pings. With `read` false it never returns a packet. It can be
+    /// cancelled without a loss.
+    ///
+    /// # Errors
+    /// The connection ended.
+    pub(crate) async fn next(&mut self, read: bool) -> Result<Arrival, Lost> {
+        if read && !self.reading {
+            // Silence before says nothing, because nothing was read.
+            self.heard = Instant::now();
+        }
+        self.reading = read;
+        loop {
+            if read && let Some(frame) = self.frames.next()? {
+                return match frame {
+                    Frame::TooLarge(message) => Ok(Arrival::TooLarge(message)),
+                    Frame::Packet(packet) => match self.version.read(packet)? {
+                        Incoming::Pong => continue,
+                        Incoming::Closing(reason) => Err(Lost::Closed(reason)),
+                        packet => Ok(Arrival::Packet(packet)),
+                    },
+                };
+            }
+            self.frames.buffer.reserve(CHUNK);
+            // A broker answers a ping. Half an interval more is what brokers allow their clients.
+            let patience = self.keep_alive.mul_f64(1.5);
+            let silent_at = self.heard + patience;
+            let has_output = self.unflushed || !self.out.is_empty();
+            tokio::select! {
+                read = self.reader.read_buf(&mut self.frames.buffer), if read => {
+                    if read? == 0 {
+                        return Err(Lost::Closed("without a reason".to_owned()));
+                    }
+                    self.heard = Instant::now();
+                }
+                written = write(&mut self.writer, &mut self.out, &mut self.unflushed), if has_output => written?,
+                () = sleep_until(self.next_ping) => {
+                    self.next_ping = Instant::now() + self.keep_alive;
+                    write_ping(&mut self.out);
+                }
+                () = until(silent_at, read) => return Err(Lost::Silent(patience)),
+            }
+        }
+    }
+
+    /// Writes what is left and DISCONNECT. The session stays.
+    ///
+    /// # Errors
+    /// The connection ended before, so that acknowledged messages may come again.
+    pub(crate) async fn close(mut self) -> io::Result<()> {
+        write_disconnect(&mut self.out);
+        let writing = async {
+            self.writer.write_all(&self.out).await?;
+            self.writer.flush().await?;
+            self.writer.shutdown().await
+        };
+        timeout(CLOSE_TIMEOUT, writing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// Writes all of `out`. If it is cancelled, another call continues.
+async fn write(
+    writer: &mut WriteHalf<Box<dyn Stream>>,
+    out: &mut BytesMut,
+    unflushed: &mut bool,
+) -> io::Result<()> {
+    while !out.is_empty() {
+        writer.write_buf(out).await?;
+        *unflushed = true;
+    }
+    writer.flush().await?;
+    *unflushed = false;
+    Ok(())
+}
+
+/// Resolves at `at`, or never if `on` is false.
+async fn until(at: Instant, on: bool) {
+    if on {
+        sleep_until(at).await;
+    } else {
+        pending::<()>().await;
+    }
+}

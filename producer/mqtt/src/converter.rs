@@ -1,0 +1,172 @@
+//! Turns messages into tasks, or into dead letters.
+
+use std::{sync::Arc, time::SystemTime};
+
+use garenne_common::supervise;
+use garenne_map::{Map, Mapped, Reason, Source, Unmapped};
+use garenne_protocol::{
+    sensor::{Limits, Record, Timestamp},
+    task::{ContentType, DeadReason, Kind, NewTask, TaskId},
+};
+use time::OffsetDateTime;
+
+use crate::{frames::TooLarge, letter::Letter, packet::Message, tasks::task_of};
+
+/// What is stored of a message.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// Readings. There are none if the map skips the message.
+    Tasks {
+        tasks: Vec<NewTask>,
+        /// Whether another arrival of the message gives the same ids.
+        repeatable: bool,
+    },
+    /// A dead letter.
+    Letter(Letter),
+}
+
+/// Turns messages into tasks.
+pub(crate) struct Converter {
+    maps: Vec<Arc<Map>>,
+    kind: Kind,
+    /// Whether the lane of readings has several shards. A task then has its device as its key.
+    sharded: bool,
+    limits: Limits,
+}
+
+impl Converter {
+    /// Tries `maps` in order. `kind` is that of readings.
+    pub(crate) fn new(maps: Vec<Arc<Map>>, kind: Kind, sharded: bool, limits: Limits) -> Self {
+        Self { maps, kind, sharded, limits }
+    }
+
+    /// Maps a message. Call it in the order of arrival: births of Sparkplug nodes name the metrics of what follows.
+    pub(crate) fn convert(&self, message: &Message) -> Content {
+        let now = OffsetDateTime::now_utc();
+        // After a panic the message would come again and end the next process too.
+        let mapped = supervise::catch(|| self.map(message, now.into()));
+        let mapped = mapped.map_err(|panic| format!("the map panicked: {panic}"));
+        match mapped.and_then(|mapped| mapped.map_err(|unmapped| unmapped.to_string())) {
+            Ok(mapped) => self.tasks(&mapped.records),
+            Err(error) => Content::Letter(Letter {
+                id: TaskId::random(),
+                reason: DeadReason::Unmapped,
+                error,
+                topic: message.topic.clone(),
+                content_type: message.content_type.clone(),
+                payload: message.payload.clone(),
+                received: now.into(),
+            }),
+        }
+    }
+
+    /// The first map that has a rule for the message counts.
+    fn map(&self, message: &Message, now: Timestamp) -> Result<Mapped, Unmapped> {
+        let source = Source::Topic(&message.topic);
+        let mut outcome = Err(Unmapped { rule: None, reason: Reason::NoRule });
+        for map in &self.maps {
+            outcome = map.apply(source, &message.payload, now, &self.limits);
+            if !matches!(&outcome, Err(unmapped) if unmapped.reason == Reason::NoRule) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn tasks(&self, records: &[Record]) -> Content {
+        let mut repeatable = true;
+        let tasks = records.iter().map(|record| {
+            let (id, body) = task_of(record);
+            repeatable &= id.is_some();
+            NewTask {
+                id: id.unwrap_or_else(TaskId::random),
+                key: self.sharded.then(|| record.reading.device.to_string()),
+                ..NewTask::new(self.kind.clone(), ContentType::Json, body)
+            }
+        });
+        let tasks = tasks.collect();
+        Content::Tasks { tasks, repeatable }
+    }
+}
+
+/// A dead letter for a message whose packet was not kept.
+pub(crate) fn too_large(message: &TooLarge, max: usize) -> Letter {
+    Letter {
+        id: TaskId::random(),
+        reason: DeadReason::TooLarge,
+        error: format!(
+            "the packet has {} bytes, {max} are allowed (mqtt.max_packet); the payload is lost",
+            message.bytes
+        ),
+        topic: message.topic.clone(),
+        content_type: None,
+        payload: bytes::Bytes::new(),
+        received: SystemTime::now(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn converter(maps: &[&str]) -> Converter {
+        let maps = maps.iter().map(|map| Arc::new(Map::parse("test", map).unwrap())).collect();
+        Converter::new(maps, Kind::parse("reading.process").unwrap(), false, Limits::default())
+    }
+
+    fn message(topic: &str, payload: &str) -> Message {
+        Message {
+            topic: topic.to_owned(),
+            payload: payload.to_owned().into(),
+            packet_id: Some(1),
+            dup: false,
+            retain: false,
+            content_type: None,
+        }
+    }
+
+    const NUMBERS: &str = "[[map]]\ntopic = \"n/+\"\ndevice = \"{1}\"\nmetric = \"m\"\n";
+    const TIMED: &str =
+        "[[map]]\ntopic = \"t/+\"\ndevice = \"{1}\"\nmetric = \"m\"\nvalue = \"{/v}\"\ntime = \"{/t}\"\n";
+
+    fn tasks(content: Content) -> (Vec<String>, bool) {
+        match content {
+            Content::Tasks { tasks, repeatable } => {
+                (tasks.iter().map(|task| task.id.to_string()).collect(), repeatable)
+            }
+            Content::Letter(letter) => panic!("{letter:?}"),
+        }
+    }
+
+    #[test]
+    fn a_message_with_a_time_has_the_same_ids_each_time_and_one_without_has_not() {
+        let converter = converter(&[NUMBERS, TIMED]);
+        let timed = || tasks(converter.convert(&message("t/a", r#"{"v":1,"t":1790000000}"#)));
+        assert_eq!(timed(), timed());
+        assert!(timed().1);
+        let number = || tasks(converter.convert(&message("n/a", "1")));
+        assert_ne!(number(), number());
+        assert!(!number().1);
+    }
+
+    #[test]
+    fn the_first_map_with_a_rule_for_the_topic_counts() {
+        let skip = "[[map]]\ntopic = \"n/#\"\nskip = true\n";
+        assert_eq!(tasks(converter(&[skip, NUMBERS]).convert(&message("n/a", "1"))), (Vec::new(), true));
+        assert_eq!(tasks(converter(&[TIMED, NUMBERS]).convert(&message("n/a", "1"))).0.len(), 1);
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_mapped_becomes_a_letter_with_its_payload() {
+        let letter = |topic: &str, payload: &str| match converter(&[TIMED]).convert(&message(topic, payload))
+        {
+            Content::Letter(letter) => letter,
+            content => panic!("{content:?}"),
+        };
+        let unknown = letter("x", "1");
+        assert_eq!((unknown.reason, unknown.error.as_str()), (DeadReason::Unmapped, "no rule matches"));
+        let broken = letter("t/a", "{");
+        assert!(broken.error.starts_with("rule 1: not JSON"), "{}", broken.error);
+        assert_eq!((broken.topic.as_str(), &broken.payload[..]), ("t/a", &b"{"[..]));
+    }
+}

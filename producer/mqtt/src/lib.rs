@@ -1,0 +1,35 @@
+//! The MQTT bridge: subscribes to an MQTT broker, maps messages to readings and publishes them as tasks.
+//!
+//! A message passes these steps:
+//!
+//! ```text
+//! receive → map → publish → confirm → PUBACK
+//! ```
+//!
+//! A PUBACK is sent only after the AMQP broker has confirmed everything that the message became, in the order in which
+//! messages arrived. The session of the MQTT broker outlives the connection and the process, so that an unacknowledged
+//! message comes again. What no map accepts becomes a dead letter.
+//!
+//! [`run`] is `garenne-producer mqtt`.
+
+mod bridge;
+mod connection;
+mod converter;
+mod endpoint;
+mod frames;
+mod instruments;
+mod letter;
+mod packet;
+mod run;
+mod settings;
+mod status;
+mod store;
+mod tasks;
+mod transport;
+mod version;
+
+pub use letter::UNMAPPED_KIND;
+pub use run::{Shared, run};
+pub use settings::MqttSettings;
+pub use tasks::tasks_of;
+pub use version::Version;

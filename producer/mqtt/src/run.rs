@@ -1,0 +1,168 @@
+//! `garenne-producer mqtt`: starts the bridge, waits for a stop command, and drains it.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use futures_util::FutureExt;
+use garenne_amqp::{Publisher, PublisherConfig};
+use garenne_common::{
+    config::{Invalid, host_name},
+    exit::{Exit, Failure},
+    shutdown::{Command, Mode, stop_requested},
+    supervise,
+    telemetry::{
+        Metrics,
+        admin::{self, AdminPort},
+        metrics::Role,
+        traces::LAST_EXPORT,
+    },
+};
+use garenne_gateway::{
+    BrokerSettings, READING,
+    task_publisher::{
+        BrokerPublisher, TaskPublisher, TracedPublisher,
+        group_commit::{GroupCommit, GroupCommitConfig},
+    },
+};
+use garenne_map::Map;
+use garenne_protocol::{sensor::Limits, task::Kind};
+use prometheus::IntGauge;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    bridge::Bridge, connection::ConnectError, converter::Converter, instruments::Instruments,
+    settings::MqttSettings, status::Status, store::Store,
+};
+
+/// Unconfirmed messages on the AMQP connection. The bridge has at most `mqtt.in_flight` messages of MQTT; group commit
+/// makes fewer of them.
+const IN_FLIGHT: usize = 8192;
+
+/// How often a lost connection to the AMQP broker is opened again while no message needs it.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the bridge takes from the settings of the gateway.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Bounds of group commit.
+    pub group_commit: GroupCommitConfig,
+    /// How far a reading's time may be ahead of the local clock; 0 for no limit.
+    pub max_clock_skew: Duration,
+}
+
+/// Runs the bridge until a command stops it.
+///
+/// `commands` is the channel that [`garenne_common::shutdown::signal::commands`] returns. The first stop command ends
+/// the intake and waits for the confirms of received messages, the second one does not wait.
+///
+/// # Errors
+/// The bridge cannot start: a setting, a map, one of the brokers, or a permission.
+pub async fn run(
+    broker: BrokerSettings,
+    shared: Shared,
+    settings: MqttSettings,
+    commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
+) -> Result<Exit, Failure> {
+    let (sender, mut commands) = commands;
+    let url = settings.required()?.clone();
+    let maps = load_maps(&settings)?;
+    let routes = broker.routes();
+    let kind = routes.kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
+    let client_id = settings.client_id.clone();
+    let client_id = client_id.unwrap_or_else(|| format!("{}-mqtt-{}", broker.common.prefix, host_name()));
+    let admin = admin::bind(&broker.common).await?;
+    let metrics = Metrics::new("mqtt");
+    let instruments = Instruments::register(&metrics).context("metrics")?;
+    let awaited = "starting: connecting to the AMQP broker";
+    let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, sender, awaited);
+    let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
+    let publisher = tokio::select! {
+        connected = broker.connect(config, &metrics) => connected?,
+        () = stop_requested(&mut commands) => return Ok(Exit::Done),
+    };
+    let traces = broker.traces("garenne-mqtt", client_id.clone(), &metrics)?;
+
+    let names = broker.names();
+    let direct = BrokerPublisher::new(publisher.clone(), &names, &broker.lanes);
+    let grouped: Arc<dyn TaskPublisher> = match shared.group_commit {
+        GroupCommitConfig { records: 1, .. } => direct,
+        config => GroupCommit::start(direct, config, Kind::parse(READING).expect("a constant")),
+    };
+    let tasks = TracedPublisher::wrap(grouped, &traces, &names);
+    let store = Store::new(tasks, publisher.clone(), names, client_id.clone());
+    let max_ahead = Some(shared.max_clock_skew).filter(|skew| !skew.is_zero());
+    let limits = Limits { max_ahead, ..Limits::default() };
+    let converter = Converter::new(maps, kind, routes.readings_are_sharded(), limits);
+
+    let connected = metrics.connection().up(Role::Publish);
+    let status = Status::new(connected.clone(), instruments.connected.clone());
+    admin.begin(Arc::clone(&status) as _);
+    let connector = (publisher.clone(), connected);
+    let connecting =
+        supervise::restarting("connect", connector, |state| stay_connected(state).boxed()).spawn();
+
+    let stop = CancellationToken::new();
+    let patience = broker.connect_timeout;
+    let mut bridge = Bridge::new(url, settings, client_id, converter, store, instruments);
+    let stopped = stop.clone();
+    let bridging = async move { bridge.run(&stopped, patience).await };
+    // If it panics, the process stops: a bridge that receives nothing must not look alive.
+    let mut bridging = supervise::isolated("mqtt-bridge", bridging).spawn();
+    let ended = tokio::select! {
+        ended = &mut bridging => exit(ended),
+        () = stop_requested(&mut commands) => {
+            status.stop();
+            stop.cancel();
+            tracing::info!("stopping: received messages are stored and acknowledged");
+            tokio::select! {
+                ended = bridging => exit(ended),
+                () = stop_requested(&mut commands) => Ok(Exit::Interrupted),
+            }
+        }
+    };
+    status.stop();
+    connecting.abort();
+    publisher.close().await;
+    let interrupted = matches!(ended, Ok(Exit::Interrupted));
+    traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
+    admin.close().await;
+    ended
+}
+
+/// How the process ends after the bridge did.
+fn exit(ended: Result<Result<(), ConnectError>, supervise::Failure>) -> Result<Exit, Failure> {
+    match ended {
+        Ok(Ok(())) => Ok(Exit::Done),
+        Ok(Err(error)) => {
+            let exit = match &error {
+                ConnectError::Unavailable { .. } => Exit::BrokerUnavailable,
+                ConnectError::Refused { denied: false, .. } => Exit::Failed,
+                ConnectError::Refused { .. } | ConnectError::Subscription { .. } => Exit::Denied,
+            };
+            Err(Failure::new(exit, error))
+        }
+        Err(failure) => Err(Failure::new(Exit::Failed, format_args!("the bridge stopped: {failure}"))),
+    }
+}
+
+fn load_maps(settings: &MqttSettings) -> Result<Vec<Arc<Map>>, Invalid> {
+    let load = |name: &String| {
+        let map = Map::load(name);
+        map.map(Arc::new).map_err(|error| Invalid::new("mqtt.maps", format_args!("{name:?}"), error.problem))
+    };
+    settings.maps.iter().map(load).collect()
+}
+
+/// Opens a lost connection again, so that a bridge without messages is ready again.
+async fn stay_connected((publisher, connected): &mut (Publisher, IntGauge)) {
+    let mut tick = tokio::time::interval(RECONNECT_INTERVAL);
+    loop {
+        tick.tick().await;
+        if connected.get() == 0
+            && let Err(error) = publisher.connect().await
+        {
+            tracing::info!(%error, "AMQP broker not reachable, retrying");
+        }
+    }
+}

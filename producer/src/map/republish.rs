@@ -1,0 +1,205 @@
+//! `map publish`: maps the payloads of dead letters again, and publishes their readings.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use clap::Args;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use garenne_amqp::PublisherConfig;
+use garenne_common::{
+    exit::{Exit, Failure},
+    stdout,
+};
+use garenne_gateway::{BrokerSettings, READING, Routes};
+use garenne_map::{Map, Reason, Source, Unmapped};
+use garenne_mqtt::tasks_of;
+use garenne_protocol::{
+    sensor::{Limits, Record, Timestamp},
+    task::{NewTask, TaskId},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use crate::{destination::BrokerConnection, input, progress::print_summary_to_stderr, publish::publish};
+
+pub(super) const EXAMPLE: &str = "Example:
+  garenne dead list --reason unmapped --json | jq -r .id | xargs garenne dead show --json >letters.ndjson
+  garenne-producer map publish my.toml --file letters.ndjson >mapped.txt
+  garenne dead drop --yes $(sed 's/^/--id /' mapped.txt)
+
+The id of each letter is printed after its readings are confirmed. Publishing a letter again has no second effect.";
+
+/// Unconfirmed readings of a letter.
+const IN_FLIGHT: usize = 256;
+
+/// Flags of `map publish`.
+#[derive(Debug, Args)]
+pub(super) struct RepublishArgs {
+    /// File with the rules, or a shipped map such as builtin:zigbee2mqtt; the first with a rule counts
+    #[arg(value_name = "MAP", required = true)]
+    maps: Vec<String>,
+    /// File with the lines of `garenne dead show --json` [default: standard input]
+    #[arg(long, value_name = "F")]
+    file: Option<PathBuf>,
+    /// How long a refused reading is published again
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    retry_for: Duration,
+}
+
+/// A line of `garenne dead show --json`.
+#[derive(Deserialize)]
+struct Letter {
+    id: String,
+    first_seen: String,
+    headers: Headers,
+    body: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Headers {
+    #[serde(rename = "garenne-source")]
+    source: String,
+}
+
+/// The form of a body that is not JSON.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Encoded {
+    base64: String,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Summary {
+    event: &'static str,
+    letters: u64,
+    mapped: u64,
+    unmapped: u64,
+    readings: u64,
+}
+
+/// Publishes the readings of all letters that can be mapped.
+///
+/// # Errors
+/// A map or the file cannot be read, or the broker is not available.
+pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result<Exit, Failure> {
+    let load = |name: &String| Map::load(name).map_err(|error| Failure::new(Exit::Usage, error));
+    let maps: Vec<Map> = args.maps.iter().map(load).collect::<Result<_, _>>()?;
+    let path = args.file.as_deref().unwrap_or(Path::new("-"));
+    let (input, _) = input::open(path).with_context(|| path.display().to_string())?;
+    let routes = settings.routes();
+    let broker = BrokerConnection::open(&settings, PublisherConfig::default()).await?;
+    let mut summary = Summary { event: "map_publish_summary", ..Summary::default() };
+    for (number, line) in (1..).zip(BufReader::new(input).lines()) {
+        let line = line.with_context(|| format!("line {number}"))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        summary.letters += 1;
+        match tasks(&line, &maps, &routes) {
+            Err(problem) => {
+                summary.unmapped += 1;
+                eprintln!("line {number}: {problem}");
+            }
+            Ok((id, tasks)) => {
+                summary.readings += tasks.len() as u64;
+                let published = stream::iter(tasks)
+                    .map(|task| async { publish(&*broker.tasks, task, args.retry_for).await.1 })
+                    .buffer_unordered(IN_FLIGHT);
+                published.try_for_each(|_| async { Ok(()) }).await?;
+                summary.mapped += 1;
+                stdout::print_line(id)?;
+            }
+        }
+    }
+    broker.close().await;
+    print_summary_to_stderr(&summary);
+    Ok(if summary.unmapped == 0 { Exit::Done } else { Exit::Failed })
+}
+
+/// The id of a letter and the tasks of its readings.
+///
+/// # Errors
+/// The line is no letter, or no reading comes out of it.
+fn tasks(line: &str, maps: &[Map], routes: &Routes) -> Result<(TaskId, Vec<NewTask>), String> {
+    let expected = "expected a line of `garenne dead show --json` with the header garenne-source";
+    let letter: Letter = serde_json::from_str(line).map_err(|error| format!("{error}; {expected}"))?;
+    let id = TaskId::parse(&letter.id).map_err(|error| error.to_string())?;
+    let received = OffsetDateTime::parse(&letter.first_seen, &Rfc3339);
+    let received = received.map_err(|error| format!("first_seen {:?}: {error}", letter.first_seen))?;
+    let source = Source::from_label(&letter.headers.source)
+        .ok_or_else(|| format!("header garenne-source: {:?} is no source", letter.headers.source))?;
+    let records = mapped(maps, source, &payload(&letter.body), received.into())
+        .map_err(|unmapped| format!("{id}: unmapped: {source}: {unmapped}"))?;
+    let kind = routes.kind(READING).map_err(|refusal| refusal.to_string())?;
+    let tasks = tasks_of(&id, &kind, routes.readings_are_sharded(), records);
+    Ok((id, tasks))
+}
+
+/// The payload of the message.
+fn payload(body: &RawValue) -> Vec<u8> {
+    let encoded = serde_json::from_str::<Encoded>(body.get()).ok();
+    let decoded = encoded.and_then(|encoded| BASE64_STANDARD.decode(encoded.base64).ok());
+    decoded.unwrap_or_else(|| body.get().as_bytes().to_vec())
+}
+
+/// The readings by the first map that has a rule. Those without a time have the time when the message was received.
+fn mapped(
+    maps: &[Map],
+    source: Source<'_>,
+    payload: &[u8],
+    received: Timestamp,
+) -> Result<Vec<Record>, Unmapped> {
+    let mut outcome = Err(Unmapped { rule: None, reason: Reason::NoRule });
+    for map in maps {
+        outcome = map.apply(source, payload, received, &Limits::default());
+        if !matches!(&outcome, Err(unmapped) if unmapped.reason == Reason::NoRule) {
+            break;
+        }
+    }
+    outcome.map(|mapped| mapped.records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAP: &str = "[[map]]\ntopic = \"n/+\"\ndevice = \"{1}\"\nmetric = \"m\"\n";
+
+    fn read(line: &str) -> Result<(TaskId, Vec<NewTask>), String> {
+        let routes = Routes::new(["reading.#".to_owned()]);
+        tasks(line, &[Map::parse("test", MAP).unwrap()], &routes)
+    }
+
+    fn letter(topic: &str, body: &str) -> String {
+        format!(
+            r#"{{"id":"l-1","kind":"mqtt.message","first_seen":"2026-11-26T10:00:00Z",
+                "headers":{{"garenne-source":"topic:{topic}"}},"body":{body}}}"#
+        )
+    }
+
+    #[test]
+    fn a_letter_gives_the_same_tasks_each_time_with_the_time_of_its_arrival() {
+        let (id, tasks) = read(&letter("n/a", "71.5")).unwrap();
+        assert_eq!((id.as_str(), tasks.len()), ("l-1", 1));
+        let body = String::from_utf8(tasks[0].body.clone()).unwrap();
+        assert!(body.contains("71.5") && body.contains("2026-11-26T10:00:00Z"), "{body}");
+        assert_eq!(read(&letter("n/a", "71.5")).unwrap().1[0].id, tasks[0].id);
+        let encoded = read(&letter("n/a", r#"{"base64":"NzEuNQ=="}"#)).unwrap().1;
+        assert_eq!(encoded[0].body, tasks[0].body);
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_told_with_its_id() {
+        let refused = |line: &str| read(line).unwrap_err();
+        assert_eq!(refused(&letter("x", "1")), "l-1: unmapped: topic \"x\": no rule matches");
+        assert!(refused(r#"{"id":"l-1"}"#).contains("garenne dead show --json"));
+        let other = letter("n/a", "1").replace("topic:", "queue:");
+        assert!(refused(&other).contains("is no source"), "{}", refused(&other));
+    }
+}
