@@ -20,7 +20,7 @@ use crate::{
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
-    payload::{Payload, Receipts, RecordMark},
+    payload::{Payload, Receipts, RecordMark, spool_footprint},
     refusal::Refusal,
     routes::{READING, Routes},
     runtimes::publish_on,
@@ -194,7 +194,10 @@ impl Ingest {
         mark: RecordMark,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
     ) -> Result<Receipts, Refusal> {
-        let (tasks, memory) = payload.prepare(&self.offload, &self.limits, mark, parse).await?;
+        let (tasks, mut memory) = payload.prepare(&self.offload, &self.limits, mark, parse).await?;
+        if self.publisher.keeps_tasks() {
+            memory.grow(tasks.iter().map(spool_footprint).sum())?;
+        }
         let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
         if tasks.is_empty() {
             return Ok(Receipts::new(ids, Durability::Confirmed, memory));

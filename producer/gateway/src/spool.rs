@@ -15,7 +15,10 @@ use garenne_common::{
     telemetry::Metrics,
 };
 use garenne_spool::{Spool, SpoolConfig, SpoolStatus};
-use prometheus::{register_int_counter_vec_with_registry, register_int_gauge_with_registry};
+use prometheus::{
+    register_int_counter_vec_with_registry, register_int_counter_with_registry,
+    register_int_gauge_with_registry,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::task_publisher::{SpoolDrain, TaskPublisher};
@@ -111,8 +114,9 @@ impl SpoolSettings {
 }
 
 fn log_content(directory: &Path, status: &SpoolStatus) {
-    let (records, bytes, set_aside) = (status.records(), status.bytes, status.set_aside);
-    tracing::info!(directory = %directory.display(), records, bytes, set_aside, "spool is open");
+    let (records, bytes, set_aside, corrupt) =
+        (status.records(), status.bytes, status.set_aside, status.corrupt);
+    tracing::info!(directory = %directory.display(), records, bytes, set_aside, corrupt, "spool is open");
 }
 
 /// Drains the spool whenever it has content. Ends when the spool is closed.
@@ -135,12 +139,18 @@ async fn run(drain: &mut SpoolDrain, spool: &Spool) {
 ///
 /// # Errors
 /// They are registered already.
-pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()> {
+pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool, max_bytes: Size) -> prometheus::Result<()> {
     let registry = metrics.registry();
     let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
     let bytes = gauge("garenne_spool_bytes", "Size of the spool's segments, in bytes.")?;
     let oldest =
         gauge("garenne_spool_oldest_seconds", "Age of the oldest record in the spool; 0 if it is empty.")?;
+    let limit = gauge("garenne_spool_limit_bytes", "The setting spool_max_bytes.")?;
+    limit.set(i64::try_from(max_bytes.0).unwrap_or(i64::MAX));
+    let set_aside = gauge("garenne_spool_set_aside_segments", "Segments of the spool that were set aside.")?;
+    let (name, help) =
+        ("garenne_spool_corrupt_segments_total", "Segments of the spool that were found corrupt.");
+    let corrupt = register_int_counter_with_registry!(name, help, registry)?;
     let (name, help) = ("garenne_spool_records_total", "Records of the spool by event.");
     let records = register_int_counter_vec_with_registry!(name, help, &["event"], registry)?;
     let status = spool.status();
@@ -152,11 +162,14 @@ pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Re
         let age = status.age(SystemTime::now()).unwrap_or_default().as_secs();
         bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));
         oldest.set(i64::try_from(age).unwrap_or(i64::MAX));
+        set_aside.set(i64::try_from(status.set_aside).unwrap_or(i64::MAX));
+        corrupt.inc_by(status.corrupt.saturating_sub(corrupt.get()));
         let events = [
             ("accepted", status.accepted),
             ("drained", status.drained),
             ("refused", status.refused),
             ("unreadable", status.unreadable),
+            ("unpublishable", status.unpublishable),
         ];
         for (event, count) in events {
             let counter = records.with_label_values(&[event]);

@@ -1,16 +1,14 @@
 //! Publishes what a spool contains, in order.
 
 use std::{
+    fmt::Display,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use garenne_amqp::PublishError;
 use garenne_protocol::task::NewTask;
-use garenne_spool::{
-    Record, Spool, SpoolError,
-    task::{record_of, task_of},
-};
+use garenne_spool::{Record, Spool, SpoolError, task::task_of};
 use thiserror::Error;
 use tokio::time::{Instant, sleep_until};
 
@@ -22,6 +20,9 @@ const BATCH: usize = 500;
 const BATCH_BYTES: usize = 1 << 20;
 /// With a rate, batches are so small that there are this many a second.
 const BATCHES_PER_SECOND: f64 = 20.0;
+/// How long tasks that the broker returns are published again before they are set aside. Queues may be declared and bound
+/// meanwhile, such as after a broker was replaced.
+const RETURN_GRACE: Duration = Duration::from_secs(10);
 
 /// Why a batch was not drained. The spool still has it.
 #[derive(Debug, Error)]
@@ -32,6 +33,9 @@ pub enum DrainError {
     /// At least one task is not confirmed.
     #[error(transparent)]
     Publish(#[from] PublishError),
+    /// The broker returned at least one task as unroutable. It is published again for [`RETURN_GRACE`].
+    #[error("{0}; it is set aside if this lasts for {RETURN_GRACE:?}")]
+    Returned(PublishError),
 }
 
 /// Moves tasks from a spool to the broker. One batch is confirmed before the next is published, so that their order is
@@ -43,18 +47,21 @@ pub struct SpoolDrain {
     rate: f64,
     /// When the next batch may be published.
     due: Instant,
+    /// When a task was returned for the first time since the spool was empty.
+    returned_at: Option<Instant>,
 }
 
 impl SpoolDrain {
     /// Drains `spool` to `publisher` with at most `rate` records per second.
     pub fn new(spool: Spool, publisher: Arc<dyn TaskPublisher>, rate: Option<f64>) -> Self {
-        Self { spool, publisher, rate: rate.unwrap_or(f64::INFINITY), due: Instant::now() }
+        Self { spool, publisher, rate: rate.unwrap_or(f64::INFINITY), due: Instant::now(), returned_at: None }
     }
 
     /// Publishes the next batch, waits for its confirms and acknowledges it. Returns the number of its records, with
     /// unreadable ones; 0 if the spool is empty.
     ///
-    /// Records that can never be published are set aside.
+    /// Records that can never be published are set aside, also those that the broker still returns as unroutable
+    /// [`RETURN_GRACE`] after the first one.
     ///
     /// # Errors
     /// Nothing of the batch is acknowledged. It is published again, under the same ids, by the next call.
@@ -64,20 +71,21 @@ impl SpoolDrain {
         let start = self.spool.status().borrow().acknowledged;
         let batch = self.spool.read(start, most, BATCH_BYTES).await?;
         if batch.end <= start {
+            self.returned_at = None;
             return Ok(0);
         }
         let now = SystemTime::now();
         let (mut tasks, mut rejected) = (Vec::new(), Vec::new());
         for record in batch.records {
             match task_of(record.clone(), now) {
-                Ok(task) => tasks.push(task),
+                Ok(task) => tasks.push((task, record)),
                 Err(error) => {
-                    tracing::error!(%error, "a record of the spool cannot be published and is set aside");
+                    log_rejected(&record, &error);
                     rejected.push(record);
                 }
             }
         }
-        self.publish(tasks, &mut rejected).await?;
+        rejected.extend(self.publish(tasks).await?);
         if !rejected.is_empty() {
             self.spool.set_aside(rejected).await?;
         }
@@ -89,27 +97,53 @@ impl SpoolDrain {
         Ok(records)
     }
 
-    /// Publishes the tasks. Those that can never be published are added to `rejected`.
-    async fn publish(&self, tasks: Vec<NewTask>, rejected: &mut Vec<Record>) -> Result<(), PublishError> {
+    /// Publishes the tasks, each with its record. Returns the records that can never be published.
+    async fn publish(&mut self, tasks: Vec<(NewTask, Record)>) -> Result<Vec<Record>, DrainError> {
         if tasks.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        match self.publisher.publish(tasks.clone()).await {
-            Err(PublishError::TooLarge { .. }) => {}
-            outcome => return outcome,
+        let together = self.publisher.publish(tasks.iter().map(|(task, _)| task.clone()).collect()).await;
+        if self.permanent_failure(together)?.is_none() {
+            return Ok(Vec::new());
         }
         // The error does not tell which task it is.
-        for task in tasks {
-            match self.publisher.publish(vec![task.clone()]).await {
-                Err(error @ PublishError::TooLarge { .. }) => {
-                    tracing::error!(id = %task.id, %error, "a record of the spool cannot be published and is set aside");
-                    rejected.push(record_of(&task, SystemTime::now()));
-                }
-                outcome => outcome?,
+        let mut rejected = Vec::new();
+        for (task, record) in tasks {
+            let alone = self.publisher.publish(vec![task]).await;
+            if let Some(error) = self.permanent_failure(alone)? {
+                log_rejected(&record, &error);
+                rejected.push(record);
             }
         }
-        Ok(())
+        Ok(rejected)
     }
+
+    /// The failure, if a repetition cannot change it.
+    ///
+    /// # Errors
+    /// It is a failure that a repetition may change.
+    fn permanent_failure(
+        &mut self,
+        outcome: Result<(), PublishError>,
+    ) -> Result<Option<PublishError>, DrainError> {
+        match outcome {
+            Ok(()) => Ok(None),
+            Err(error @ PublishError::TooLarge { .. }) => Ok(Some(error)),
+            Err(error @ PublishError::Unroutable { .. }) => {
+                let since = *self.returned_at.get_or_insert_with(Instant::now);
+                if since.elapsed() < RETURN_GRACE {
+                    Err(DrainError::Returned(error))
+                } else {
+                    Ok(Some(error))
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn log_rejected(record: &Record, error: &dyn Display) {
+    tracing::error!(id = record.id, %error, "a record of the spool cannot be published and is set aside");
 }
 
 #[cfg(test)]
@@ -117,13 +151,17 @@ mod tests {
     use std::path::Path;
 
     use garenne_protocol::task::{ContentType, Kind, TaskId};
-    use garenne_spool::{Inspection, SpoolConfig};
+    use garenne_spool::{Inspection, SpoolConfig, task::record_of};
 
     use super::*;
     use crate::tests::memory_publisher::MemoryPublisher;
 
     fn record(id: &str) -> Record {
-        let kind = Kind::parse("reading.process").unwrap();
+        record_of_kind(id, "reading.process")
+    }
+
+    fn record_of_kind(id: &str, kind: &str) -> Record {
+        let kind = Kind::parse(kind).unwrap();
         let task = NewTask::new(kind, ContentType::Json, b"{}".to_vec());
         record_of(&NewTask { id: TaskId::parse(id).unwrap(), ..task }, SystemTime::now())
     }
@@ -166,14 +204,55 @@ mod tests {
         spool.append(vec![record("large")]).await.unwrap();
         publisher.fail(Some(PublishError::TooLarge { what: "body", bytes: 2, limit: 1 }));
         assert_eq!(drain.next_batch().await.unwrap(), 1);
-        let kept: Vec<String> = Inspection::open(folder.path())
-            .unwrap()
-            .segments()
-            .flat_map(|(_, segment)| {
-                segment.unwrap().records().map(|(_, record)| record.id).collect::<Vec<_>>()
-            })
-            .collect();
-        assert_eq!(kept, ["x", "large"]);
+        assert_eq!(kept(folder.path()), ["x", "large"]);
+        assert_eq!(spool.status().borrow().unpublishable, 2);
+    }
+
+    /// The ids of all records in the files of the spool, those that wait first.
+    fn kept(directory: &Path) -> Vec<String> {
+        let inspection = Inspection::open(directory).unwrap();
+        let ids = |(_, segment): (_, std::io::Result<garenne_spool::InspectedSegment>)| {
+            segment.unwrap().records().map(|(_, record)| record.id).collect::<Vec<_>>()
+        };
+        inspection.segments().flat_map(ids).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_the_broker_returns_is_set_aside_after_a_while_and_blocks_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let returned = ["u1", "u2"].map(|id| record_of_kind(id, "image.resize"));
+        let [first, second] = returned;
+        let spool = filled(folder.path(), vec![record("a"), first, record("b")]).await;
+        let publisher = MemoryPublisher::new();
+        publisher.return_kind(Some("image.resize"));
+        let mut drain = SpoolDrain::new(spool.clone(), publisher.clone(), None);
+        let error = drain.next_batch().await.unwrap_err();
+        let expected = "no queue is bound to exchange \"garenne.tasks\" for routing key \"image.resize\"; it is set aside if this lasts for 10s";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(spool.status().borrow().records(), 3, "the topology may be restored meanwhile");
+        sleep_until(Instant::now() + RETURN_GRACE).await;
+        assert_eq!(drain.next_batch().await.unwrap(), 3);
+        assert_eq!(ids(&publisher).last().unwrap(), "b");
+
+        spool.append(vec![second, record("c")]).await.unwrap();
+        assert_eq!(drain.next_batch().await.unwrap(), 2, "one wait for all tasks in the spool");
+        assert_eq!(ids(&publisher).last().unwrap(), "c");
+        assert_eq!(kept(folder.path()), ["u1", "u2"]);
+        let status = spool.status().borrow().clone();
+        assert_eq!((status.unpublishable, status.set_aside, status.records()), (2, 2, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_becomes_routable_in_time_is_published() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = filled(folder.path(), vec![record_of_kind("u", "image.resize")]).await;
+        let publisher = MemoryPublisher::new();
+        publisher.return_kind(Some("image.resize"));
+        let mut drain = SpoolDrain::new(spool.clone(), publisher.clone(), None);
+        assert!(matches!(drain.next_batch().await, Err(DrainError::Returned(_))));
+        publisher.return_kind(None);
+        assert_eq!(drain.next_batch().await.unwrap(), 1);
+        assert_eq!((ids(&publisher), spool.status().borrow().set_aside), (vec!["u".to_owned()], 0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,10 +2,7 @@
 
 use std::{collections::VecDeque, path::Path};
 
-use super::{
-    Log,
-    read::MAX_READ_FAILURES,
-};
+use super::{Log, read::MAX_READ_FAILURES};
 use crate::{
     config::SpoolConfig,
     cursor::{self, Cursor},
