@@ -181,9 +181,9 @@ impl Cli {
                     signal::commands(Mode::SoftTimeout).context("cannot install signal handlers")?;
                 garenne_gateway::run(settings.broker, settings.gateway, commands).await
             }
-            Command::Replay(args) => replay::run(settings.broker, *args).await,
-            Command::Publish(args) => publish::run(settings.broker, args).await,
-            Command::Simulate(args) => simulate::run(settings.broker, args).await,
+            Command::Replay(args) => replay::run(settings.broker, settings.gateway.spool, *args).await,
+            Command::Publish(args) => publish::run(settings.broker, settings.gateway.spool, args).await,
+            Command::Simulate(args) => simulate::run(settings.broker, settings.gateway.spool, args).await,
             Command::Map(args) => map::run(&args),
             Command::Spool(args) => spool::run(settings.broker, args).await,
         }

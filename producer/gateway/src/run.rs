@@ -124,7 +124,7 @@ pub async fn run(
         Some(spool) => {
             export_metrics(&metrics, spool, settings.spool.spool_max_bytes).context("metrics")?;
             // Not traced: the tasks of a batch belong to several requests, and keep the spans of these.
-            let draining = settings.spool.drain(spool.clone(), grouped);
+            let draining = settings.spool.start_drain(spool.clone(), grouped);
             let wait = settings.spool.spool_after;
             (SpoolingPublisher::with_spool(traced, spool.clone(), wait), Some(draining))
         }

@@ -8,7 +8,6 @@ use std::{
 
 use futures_util::FutureExt;
 use garenne_common::{
-    backoff::Backoff,
     config::{Invalid, Size},
     exit::{Exit, Failure},
     supervise::{self, TaskHandle},
@@ -20,6 +19,7 @@ use prometheus::{
     register_int_gauge_with_registry,
 };
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::task_publisher::{SpoolDrain, TaskPublisher};
 
@@ -90,7 +90,7 @@ impl SpoolSettings {
     ///
     /// # Errors
     /// Another process uses it, or it cannot be read.
-    pub(crate) async fn open(&self) -> Result<Option<Spool>, Failure> {
+    pub async fn open(&self) -> Result<Option<Spool>, Failure> {
         let Some(directory) = &self.spool else { return Ok(None) };
         let config = SpoolConfig {
             max_bytes: self.spool_max_bytes,
@@ -104,12 +104,17 @@ impl SpoolSettings {
         Ok(Some(spool))
     }
 
-    /// Starts to drain `spool` to `publisher` on the current runtime.
-    pub(crate) fn drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> TaskHandle<()> {
+    /// Drains `spool` to `publisher` at the rate of the settings.
+    pub fn drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> SpoolDrain {
         let rate = Some(self.spool_drain_rate).filter(|rate| *rate > 0).map(f64::from);
-        let drain = SpoolDrain::new(spool.clone(), publisher, rate);
-        let state = (drain, spool);
-        supervise::restarting("drain-spool", state, |(drain, spool)| run(drain, spool).boxed()).spawn()
+        SpoolDrain::new(spool, publisher, rate)
+    }
+
+    /// Starts to drain `spool` to `publisher` on the current runtime.
+    pub(crate) fn start_drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> TaskHandle<()> {
+        let drain = self.drain(spool, publisher);
+        supervise::restarting("drain-spool", drain, |drain| drain.run(CancellationToken::new()).boxed())
+            .spawn()
     }
 }
 
@@ -117,22 +122,6 @@ fn log_content(directory: &Path, status: &SpoolStatus) {
     let (records, bytes, set_aside, corrupt) =
         (status.records(), status.bytes, status.set_aside, status.corrupt);
     tracing::info!(directory = %directory.display(), records, bytes, set_aside, corrupt, "spool is open");
-}
-
-/// Drains the spool whenever it has content. Ends when the spool is closed.
-async fn run(drain: &mut SpoolDrain, spool: &Spool) {
-    let mut status = spool.status();
-    let mut backoff = Backoff::reconnect();
-    while status.wait_for(|status| status.records() > 0).await.is_ok() {
-        match drain.next_batch().await {
-            Ok(_) => backoff = Backoff::reconnect(),
-            Err(error) => {
-                let wait = backoff.next_wait();
-                tracing::info!(%error, ?wait, "cannot drain the spool, trying again");
-                tokio::time::sleep(wait).await;
-            }
-        }
-    }
 }
 
 /// Registers the metrics of a spool.
@@ -151,8 +140,9 @@ pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool, max_bytes: Size) 
     let (name, help) =
         ("garenne_spool_corrupt_segments_total", "Segments of the spool that were found corrupt.");
     let corrupt = register_int_counter_with_registry!(name, help, registry)?;
-    let (name, help) = ("garenne_spool_records_total", "Records of the spool by event.");
-    let records = register_int_counter_vec_with_registry!(name, help, &["event"], registry)?;
+    let help = "Records of the spool by event.";
+    let records =
+        register_int_counter_vec_with_registry!("garenne_spool_records_total", help, &["event"], registry)?;
     let status = spool.status();
     let counted = Mutex::new(());
     metrics.before_encode(move || {

@@ -3,10 +3,12 @@ use std::{
     collections::BTreeSet,
     io::{self, Read},
     panic::resume_unwind,
+    sync::Arc,
 };
 
 use futures_util::future::BoxFuture;
 use garenne_amqp::PublishError;
+use garenne_gateway::task_publisher::TaskPublisher;
 
 use super::*;
 
@@ -21,6 +23,7 @@ fn args(kind: &str, id_field: Option<&str>) -> PublishArgs {
         timeout: None,
         ids: false,
         retry_for: Duration::ZERO,
+        spool: None,
     }
 }
 
@@ -84,7 +87,7 @@ async fn publish_all(
     print_id: impl Fn(TaskId) -> Result<(), Failure>,
 ) -> (Summary, Option<Failure>) {
     let kind = Kind::parse(&args.kind).unwrap();
-    let publisher: Arc<dyn TaskPublisher> = Arc::new(Confirming);
+    let publisher = SpoolingPublisher::direct(Arc::new(Confirming));
     let (_sender, mut commands) = mpsc::channel(1);
     let progress = Progress::new("publish", None);
     publish_lines(input, &kind, args, &publisher, &progress, &mut commands, print_id).await.unwrap()

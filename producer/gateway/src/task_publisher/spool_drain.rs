@@ -7,10 +7,12 @@ use std::{
 };
 
 use garenne_amqp::PublishError;
+use garenne_common::backoff::Backoff;
 use garenne_protocol::task::NewTask;
 use garenne_spool::{Record, Spool, SpoolError, task::task_of};
 use thiserror::Error;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::TaskPublisher;
 
@@ -55,6 +57,27 @@ impl SpoolDrain {
     /// Drains `spool` to `publisher` with at most `rate` records per second.
     pub fn new(spool: Spool, publisher: Arc<dyn TaskPublisher>, rate: Option<f64>) -> Self {
         Self { spool, publisher, rate: rate.unwrap_or(f64::INFINITY), due: Instant::now(), returned_at: None }
+    }
+
+    /// Drains the spool whenever it has content. Ends when `stop` is cancelled, after the batch in progress, or when the
+    /// spool is closed.
+    pub async fn run(&mut self, stop: CancellationToken) {
+        let mut status = self.spool.status();
+        let mut backoff = Backoff::reconnect();
+        loop {
+            let content = async { status.wait_for(|it| it.records() > 0).await.is_ok() };
+            if stop.run_until_cancelled(content).await != Some(true) {
+                return;
+            }
+            match self.next_batch().await {
+                Ok(_) => backoff = Backoff::reconnect(),
+                Err(error) => {
+                    let wait = backoff.next_wait();
+                    tracing::info!(%error, ?wait, "cannot drain the spool, trying again");
+                    stop.run_until_cancelled(sleep(wait)).await;
+                }
+            }
+        }
     }
 
     /// Publishes the next batch, waits for its confirms and acknowledges it. Returns the number of its records, with

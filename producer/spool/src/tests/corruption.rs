@@ -201,7 +201,7 @@ fn a_corrupt_end_of_the_last_segment_is_counted_and_a_torn_one_is_not() {
         let status = log.status();
         assert_eq!((status.corrupt, status.unreadable, status.set_aside), (1, 1, 1), "byte {offset}");
     }
-    let mut torn = files.clone();
+    let mut torn = files;
     torn.get_mut(name).unwrap().truncate(range.end - 1);
     let status = open(&MemoryDisk::with(torn)).status();
     assert_eq!((status.corrupt, status.unreadable), (0, 0));
