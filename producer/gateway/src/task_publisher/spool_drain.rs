@@ -1,6 +1,7 @@
 //! Publishes what a spool contains, in order.
 
 use std::{
+    collections::VecDeque,
     fmt::Display,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -9,7 +10,7 @@ use std::{
 use garenne_amqp::PublishError;
 use garenne_common::backoff::Backoff;
 use garenne_protocol::task::NewTask;
-use garenne_spool::{Record, Spool, SpoolError, task::task_of};
+use garenne_spool::{Position, Record, Spool, SpoolError, task::task_of};
 use thiserror::Error;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -51,12 +52,30 @@ pub struct SpoolDrain {
     due: Instant,
     /// When a task was returned for the first time since the spool was empty.
     returned_at: Option<Instant>,
+    /// The batch that the last call could not complete.
+    open_batch: Option<OpenBatch>,
+}
+
+/// A batch that was read and is not acknowledged.
+struct OpenBatch {
+    start: Position,
+    end: Position,
+    unconfirmed: VecDeque<(NewTask, Record)>,
+    /// Records that are to be set aside.
+    rejected: Vec<Record>,
 }
 
 impl SpoolDrain {
     /// Drains `spool` to `publisher` with at most `rate` records per second.
     pub fn new(spool: Spool, publisher: Arc<dyn TaskPublisher>, rate: Option<f64>) -> Self {
-        Self { spool, publisher, rate: rate.unwrap_or(f64::INFINITY), due: Instant::now(), returned_at: None }
+        Self {
+            spool,
+            publisher,
+            rate: rate.unwrap_or(f64::INFINITY),
+            due: Instant::now(),
+            returned_at: None,
+            open_batch: None,
+        }
     }
 
     /// Drains the spool whenever it has content. Ends when `stop` is cancelled, after the batch in progress, or when the
@@ -87,86 +106,106 @@ impl SpoolDrain {
     /// [`RETURN_GRACE`] after the first one.
     ///
     /// # Errors
-    /// Nothing of the batch is acknowledged. It is published again, under the same ids, by the next call.
+    /// The batch is not acknowledged. The next call continues with its tasks that are not confirmed.
     pub async fn next_batch(&mut self) -> Result<u64, DrainError> {
         sleep_until(self.due).await;
-        let most = (self.rate / BATCHES_PER_SECOND).clamp(1.0, BATCH as f64) as usize;
-        let start = self.spool.status().borrow().acknowledged;
-        let batch = self.spool.read(start, most, BATCH_BYTES).await?;
-        if batch.end <= start {
-            self.returned_at = None;
-            return Ok(0);
-        }
-        let now = SystemTime::now();
-        let (mut tasks, mut rejected) = (Vec::new(), Vec::new());
-        for record in batch.records {
-            match task_of(record.clone(), now) {
-                Ok(task) => tasks.push((task, record)),
-                Err(error) => {
-                    log_rejected(&record, &error);
-                    rejected.push(record);
+        let mut batch = match self.open_batch.take() {
+            Some(batch) => batch,
+            None => match self.read_batch().await? {
+                Some(batch) => batch,
+                None => {
+                    self.returned_at = None;
+                    return Ok(0);
                 }
-            }
-        }
-        rejected.extend(self.publish(tasks).await?);
-        if !rejected.is_empty() {
-            self.spool.set_aside(rejected).await?;
+            },
+        };
+        if let Err(error) = self.settle(&mut batch).await {
+            self.open_batch = Some(batch);
+            return Err(error);
         }
         if let Err(error) = self.spool.ack(batch.end).await {
             tracing::warn!(%error, "tasks of the spool are confirmed, but may be published again after a restart");
         }
-        let records = batch.end - start;
+        let records = batch.end - batch.start;
         self.due = Instant::now().max(self.due) + Duration::from_secs_f64(records as f64 / self.rate);
         Ok(records)
     }
 
-    /// Publishes the tasks, each with its record. Returns the records that can never be published.
-    async fn publish(&mut self, tasks: Vec<(NewTask, Record)>) -> Result<Vec<Record>, DrainError> {
-        if tasks.is_empty() {
-            return Ok(Vec::new());
+    /// Reads the next batch; `None` if the spool is empty.
+    async fn read_batch(&self) -> Result<Option<OpenBatch>, DrainError> {
+        let most = (self.rate / BATCHES_PER_SECOND).clamp(1.0, BATCH as f64) as usize;
+        let start = self.spool.status().borrow().acknowledged;
+        let read = self.spool.read(start, most, BATCH_BYTES).await?;
+        if read.end <= start {
+            return Ok(None);
         }
-        let together = self.publisher.publish(tasks.iter().map(|(task, _)| task.clone()).collect()).await;
-        if self.permanent_failure(together)?.is_none() {
-            return Ok(Vec::new());
-        }
-        // The error does not tell which task it is.
-        let mut rejected = Vec::new();
-        for (task, record) in tasks {
-            let alone = self.publisher.publish(vec![task]).await;
-            if let Some(error) = self.permanent_failure(alone)? {
-                log_rejected(&record, &error);
-                rejected.push(record);
+        let now = SystemTime::now();
+        let mut batch =
+            OpenBatch { start, end: read.end, unconfirmed: VecDeque::new(), rejected: Vec::new() };
+        for record in read.records {
+            match task_of(record.clone(), now) {
+                Ok(task) => batch.unconfirmed.push_back((task, record)),
+                Err(error) => batch.reject(record, &error),
             }
         }
-        Ok(rejected)
+        Ok(Some(batch))
     }
 
-    /// The failure, if a repetition cannot change it.
+    /// Publishes the tasks of a batch, and sets aside those that can never be published.
     ///
     /// # Errors
-    /// It is a failure that a repetition may change.
-    fn permanent_failure(
-        &mut self,
-        outcome: Result<(), PublishError>,
-    ) -> Result<Option<PublishError>, DrainError> {
-        match outcome {
-            Ok(()) => Ok(None),
-            Err(error @ PublishError::TooLarge { .. }) => Ok(Some(error)),
-            Err(error @ PublishError::Unroutable { .. }) => {
-                let since = *self.returned_at.get_or_insert_with(Instant::now);
-                if since.elapsed() < RETURN_GRACE {
-                    Err(DrainError::Returned(error))
-                } else {
-                    Ok(Some(error))
+    /// The batch has tasks that are not confirmed, or rejected records that are not stored.
+    async fn settle(&mut self, batch: &mut OpenBatch) -> Result<(), DrainError> {
+        let tasks: Vec<NewTask> = batch.unconfirmed.iter().map(|(task, _)| task.clone()).collect();
+        if !tasks.is_empty() {
+            match self.publisher.publish(tasks).await {
+                Ok(()) => batch.unconfirmed.clear(),
+                // The error does not tell which task it is.
+                Err(PublishError::TooLarge { .. } | PublishError::Unroutable { .. }) => {
+                    self.publish_each(batch).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if !batch.rejected.is_empty() {
+            self.spool.set_aside(batch.rejected.clone()).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes the tasks one by one.
+    async fn publish_each(&mut self, batch: &mut OpenBatch) -> Result<(), DrainError> {
+        let mut returned = None;
+        for _ in 0..batch.unconfirmed.len() {
+            let Some((task, record)) = batch.unconfirmed.pop_front() else { break };
+            match self.publisher.publish(vec![task.clone()]).await {
+                Ok(()) => {}
+                Err(error @ PublishError::TooLarge { .. }) => batch.reject(record, &error),
+                Err(error @ PublishError::Unroutable { .. }) => {
+                    let since = *self.returned_at.get_or_insert_with(Instant::now);
+                    if since.elapsed() < RETURN_GRACE {
+                        batch.unconfirmed.push_back((task, record));
+                        returned = Some(error);
+                    } else {
+                        batch.reject(record, &error);
+                    }
+                }
+                Err(error) => {
+                    batch.unconfirmed.push_front((task, record));
+                    return Err(error.into());
                 }
             }
-            Err(error) => Err(error.into()),
         }
+        returned.map_or(Ok(()), |error| Err(DrainError::Returned(error)))
     }
 }
 
-fn log_rejected(record: &Record, error: &dyn Display) {
-    tracing::error!(id = record.id, %error, "a record of the spool cannot be published and is set aside");
+impl OpenBatch {
+    fn reject(&mut self, record: Record, error: &dyn Display) {
+        let id = &record.id;
+        tracing::error!(id, %error, "a record of the spool cannot be published and is set aside");
+        self.rejected.push(record);
+    }
 }
 
 #[cfg(test)]
@@ -253,6 +292,9 @@ mod tests {
         let expected = "no queue is bound to exchange \"garenne.tasks\" for routing key \"image.resize\"; it is set aside if this lasts for 10s";
         assert_eq!(error.to_string(), expected);
         assert_eq!(spool.status().borrow().records(), 3, "the topology may be restored meanwhile");
+        let published = publisher.tasks().len();
+        assert!(matches!(drain.next_batch().await, Err(DrainError::Returned(_))));
+        assert_eq!(publisher.tasks().len(), published, "the others are not published again");
         sleep_until(Instant::now() + RETURN_GRACE).await;
         assert_eq!(drain.next_batch().await.unwrap(), 3);
         assert_eq!(ids(&publisher).last().unwrap(), "b");
@@ -263,6 +305,27 @@ mod tests {
         assert_eq!(kept(folder.path()), ["u1", "u2"]);
         let status = spool.status().borrow().clone();
         assert_eq!((status.unpublishable, status.set_aside, status.records()), (2, 2, 0));
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_cannot_be_set_aside_is_not_published_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("spool");
+        let foreign = Record { body: b"no task".to_vec(), ..record("x") };
+        let spool = filled(&directory, vec![record("a"), foreign]).await;
+        let publisher = MemoryPublisher::gated();
+        let mut drain = SpoolDrain::new(spool.clone(), publisher.clone(), None);
+        let removed = async {
+            publisher.received(1).await;
+            std::fs::remove_dir_all(&directory).unwrap();
+            publisher.confirm(10);
+        };
+        let (outcome, ()) = tokio::join!(drain.next_batch(), removed);
+        assert!(matches!(outcome, Err(DrainError::Spool(SpoolError::Io { .. }))));
+        assert!(matches!(drain.next_batch().await, Err(DrainError::Spool(_))));
+        std::fs::create_dir(&directory).unwrap();
+        assert_eq!(drain.next_batch().await.unwrap(), 2);
+        assert_eq!((ids(&publisher), kept(&directory)), (vec!["a".to_owned()], vec!["x".to_owned()]));
     }
 
     #[tokio::test(start_paused = true)]
