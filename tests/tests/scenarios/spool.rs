@@ -125,6 +125,20 @@ async fn stored(database: &Database) -> Result<BTreeMap<usize, Vec<String>>> {
     Ok(stored)
 }
 
+/// Waits until so many readings are stored. In steps, because a wait is bounded.
+async fn until_stored(database: &Database, count: usize) -> Result<()> {
+    let client = database.connect().await?;
+    for step in 1..=10 {
+        let wanted = count * step / 10;
+        eventually(format!("{wanted} stored readings"), async || {
+            let stored: i64 = client.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
+            Ok(Seen::when(usize::try_from(stored)? >= wanted, stored))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
 /// The times of the readings that wait in a spool.
 async fn exported(spool: &Path) -> Result<BTreeSet<usize>> {
     let export = Program::new("garenne-producer").arg("spool").arg("export").arg(spool).run().await?;
@@ -193,6 +207,7 @@ async fn accepted_readings_are_stored_once_after_an_outage_and_kills_of_the_gate
     proxy.heal();
     let accepted: BTreeSet<&String> = sensor.accepted.iter().collect();
     assert_eq!(accepted.len(), sensor.accepted.len());
+    until_stored(&database, accepted.len()).await?;
     let all = eventually("every accepted reading is stored", async || {
         let all = stored(&database).await?;
         let found: BTreeSet<&String> = all.values().flatten().collect();
@@ -283,7 +298,7 @@ async fn tasks_that_the_broker_returns_are_set_aside_and_block_no_others() -> Re
         ids.extend(answer.ids()?);
     }
     let management = env.vhost().broker().management();
-    for queue in ["garenne.tasks.slow", "garenne.unroutable"] {
+    for queue in ["garenne.tasks.slow", "garenne.tasks.default", "garenne.unroutable"] {
         management.delete(&["queues", env.vhost().name(), queue]).await?;
     }
     proxy.heal();
