@@ -118,6 +118,7 @@ pub(crate) async fn run(
         publish_lines(input, &kind, &args, &broker.tasks, &progress, &mut commands, stdout::print_line)
             .await?;
     summary.spool = broker.close().await;
+    summary.spool.iter().for_each(|spool| spool.report(&progress));
     progress.finish(format_args!("{} confirmed, {} malformed", summary.published, summary.malformed));
     if args.ids {
         print_summary_to_stderr(&summary);

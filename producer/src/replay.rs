@@ -154,6 +154,7 @@ pub(crate) async fn run(
     counts.undelivered.store(read.readings.saturating_sub(settled), Relaxed);
     let to = endpoint.name.clone();
     let spool = endpoint.close().await;
+    spool.iter().for_each(|spool| spool.report(&progress));
     print_summary(&Summary {
         event: "replay_summary",
         file: file.display().to_string(),

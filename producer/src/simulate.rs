@@ -131,6 +131,7 @@ pub(crate) async fn run(
     let ms = |share| thousandths(latency.percentile_ms(share));
     let to = endpoint.name.clone();
     let spool = endpoint.close().await;
+    spool.iter().for_each(|spool| spool.report(&progress));
     print_summary(&Summary {
         event: "simulate_summary",
         to: &to,

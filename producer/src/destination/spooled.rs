@@ -16,6 +16,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::broker::BrokerConnection;
+use crate::progress::Progress;
 
 /// What a run left in its spool, for its summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -24,6 +25,18 @@ pub(crate) struct SpoolCounts {
     pub(crate) spooled: u64,
     /// Records that wait in the spool at the end, also of earlier runs.
     pub(crate) waiting: u64,
+}
+
+impl SpoolCounts {
+    /// Says what is not in the broker yet.
+    pub(crate) fn report(&self, progress: &Progress) {
+        let Self { spooled, waiting } = self;
+        if *waiting > 0 {
+            progress.print(format_args!(
+                "{spooled} spooled; {waiting} wait in the spool, `spool drain` or a later run publishes them"
+            ));
+        }
+    }
 }
 
 /// Publishes tasks to the broker, with a spool if there is one.

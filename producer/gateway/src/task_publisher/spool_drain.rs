@@ -36,7 +36,7 @@ pub enum DrainError {
     /// At least one task is not confirmed.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// The broker returned at least one task as unroutable. It is published again for [`RETURN_GRACE`].
+    /// The broker returned at least one task as unroutable. It is published again for ten seconds.
     #[error("{0}; it is set aside if this lasts for {RETURN_GRACE:?}")]
     Returned(PublishError),
 }
@@ -102,8 +102,8 @@ impl SpoolDrain {
     /// Publishes the next batch, waits for its confirms and acknowledges it. Returns the number of its records, with
     /// unreadable ones; 0 if the spool is empty.
     ///
-    /// Records that can never be published are set aside, also those that the broker still returns as unroutable
-    /// [`RETURN_GRACE`] after the first one.
+    /// Records that can never be published are set aside, also those that the broker still returns as unroutable ten
+    /// seconds after the first one.
     ///
     /// # Errors
     /// The batch is not acknowledged. The next call continues with its tasks that are not confirmed.
