@@ -28,10 +28,11 @@ def exported():
         "console/src/dashboard/metrics.rs",
         "producer/gateway/src/audit.rs",
         "producer/gateway/src/instruments.rs",
+        "producer/gateway/src/spool.rs",
         "worker/engine/src/sink/health.rs",
     ]
     own = "".join(pathlib.Path(source).read_text() for source in sources)
-    for name, labels in re.findall(r'"(garenne_\w+)",\s*(?:"[^"]*"|\w+),\s*(?:&\[([^\]]*)\])?', own):
+    for name, labels in re.findall(r'"(garenne_\w+)",\s*(?:"[^"]*"|\w+)(?:,\s*&\[([^\]]*)\])?', own):
         found[name] = set(re.findall(r"\w+", labels))
     for name in re.findall(r"record: (garenne:\S+)", RULES.read_text()):
         found[name] = {"lane"}

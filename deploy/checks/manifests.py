@@ -55,7 +55,7 @@ class Installation:
         self.faults = []
         # The address that all programs listen on.
         self.listening = None
-        self.pods = [(item, item["spec"]["template"]) for item in self.objects if item["kind"] in ("Deployment", "Job")]
+        self.pods = [(item, item["spec"]["template"]) for item in self.objects if item["kind"] in ("Deployment", "StatefulSet", "Job")]
 
     def fault(self, item, text):
         self.faults.append(f"{self.path}: {item['kind']} {item['metadata'].get('name')}: {text}")
@@ -231,14 +231,30 @@ class Installation:
             mounted |= {mount["name"] for mount in container.get("volumeMounts", [])}
             if container["name"] in PROGRAMS:
                 self.probes(item, container)
-        if mounted != volumes.keys():
-            self.fault(item, f"volumes {sorted(volumes)}, mounted {sorted(mounted)}")
+        claims = {claim["metadata"]["name"]: claim for claim in item["spec"].get("volumeClaimTemplates", [])}
+        if mounted != volumes.keys() | claims.keys():
+            self.fault(item, f"volumes {sorted(volumes.keys() | claims.keys())}, mounted {sorted(mounted)}")
+        for container in spec["containers"]:
+            self.spool(item, container, claims)
         maps = re.findall(r"'configMap': \{[^}]*'name': '([^']+)'", str(spec.get("volumes", [])))
         for name in maps:
             if name not in ("kube-root-ca.crt", "recording-maps") and not self.named("ConfigMap", name):
                 self.fault(item, f"no ConfigMap {name}")
         self.files(item, spec)
         self.grace(item, spec)
+
+    def spool(self, item, container, claims):
+        """A spool must be on a volume that outlives its pod and has room for it."""
+        folder = environment(container).get("GARENNE_SPOOL")
+        if not folder:
+            return
+        mounts = [mount["name"] for mount in container["volumeMounts"] if folder.startswith(mount["mountPath"] + "/")]
+        if not mounts or mounts[0] not in claims:
+            return self.fault(item, f"GARENNE_SPOOL: {folder} is not on a volume of the StatefulSet")
+        needed = sum(size(environment(container)[f"GARENNE_SPOOL_{bound}"]) for bound in ("MAX_BYTES", "MIN_FREE"))
+        available = size(claims[mounts[0]]["spec"]["resources"]["requests"]["storage"])
+        if needed > available:
+            self.fault(item, f"GARENNE_SPOOL_MAX_BYTES and GARENNE_SPOOL_MIN_FREE are {needed} bytes, the volume has {available}")
 
     def files(self, item, spec):
         """Files that a setting names must be in the ConfigMap that is mounted there."""

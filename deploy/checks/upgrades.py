@@ -23,7 +23,8 @@ CHART = "deploy/helm/garenne"
 RELEASE, NAMESPACE = "garenne", "garenne"
 EVERYTHING = ["--values", f"{CHART}/ci/everything-values.yaml"]
 # The fields that Kubernetes refuses to change.
-IMMUTABLE = {"Deployment": ["spec.selector"], "Job": ["spec.template", "spec.selector"], "RoleBinding": ["roleRef"]}
+STATEFUL = ["spec.selector", "spec.serviceName", "spec.podManagementPolicy", "spec.volumeClaimTemplates"]
+IMMUTABLE = {"Deployment": ["spec.selector"], "StatefulSet": STATEFUL, "Job": ["spec.template", "spec.selector"], "RoleBinding": ["roleRef"]}
 
 faults = []
 
@@ -56,7 +57,7 @@ def pods(objects):
     """The pod templates of each component. A Job's pods are replaced by those of a Job with another name."""
     found = {}
     for (kind, name), item in objects.items():
-        if kind in ("Deployment", "Job"):
+        if kind in ("Deployment", "StatefulSet", "Job"):
             component = item["metadata"]["labels"]["app.kubernetes.io/component"]
             found.setdefault(component, {})[name] = name if kind == "Job" else item["spec"]["template"]
     return found

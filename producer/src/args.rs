@@ -25,7 +25,10 @@ pub(crate) struct SendingArgs {
     /// Private key of the client certificate in PEM
     #[arg(long, value_name = "FILE", requires = "to", requires = "cert")]
     key: Option<PathBuf>,
-    /// Append a JSON line to this file for every confirmed reading
+    /// Directory to store readings in that the broker does not confirm in time (spool_after) [default: wait]
+    #[arg(long, value_name = "DIR", conflicts_with = "to")]
+    pub(crate) spool: Option<PathBuf>,
+    /// Append a JSON line to this file for every confirmed or spooled reading
     #[arg(long, value_name = "FILE")]
     pub(crate) receipts: Option<PathBuf>,
     /// Most readings in one request

@@ -198,9 +198,9 @@ impl Cli {
                 let shared = garenne_mqtt::Shared { group_commit, max_clock_skew };
                 garenne_mqtt::run(settings.broker, shared, settings.mqtt, commands).await
             }
-            Command::Replay(args) => replay::run(settings.broker, *args).await,
-            Command::Publish(args) => publish::run(settings.broker, args).await,
-            Command::Simulate(args) => simulate::run(settings.broker, args).await,
+            Command::Replay(args) => replay::run(settings.broker, settings.gateway.spool, *args).await,
+            Command::Publish(args) => publish::run(settings.broker, settings.gateway.spool, args).await,
+            Command::Simulate(args) => simulate::run(settings.broker, settings.gateway.spool, args).await,
             Command::Map(args) => map::run(settings.broker, args).await,
             Command::Spool(args) => spool::run(settings.broker, args).await,
         }

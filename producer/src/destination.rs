@@ -6,6 +6,7 @@ mod endpoint;
 mod http;
 mod line_connection;
 mod lines;
+mod spooled;
 
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use futures_util::future::BoxFuture;
 use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::{sensor::Reading, task::TaskId};
 
-pub(crate) use broker::{BrokerConnection, send_error};
+pub(crate) use broker::{BrokerConnection, not_accepted, send_error};
 pub(crate) use delivery::{DeliveryCounts, DeliveryQueue, RetryingSender};
 pub(crate) use endpoint::Endpoint;
+pub(crate) use spooled::{SpoolCounts, SpooledConnection};
 
 /// Receives readings. The same readings may be sent again: their ids are derived from them, so that a repetition has no
 /// second effect.

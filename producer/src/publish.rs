@@ -3,7 +3,6 @@
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -17,7 +16,7 @@ use garenne_common::{
     shutdown::{Command, Mode, signal, stop_requested},
     stdout, supervise,
 };
-use garenne_gateway::{BrokerSettings, READING, task_publisher::TaskPublisher};
+use garenne_gateway::{BrokerSettings, READING, SpoolSettings, task_publisher::SpoolingPublisher};
 use garenne_protocol::{
     sensor::{Timestamp, readings_from},
     task::{ContentType, Kind, NewTask, TaskId},
@@ -28,7 +27,7 @@ use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    destination::{BrokerConnection, SendError, send_error},
+    destination::{SendError, SpoolCounts, SpooledConnection, not_accepted},
     input,
     progress::{Progress, print_summary, print_summary_to_stderr, thousandths},
 };
@@ -58,6 +57,9 @@ pub(crate) struct PublishArgs {
     /// Timeout of each attempt
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
+    /// Directory to store tasks in that the broker does not confirm in time (spool_after) [default: wait]
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
     /// Print the id of each task after its confirm, one per line; the summary then goes to stderr
     #[arg(long)]
     ids: bool,
@@ -82,6 +84,8 @@ struct Summary {
     retries: u64,
     seconds: f64,
     interrupted: bool,
+    #[serde(flatten)]
+    spool: Option<SpoolCounts>,
 }
 
 /// A line of the input.
@@ -96,19 +100,25 @@ struct NumberedLine {
 ///
 /// # Errors
 /// No lane takes the kind, the file cannot be read, or the broker is not available.
-pub(crate) async fn run(settings: BrokerSettings, args: PublishArgs) -> Result<Exit, Failure> {
+pub(crate) async fn run(
+    settings: BrokerSettings,
+    spool: SpoolSettings,
+    args: PublishArgs,
+) -> Result<Exit, Failure> {
     let kind = settings.routes().kind(&args.kind).map_err(|refusal| Failure::new(Exit::Failed, refusal))?;
     let path = args.file.as_deref().unwrap_or(Path::new("-"));
     let (input, size) = input::open(path).with_context(|| path.display().to_string())?;
     let (_sender, mut commands) = signal::commands(Mode::Soft).context("cannot install signal handlers")?;
     let config = PublisherConfig { in_flight: MAX_IN_FLIGHT, ..PublisherConfig::default() };
-    let broker = BrokerConnection::open(&settings, config).await?;
+    let spool = SpoolSettings { spool: args.spool.clone(), ..spool };
+    let broker = SpooledConnection::open(&settings, config, &spool).await?;
     let progress = Progress::new("publish", size);
     let input = BufReader::new(input);
-    let (summary, failure) =
+    let (mut summary, failure) =
         publish_lines(input, &kind, &args, &broker.tasks, &progress, &mut commands, stdout::print_line)
             .await?;
-    broker.close().await;
+    summary.spool = broker.close().await;
+    summary.spool.iter().for_each(|spool| spool.report(&progress));
     progress.finish(format_args!("{} confirmed, {} malformed", summary.published, summary.malformed));
     if args.ids {
         print_summary_to_stderr(&summary);
@@ -127,7 +137,7 @@ async fn publish_lines(
     input: impl BufRead + Send + 'static,
     kind: &Kind,
     args: &PublishArgs,
-    publisher: &Arc<dyn TaskPublisher>,
+    publisher: &SpoolingPublisher,
     progress: &Progress,
     commands: &mut mpsc::Receiver<Command>,
     print_id: impl Fn(TaskId) -> Result<(), Failure>,
@@ -175,7 +185,7 @@ async fn publish_lines(
                     }
                     summary.lines += 1;
                     match task(&text, kind, args) {
-                        Ok(task) => in_flight.push(publish(&**publisher, task, args.retry_for)),
+                        Ok(task) => in_flight.push(publish(publisher, task, args.retry_for)),
                         Err(problem) => {
                             summary.malformed += 1;
                             if summary.malformed <= MAX_PRINTED {
@@ -248,10 +258,10 @@ fn text(payload: &Value, field: &str, what: &str) -> Result<String, String> {
     }
 }
 
-/// Publishes a task until it is confirmed, and returns the number of repetitions and its id. The id stays the same, so
+/// Publishes a task until it is confirmed or spooled, and returns the number of repetitions and its id. The id stays the same, so
 /// that a repetition has no second effect.
 pub(crate) async fn publish(
-    publisher: &dyn TaskPublisher,
+    publisher: &SpoolingPublisher,
     task: NewTask,
     retry_for: Duration,
 ) -> (u64, Result<TaskId, Failure>) {
@@ -261,7 +271,7 @@ pub(crate) async fn publish(
     loop {
         let Err(error) = publisher.publish(vec![task.clone()]).await else { return (retries, Ok(task.id)) };
         let wait = backoff.next_wait();
-        match send_error(&error) {
+        match not_accepted(&error) {
             SendError::Fatal(failure) => return (retries, Err(failure)),
             _ if Instant::now() + wait >= deadline => {
                 return (retries, Err(Failure::new(Exit::Failed, error)));

@@ -31,14 +31,14 @@ use garenne_common::{
     shutdown::{Mode, signal, stop_requested},
     stdout,
 };
-use garenne_gateway::BrokerSettings;
+use garenne_gateway::{BrokerSettings, SpoolSettings};
 use garenne_protocol::sensor::Timestamp;
 use serde::Serialize;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     args::{SendingArgs, positive},
-    destination::{DeliveryCounts, DeliveryQueue, Endpoint, RetryingSender},
+    destination::{DeliveryCounts, DeliveryQueue, Endpoint, RetryingSender, SpoolCounts},
     progress::{Progress, print_summary, thousandths},
 };
 use mapping::Mapping;
@@ -90,6 +90,8 @@ struct Summary<'a> {
     #[serde(flatten)]
     counts: &'a DeliveryCounts,
     #[serde(flatten)]
+    spool: Option<SpoolCounts>,
+    #[serde(flatten)]
     span: TimeSpan,
     notes: &'a [String],
     seconds: f64,
@@ -102,7 +104,11 @@ struct Summary<'a> {
 /// # Errors
 /// The file cannot be read or its layout is unknown, the destination is not available, no reading got in, or more rows
 /// than allowed are malformed.
-pub(crate) async fn run(settings: BrokerSettings, args: ReplayArgs) -> Result<Exit, Failure> {
+pub(crate) async fn run(
+    settings: BrokerSettings,
+    spool: SpoolSettings,
+    args: ReplayArgs,
+) -> Result<Exit, Failure> {
     let ReplayArgs { file, speed, rate, dry_run, max_malformed, sending, map, mapping } = args;
     let mapping = mapping.or(map.as_deref().map(Mapping::read).transpose()?.unwrap_or_default());
     let (recording, size) = Recording::open(&file, &mapping)?;
@@ -116,7 +122,7 @@ pub(crate) async fn run(settings: BrokerSettings, args: ReplayArgs) -> Result<Ex
     }
     let sender = RetryingSender::open(&sending)?;
     let (_sender, mut commands) = signal::commands(Mode::Soft).context("cannot install signal handlers")?;
-    let endpoint = Endpoint::open(&sending, &settings).await?;
+    let endpoint = Endpoint::open(&sending, &settings, spool).await?;
 
     let progress = Arc::new(Progress::new("replay", size));
     notes.iter().for_each(|note| progress.print(note));
@@ -146,19 +152,22 @@ pub(crate) async fn run(settings: BrokerSettings, args: ReplayArgs) -> Result<Ex
     let settled = counts.delivered.load(Relaxed) + counts.refused.load(Relaxed);
     // Including readings that were read and not sent.
     counts.undelivered.store(read.readings.saturating_sub(settled), Relaxed);
+    let to = endpoint.name.clone();
+    let spool = endpoint.close().await;
+    spool.iter().for_each(|spool| spool.report(&progress));
     print_summary(&Summary {
         event: "replay_summary",
         file: file.display().to_string(),
-        to: &endpoint.name,
+        to: &to,
         read: &read,
         counts,
+        spool,
         span,
         notes: &notes,
         seconds: thousandths(elapsed.as_secs_f64()),
         per_second: counts.per_second(elapsed).round(),
         interrupted,
     })?;
-    endpoint.close().await;
     match sender.failure() {
         Some(failure) => Err(failure),
         None if interrupted => Ok(Exit::Failed),

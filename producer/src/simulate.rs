@@ -15,7 +15,7 @@ use garenne_common::{
     shutdown::{Mode, signal, stop_requested},
     supervise,
 };
-use garenne_gateway::BrokerSettings;
+use garenne_gateway::{BrokerSettings, SpoolSettings};
 use garenne_protocol::sensor::Timestamp;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{SendingArgs, positive},
-    destination::{DeliveryCounts, Destination, Endpoint, RetryingSender},
+    destination::{DeliveryCounts, Destination, Endpoint, RetryingSender, SpoolCounts},
     progress::{Progress, print_summary, thousandths},
 };
 use latency_histogram::LatencyHistogram;
@@ -64,6 +64,8 @@ struct Summary<'a> {
     sensors: usize,
     #[serde(flatten)]
     counts: &'a DeliveryCounts,
+    #[serde(flatten)]
+    spool: Option<SpoolCounts>,
     seconds: f64,
     per_second: f64,
     p50_ms: f64,
@@ -75,10 +77,14 @@ struct Summary<'a> {
 ///
 /// # Errors
 /// The destination is not available.
-pub(crate) async fn run(settings: BrokerSettings, args: SimulateArgs) -> Result<Exit, Failure> {
+pub(crate) async fn run(
+    settings: BrokerSettings,
+    spool: SpoolSettings,
+    args: SimulateArgs,
+) -> Result<Exit, Failure> {
     let sender = RetryingSender::open(&args.sending)?;
     let (_sender, mut commands) = signal::commands(Mode::Soft).context("cannot install signal handlers")?;
-    let endpoint = Endpoint::open(&args.sending, &settings).await?;
+    let endpoint = Endpoint::open(&args.sending, &settings, spool).await?;
     let latency = Arc::new(LatencyHistogram::default());
     let progress = Progress::new("simulate", None);
     let stop = CancellationToken::new();
@@ -123,18 +129,21 @@ pub(crate) async fn run(settings: BrokerSettings, args: SimulateArgs) -> Result<
     };
     progress.finish(figures());
     let ms = |share| thousandths(latency.percentile_ms(share));
+    let to = endpoint.name.clone();
+    let spool = endpoint.close().await;
+    spool.iter().for_each(|spool| spool.report(&progress));
     print_summary(&Summary {
         event: "simulate_summary",
-        to: &endpoint.name,
+        to: &to,
         sensors: args.sensors,
         counts,
+        spool,
         seconds: thousandths(measured.as_secs_f64()),
         per_second: thousandths(counts.per_second(measured)),
         p50_ms: ms(0.5),
         p99_ms: ms(0.99),
         max_ms: ms(1.0),
     })?;
-    endpoint.close().await;
     if let Some(failure) = sender.failure() {
         return Err(failure);
     }

@@ -2,6 +2,7 @@
 
 mod drain;
 mod export;
+mod requeue;
 mod show;
 mod verify;
 
@@ -19,7 +20,7 @@ pub(crate) struct SpoolArgs {
     command: SpoolCommand,
 }
 
-/// The commands. All but `drain` change nothing and work while a gateway uses the spool.
+/// The commands. All but `drain` and `requeue` change nothing and work while a gateway uses the spool.
 #[derive(Debug, Clone, Subcommand)]
 enum SpoolCommand {
     /// Print what the spool contains
@@ -45,6 +46,11 @@ enum SpoolCommand {
     },
     /// Publish the records that wait and remove them; no other process may use the spool
     Drain(drain::DrainArgs),
+    /// Put the records of intact segments that were set aside back into the spool; no other process may use it
+    Requeue {
+        /// Directory of the spool
+        directory: PathBuf,
+    },
 }
 
 /// Runs the command.
@@ -57,6 +63,7 @@ pub(crate) async fn run(settings: BrokerSettings, args: SpoolArgs) -> Result<Exi
         SpoolCommand::Verify { directory } => verify::run(&inspect(&directory)?),
         SpoolCommand::Export { directory, set_aside } => export::run(&inspect(&directory)?, set_aside),
         SpoolCommand::Drain(args) => drain::run(settings, args).await,
+        SpoolCommand::Requeue { directory } => requeue::run(&directory).await,
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! The gateway is a child process, so that its CPU time and memory are measured alone. Without a broker's URL
 //! readings are confirmed in memory, which compares the servers. With a URL the cost of a confirmed reading with and
-//! without group commit is measured as well.
+//! without group commit is measured as well, and a gateway with a spool (`--only spool`).
 
 #[path = "gateway/child.rs"]
 mod child;
@@ -12,6 +12,8 @@ mod child;
 mod load;
 #[path = "gateway/servers.rs"]
 mod servers;
+#[path = "gateway/spooling.rs"]
+mod spooling;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -98,6 +100,9 @@ async fn run(plan: &Plan) -> Rows {
                 result.receipts as f64 / capacity,
             );
         }
+        if let Some(url) = plan.amqp_url.as_deref().filter(|_| plan.takes("spool")) {
+            spooling::run(plan, url, &mut rows).await;
+        }
         let Some(url) = plan.amqp_url.clone().filter(|_| plan.takes("receipt")) else { continue };
         for (load, mode, name) in [
             (Load::Http, PublishMode::Bare, "bare"),
@@ -116,6 +121,7 @@ async fn run(plan: &Plan) -> Rows {
             result.add_to(&mut rows, &format!("gateway/receipt/fleet/{server}"));
         }
     }
+    spooling::compare(&mut rows);
     rows
 }
 

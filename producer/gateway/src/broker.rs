@@ -5,11 +5,12 @@ use std::time::Duration;
 use garenne_amqp::{Broker, Publisher, PublisherConfig, declare::ensure, retry_while_unavailable};
 use garenne_common::{
     config::{Common, Invalid, Lanes, Retry},
-    exit::Failure,
+    exit::{Exit, Failure},
     telemetry::{Metrics, Traces, metrics::Role, traces::Service},
 };
 use garenne_protocol::topology::{BrokerVersion, Names, Topology};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use crate::routes::{READING, Routes};
 
@@ -76,6 +77,27 @@ impl BrokerSettings {
         let (broker, publisher) = self.publisher(config, metrics)?;
         self.wait_connected(&broker, &publisher).await?;
         Ok(publisher)
+    }
+
+    /// As [`BrokerSettings::connect`]. If the broker is unavailable for `wait`, the publisher connects when it is used.
+    ///
+    /// # Errors
+    /// The broker denies access (77), or has an object of another type or with other arguments under one of the names.
+    pub async fn connect_if_available(
+        &self,
+        config: PublisherConfig,
+        metrics: &Metrics,
+        wait: Duration,
+    ) -> Result<Publisher, Failure> {
+        let (broker, publisher) = self.publisher(config, metrics)?;
+        match timeout(wait, self.wait_connected(&broker, &publisher)).await {
+            Ok(Err(failure)) if failure.exit != Exit::BrokerUnavailable => Err(failure),
+            Ok(Ok(())) => Ok(publisher),
+            Ok(Err(_)) | Err(_) => {
+                tracing::info!(broker = %broker.address(), "broker not reachable");
+                Ok(publisher)
+            }
+        }
     }
 
     /// Ensures the topology and connects the publisher, as [`BrokerSettings::connect`] does.

@@ -20,7 +20,7 @@ use crate::{
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
-    payload::{Payload, Prepared, Receipts},
+    payload::{Payload, Prepared, Receipts, spool_footprint},
     refusal::Refusal,
     routes::{READING, Routes},
     runtimes::publish_on,
@@ -194,7 +194,10 @@ impl Ingest {
     ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
         let ingest = Arc::clone(self);
         async move {
-            let (tasks, memory) = prepared.await?;
+            let (tasks, mut memory) = prepared.await?;
+            if ingest.publisher.keeps_tasks() {
+                memory.grow(tasks.iter().map(spool_footprint).sum())?;
+            }
             let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
             if tasks.is_empty() {
                 return Ok(Receipts::new(ids, Durability::Confirmed, memory));

@@ -167,6 +167,14 @@ fn footprint(task: &NewTask) -> usize {
         + TASK
 }
 
+/// The memory that a task needs in addition while it may go to the spool: the copy that is kept until its confirm, or
+/// its record, and the bytes that are written.
+pub(super) fn spool_footprint(task: &NewTask) -> usize {
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    size_of::<NewTask>()
+        + 2 * (task.body.len() + task.id.as_str().len() + text(&task.group) + text(&task.key) + TASK)
+}
+
 impl Receipts {
     pub(super) fn new(ids: Vec<TaskId>, durability: Durability, mut memory: Reservation) -> Self {
         memory.shrink_to(ids.len() * ID);

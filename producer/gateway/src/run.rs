@@ -122,9 +122,9 @@ pub async fn run(
     let (outlet, draining) = match &spool {
         None => (SpoolingPublisher::direct(traced), None),
         Some(spool) => {
-            export_metrics(&metrics, spool).context("metrics")?;
+            export_metrics(&metrics, spool, settings.spool.spool_max_bytes).context("metrics")?;
             // Not traced: the tasks of a batch belong to several requests, and keep the spans of these.
-            let draining = settings.spool.drain(spool.clone(), grouped);
+            let draining = settings.spool.start_drain(spool.clone(), grouped);
             let wait = settings.spool.spool_after;
             (SpoolingPublisher::with_spool(traced, spool.clone(), wait), Some(draining))
         }

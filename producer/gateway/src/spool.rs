@@ -8,15 +8,18 @@ use std::{
 
 use futures_util::FutureExt;
 use garenne_common::{
-    backoff::Backoff,
     config::{Invalid, Size},
     exit::{Exit, Failure},
     supervise::{self, TaskHandle},
     telemetry::Metrics,
 };
 use garenne_spool::{Spool, SpoolConfig, SpoolStatus};
-use prometheus::{register_int_counter_vec_with_registry, register_int_gauge_with_registry};
+use prometheus::{
+    register_int_counter_vec_with_registry, register_int_counter_with_registry,
+    register_int_gauge_with_registry,
+};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::task_publisher::{SpoolDrain, TaskPublisher};
 
@@ -87,7 +90,7 @@ impl SpoolSettings {
     ///
     /// # Errors
     /// Another process uses it, or it cannot be read.
-    pub(crate) async fn open(&self) -> Result<Option<Spool>, Failure> {
+    pub async fn open(&self) -> Result<Option<Spool>, Failure> {
         let Some(directory) = &self.spool else { return Ok(None) };
         let config = SpoolConfig {
             max_bytes: self.spool_max_bytes,
@@ -101,48 +104,45 @@ impl SpoolSettings {
         Ok(Some(spool))
     }
 
-    /// Starts to drain `spool` to `publisher` on the current runtime.
-    pub(crate) fn drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> TaskHandle<()> {
+    /// Drains `spool` to `publisher` at the rate of the settings.
+    pub fn drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> SpoolDrain {
         let rate = Some(self.spool_drain_rate).filter(|rate| *rate > 0).map(f64::from);
-        let drain = SpoolDrain::new(spool.clone(), publisher, rate);
-        let state = (drain, spool);
-        supervise::restarting("drain-spool", state, |(drain, spool)| run(drain, spool).boxed()).spawn()
+        SpoolDrain::new(spool, publisher, rate)
+    }
+
+    /// Starts to drain `spool` to `publisher` on the current runtime.
+    pub(crate) fn start_drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> TaskHandle<()> {
+        let drain = self.drain(spool, publisher);
+        supervise::restarting("drain-spool", drain, |drain| drain.run(CancellationToken::new()).boxed())
+            .spawn()
     }
 }
 
 fn log_content(directory: &Path, status: &SpoolStatus) {
-    let (records, bytes, set_aside) = (status.records(), status.bytes, status.set_aside);
-    tracing::info!(directory = %directory.display(), records, bytes, set_aside, "spool is open");
-}
-
-/// Drains the spool whenever it has content. Ends when the spool is closed.
-async fn run(drain: &mut SpoolDrain, spool: &Spool) {
-    let mut status = spool.status();
-    let mut backoff = Backoff::reconnect();
-    while status.wait_for(|status| status.records() > 0).await.is_ok() {
-        match drain.next_batch().await {
-            Ok(_) => backoff = Backoff::reconnect(),
-            Err(error) => {
-                let wait = backoff.next_wait();
-                tracing::info!(%error, ?wait, "cannot drain the spool, trying again");
-                tokio::time::sleep(wait).await;
-            }
-        }
-    }
+    let (records, bytes, set_aside, corrupt) =
+        (status.records(), status.bytes, status.set_aside, status.corrupt);
+    tracing::info!(directory = %directory.display(), records, bytes, set_aside, corrupt, "spool is open");
 }
 
 /// Registers the metrics of a spool.
 ///
 /// # Errors
 /// They are registered already.
-pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()> {
+pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool, max_bytes: Size) -> prometheus::Result<()> {
     let registry = metrics.registry();
     let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
     let bytes = gauge("garenne_spool_bytes", "Size of the spool's segments, in bytes.")?;
     let oldest =
         gauge("garenne_spool_oldest_seconds", "Age of the oldest record in the spool; 0 if it is empty.")?;
-    let (name, help) = ("garenne_spool_records_total", "Records of the spool by event.");
-    let records = register_int_counter_vec_with_registry!(name, help, &["event"], registry)?;
+    let limit = gauge("garenne_spool_limit_bytes", "The setting spool_max_bytes.")?;
+    limit.set(i64::try_from(max_bytes.0).unwrap_or(i64::MAX));
+    let set_aside = gauge("garenne_spool_set_aside_segments", "Segments of the spool that were set aside.")?;
+    let (name, help) =
+        ("garenne_spool_corrupt_segments_total", "Segments of the spool that were found corrupt.");
+    let corrupt = register_int_counter_with_registry!(name, help, registry)?;
+    let help = "Records of the spool by event.";
+    let records =
+        register_int_counter_vec_with_registry!("garenne_spool_records_total", help, &["event"], registry)?;
     let status = spool.status();
     let counted = Mutex::new(());
     metrics.before_encode(move || {
@@ -152,11 +152,14 @@ pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Re
         let age = status.age(SystemTime::now()).unwrap_or_default().as_secs();
         bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));
         oldest.set(i64::try_from(age).unwrap_or(i64::MAX));
+        set_aside.set(i64::try_from(status.set_aside).unwrap_or(i64::MAX));
+        corrupt.inc_by(status.corrupt.saturating_sub(corrupt.get()));
         let events = [
             ("accepted", status.accepted),
             ("drained", status.drained),
             ("refused", status.refused),
             ("unreadable", status.unreadable),
+            ("unpublishable", status.unpublishable),
         ];
         for (event, count) in events {
             let counter = records.with_label_values(&[event]);

@@ -93,6 +93,8 @@ pub(crate) struct Scan {
     pub(crate) next: Position,
     /// Offset up to which the bytes are whole records or damaged. The rest is a torn tail: an append that did not end.
     pub(crate) end: usize,
+    /// No record follows the last damaged bytes, so that they do not tell how many records they were.
+    pub(crate) tail_is_damaged: bool,
     /// Records from this position on were refused: a later segment begins there.
     limit: Position,
 }
@@ -109,7 +111,14 @@ impl Scan {
     /// # Errors
     /// The version of a valid header, if it is not [`FORMAT_VERSION`].
     pub(crate) fn start(bytes: &[u8], first: Position, limit: Position) -> Result<Self, u32> {
-        let mut scan = Self { entries: Vec::new(), damaged: Vec::new(), next: first, end: 0, limit };
+        let mut scan = Self {
+            entries: Vec::new(),
+            damaged: Vec::new(),
+            next: first,
+            end: 0,
+            tail_is_damaged: false,
+            limit,
+        };
         if bytes.len() < FILE_HEADER {
             return Ok(scan);
         }
@@ -157,6 +166,13 @@ impl Scan {
         }
     }
 
+    /// The number of records that are unreadable, if the segment has positions from `first` to before `end`. A damaged
+    /// tail counts as one record, because at least one was there.
+    pub(crate) fn missing(&self, first: Position, end: Position) -> u64 {
+        let missing = (end - first).saturating_sub(self.entries.len() as u64);
+        missing + u64::from(self.tail_is_damaged && self.next >= end)
+    }
+
     /// Looks for the next record from `from` on; the bytes before it are damaged. Returns whether the scan can go on.
     fn resume_after_damage(&mut self, bytes: &[u8], from: usize) -> bool {
         let found = (from..bytes.len().saturating_sub(RECORD_HEADER - 1))
@@ -173,6 +189,7 @@ impl Scan {
             None => {
                 self.damaged.push(self.end);
                 self.end = bytes.len();
+                self.tail_is_damaged = true;
                 true
             }
         }

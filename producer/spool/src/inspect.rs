@@ -6,7 +6,7 @@ use crate::{
     cursor,
     frame::Scan,
     record::{Position, Record},
-    segment::{SET_ASIDE, parse_name, sorted},
+    segment::{SET_ASIDE, SegmentName, sorted},
     storage::{Storage, disk::Directory, read_range},
 };
 
@@ -14,8 +14,17 @@ use crate::{
 pub struct Inspection {
     directory: Directory,
     acknowledged: Position,
-    /// Name, first position, and the first position of the next segment; those that were set aside come last.
-    segments: Vec<(String, Position, Position)>,
+    /// Those that were set aside come last.
+    segments: Vec<SegmentFile>,
+}
+
+struct SegmentFile {
+    name: String,
+    first: Position,
+    /// The first position of the next segment.
+    limit: Position,
+    /// The positions before `limit` that no record has were never used.
+    gap_follows: bool,
 }
 
 impl Inspection {
@@ -31,15 +40,20 @@ impl Inspection {
             false => 0,
         };
         let live = sorted(&names);
-        let next = live.iter().skip(1).map(|(first, ..)| *first).chain([Position::MAX]);
+        let segment = |parsed: SegmentName, name: &String, next: Option<SegmentName>| SegmentFile {
+            name: name.clone(),
+            first: parsed.first,
+            limit: next.map_or(Position::MAX, |next| next.first),
+            gap_follows: next.is_some_and(|next| next.after_gap),
+        };
+        let next = live.iter().skip(1).map(|(next, _)| Some(*next)).chain([None]);
         let mut segments: Vec<_> =
-            live.iter().zip(next).map(|((first, _, name), next)| ((*name).clone(), *first, next)).collect();
+            live.iter().zip(next).map(|((parsed, name), next)| segment(*parsed, name, next)).collect();
         let set_aside = names.iter().filter(|name| name.ends_with(SET_ASIDE));
-        let mut set_aside: Vec<_> = set_aside
-            .filter_map(|name| parse_name(name).map(|(first, _)| (name.clone(), first, Position::MAX)))
-            .collect();
+        let mut set_aside: Vec<_> =
+            set_aside.filter_map(|name| SegmentName::parse(name).map(|parsed| (parsed, name))).collect();
         set_aside.sort_unstable();
-        segments.extend(set_aside);
+        segments.extend(set_aside.into_iter().map(|(parsed, name)| segment(parsed, name, None)));
         Ok(Self { directory, acknowledged, segments })
     }
 
@@ -52,13 +66,14 @@ impl Inspection {
     /// Reads the segments one by one: the waiting ones in the order of their records, then those that were set aside.
     /// A segment that was drained meanwhile is left out.
     pub fn segments(&self) -> impl Iterator<Item = (&str, io::Result<InspectedSegment>)> {
-        self.segments.iter().filter_map(|(name, first, limit)| match self.read(name, *first, *limit) {
+        self.segments.iter().filter_map(|segment| match self.read(segment) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            read => Some((name.as_str(), read)),
+            read => Some((segment.name.as_str(), read)),
         })
     }
 
-    fn read(&self, name: &str, first: Position, limit: Position) -> io::Result<InspectedSegment> {
+    fn read(&self, segment: &SegmentFile) -> io::Result<InspectedSegment> {
+        let SegmentFile { ref name, first, limit, gap_follows } = *segment;
         let file = self.directory.open(name)?;
         let mut bytes = Vec::new();
         read_range(&*file, 0, file.len()?, &mut bytes)?;
@@ -66,6 +81,7 @@ impl Inspection {
             .map_err(|version| io::Error::other(format!("unknown format version {version}")))?;
         let is_set_aside = name.ends_with(SET_ASIDE);
         let acknowledged = if is_set_aside { 0 } else { self.acknowledged };
+        let limit = if gap_follows { Position::MAX } else { limit };
         Ok(InspectedSegment { bytes, scan, first, limit, acknowledged, is_set_aside })
     }
 }
@@ -75,6 +91,7 @@ pub struct InspectedSegment {
     bytes: Vec<u8>,
     scan: Scan,
     first: Position,
+    /// The position after its last record, if the next segment shows it.
     limit: Position,
     acknowledged: Position,
     is_set_aside: bool,

@@ -52,6 +52,7 @@ impl Log {
         SpoolStatus {
             bytes: self.bytes(),
             segments: self.segments.len(),
+            waiting: self.records_between(self.status.acknowledged, Position::MAX),
             oldest: self.oldest.map(time),
             ..self.status.clone()
         }
@@ -59,6 +60,12 @@ impl Log {
 
     fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.len).sum()
+    }
+
+    /// The number of records with positions from `from` to before `end`. Some positions may have no record.
+    fn records_between(&self, from: Position, end: Position) -> u64 {
+        let within = |segment: &Segment| segment.end.min(end).saturating_sub(segment.first.max(from));
+        self.segments.iter().map(within).sum()
     }
 
     fn age(&self, now: SystemTime) -> Duration {
@@ -75,7 +82,7 @@ impl Log {
         if position <= self.status.acknowledged {
             return Ok(());
         }
-        self.status.drained += position - self.status.acknowledged;
+        self.status.drained += self.records_between(self.status.acknowledged, position);
         self.status.acknowledged = position;
         let stored = self.cursor.store(&*self.storage, position);
         self.retire();

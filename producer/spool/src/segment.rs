@@ -5,6 +5,8 @@ use crate::record::Position;
 /// Suffix of segments that were set aside: corrupt ones, and records that cannot be published.
 pub(crate) const SET_ASIDE: &str = ".set-aside";
 const SUFFIX: &str = ".seg";
+/// Before the suffix of a segment whose predecessor could not be read when it was created.
+const AFTER_GAP: &str = "-gap";
 
 /// A segment on disk.
 #[derive(Clone, Debug)]
@@ -14,6 +16,8 @@ pub(crate) struct Segment {
     pub(crate) first: Position,
     /// The position after its last record.
     pub(crate) end: Position,
+    /// `end` is only an upper bound: the segment could not be read when the spool was opened.
+    pub(crate) end_is_bound: bool,
     /// Bytes that are durable. The file may be longer after a failed write.
     pub(crate) len: u64,
     /// When its first readable record was accepted, in milliseconds since the epoch.
@@ -24,24 +28,40 @@ pub(crate) struct Segment {
     pub(crate) read_failures: u32,
 }
 
-/// The file name of a segment. Of two segments with the same first position, the one of the higher generation counts:
-/// an append to the other one failed.
-pub(crate) fn name(first: Position, generation: u32) -> String {
-    format!("{first:020}-{generation:08x}{SUFFIX}")
+/// What the file name of a segment tells. Of two segments with the same first position, the one of the higher generation
+/// counts: an append to the other one failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SegmentName {
+    /// The position of its first record.
+    pub(crate) first: Position,
+    pub(crate) generation: u32,
+    /// `first` is above the last position of the segment before, which could not be read. The positions between them
+    /// were never used.
+    pub(crate) after_gap: bool,
 }
 
-/// First position and generation in the name of a segment, also of one that was set aside.
-pub(crate) fn parse_name(name: &str) -> Option<(Position, u32)> {
-    let (first, generation) = name.trim_end_matches(SET_ASIDE).strip_suffix(SUFFIX)?.split_once('-')?;
-    Some((first.parse().ok()?, u32::from_str_radix(generation, 16).ok()?))
+impl SegmentName {
+    /// The name of a file, also of one that was set aside.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let name = name.trim_end_matches(SET_ASIDE).strip_suffix(SUFFIX)?;
+        let counted = name.strip_suffix(AFTER_GAP).unwrap_or(name);
+        let (first, generation) = counted.split_once('-')?;
+        let (first, generation) = (first.parse().ok()?, u32::from_str_radix(generation, 16).ok()?);
+        Some(Self { first, generation, after_gap: counted != name })
+    }
+
+    /// The name of the file.
+    pub(crate) fn file(self) -> String {
+        let gap = if self.after_gap { AFTER_GAP } else { "" };
+        format!("{:020}-{:08x}{gap}{SUFFIX}", self.first, self.generation)
+    }
 }
 
 /// The names of the segments in a directory, in the order of their records.
-pub(crate) fn sorted(names: &[String]) -> Vec<(Position, u32, &String)> {
+pub(crate) fn sorted(names: &[String]) -> Vec<(SegmentName, &String)> {
     let segments = names.iter().filter(|name| !name.ends_with(SET_ASIDE));
-    let mut segments: Vec<_> = segments
-        .filter_map(|name| parse_name(name).map(|(first, generation)| (first, generation, name)))
-        .collect();
+    let mut segments: Vec<_> =
+        segments.filter_map(|name| SegmentName::parse(name).map(|parsed| (parsed, name))).collect();
     segments.sort_unstable();
     segments
 }

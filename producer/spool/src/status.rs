@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::record::Position;
+use crate::{frame::Scan, record::Position, segment::Segment};
 
 /// The state of a spool, and counts since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,9 @@ pub struct SpoolStatus {
     pub acknowledged: Position,
     /// The position of the next record.
     pub end: Position,
+    /// Number of records that are not acknowledged, with those that are unreadable. An upper bound while a segment
+    /// cannot be read.
+    pub(crate) waiting: u64,
     /// When the oldest record that is not acknowledged was accepted.
     pub oldest: Option<SystemTime>,
     /// Number of segments that were set aside, also before the spool was opened.
@@ -25,15 +28,54 @@ pub struct SpoolStatus {
     pub refused: u64,
     /// Records acknowledged, with those that were unreadable.
     pub drained: u64,
-    /// Records that could not be read. Not all can be counted: a truncated file does not tell what it lost.
+    /// Records that could not be read. A damaged end of the last segment counts as one record: it does not tell how many
+    /// it were.
     pub unreadable: u64,
+    /// Segments that were found to be corrupt or unreadable. A torn tail is no corruption.
+    pub corrupt: u64,
+    /// Records that were set aside because they can never be published.
+    pub unpublishable: u64,
 }
 
 impl SpoolStatus {
     /// The number of records that are not acknowledged.
     #[must_use]
     pub fn records(&self) -> u64 {
-        self.end - self.acknowledged
+        self.waiting
+    }
+
+    /// Counts and reports a segment of which a part is unreadable.
+    pub(crate) fn found_corrupt(&mut self, segment: &mut Segment, scan: &Scan) {
+        let missing = scan.missing(segment.first, segment.end);
+        self.unreadable += missing;
+        self.corrupt += 1;
+        segment.is_corrupt = true;
+        let (offset, readable) = (scan.damaged.first().copied().unwrap_or(scan.end), scan.entries.len());
+        tracing::error!(
+            segment = segment.name,
+            offset,
+            readable,
+            missing,
+            "a spool segment is corrupt: its readable records are drained, then it is set aside"
+        );
+    }
+
+    /// Counts and reports a segment that is passed over. If its end is only a bound, the number of its records is
+    /// unknown, and it counts as one record.
+    pub(crate) fn found_unreadable(&mut self, segment: &mut Segment) {
+        let most = segment.end - segment.first;
+        if !segment.is_corrupt {
+            self.unreadable += if segment.end_is_bound { most.min(1) } else { most };
+            self.corrupt += 1;
+            segment.is_corrupt = true;
+        }
+        let is_exact = !segment.end_is_bound;
+        tracing::error!(
+            segment = segment.name,
+            most_records = most,
+            is_exact,
+            "a spool segment cannot be read and is set aside"
+        );
     }
 
     /// The age of the oldest record that is not acknowledged.

@@ -1,6 +1,6 @@
 //! Publishes to the broker, without a gateway.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use garenne_amqp::{PublishError, Publisher, PublisherConfig};
@@ -11,7 +11,7 @@ use garenne_common::{
 };
 use garenne_gateway::{
     BrokerSettings, reading_id,
-    task_publisher::{BrokerPublisher, TaskPublisher, TracedPublisher},
+    task_publisher::{BrokerPublisher, NotAccepted, SpoolingPublisher, TaskPublisher, TracedPublisher},
 };
 use garenne_protocol::{
     sensor::Reading,
@@ -36,8 +36,26 @@ impl BrokerConnection {
     pub(crate) async fn open(settings: &BrokerSettings, config: PublisherConfig) -> Result<Self, Failure> {
         let metrics = Metrics::new("producer");
         let publisher = settings.connect(config, &metrics).await?;
+        Self::with(settings, publisher, &metrics)
+    }
+
+    /// As [`BrokerConnection::open`]. If the broker is unavailable for `wait`, connects when a task is published.
+    ///
+    /// # Errors
+    /// The broker denies access.
+    pub(super) async fn open_if_available(
+        settings: &BrokerSettings,
+        config: PublisherConfig,
+        wait: Duration,
+    ) -> Result<Self, Failure> {
+        let metrics = Metrics::new("producer");
+        let publisher = settings.connect_if_available(config, &metrics, wait).await?;
+        Self::with(settings, publisher, &metrics)
+    }
+
+    fn with(settings: &BrokerSettings, publisher: Publisher, metrics: &Metrics) -> Result<Self, Failure> {
         let instance = format!("{}-{}", host_name(), std::process::id());
-        let traces = settings.traces("garenne-producer", instance, &metrics)?;
+        let traces = settings.traces("garenne-producer", instance, metrics)?;
         let names = settings.names();
         let tasks = BrokerPublisher::new(publisher.clone(), &names, &settings.lanes);
         Ok(Self { tasks: TracedPublisher::wrap(tasks, &traces, &names), publisher, traces })
@@ -52,7 +70,7 @@ impl BrokerConnection {
 
 /// Publishes each reading as a task.
 pub(super) struct BrokerDestination {
-    pub(super) publisher: Arc<dyn TaskPublisher>,
+    pub(super) publisher: Arc<SpoolingPublisher>,
     pub(super) kind: Kind,
     /// Whether the lane of these tasks has several shards: then each task has its device as its key.
     pub(super) sharded: bool,
@@ -71,8 +89,16 @@ impl Destination for BrokerDestination {
             };
             let tasks: Vec<NewTask> = readings.iter().map(task).collect();
             let ids = tasks.iter().map(|task| task.id.clone()).collect();
-            self.publisher.publish(tasks).await.map(|()| ids).map_err(|error| send_error(&error))
+            self.publisher.publish(tasks).await.map(|_| ids).map_err(|error| not_accepted(&error))
         })
+    }
+}
+
+/// Classifies a failure to publish or spool by whether a repetition can succeed.
+pub(crate) fn not_accepted(error: &NotAccepted) -> SendError {
+    match error {
+        NotAccepted::Broker(error) => send_error(error),
+        NotAccepted::Spool(error) => SendError::Retry { reason: error.to_string(), retry_after: None },
     }
 }
 

@@ -30,7 +30,7 @@ use crate::args::SendingArgs;
 /// Counters of sent readings.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct DeliveryCounts {
-    /// Readings that were confirmed.
+    /// Readings that were confirmed, or stored in the spool.
     pub(crate) delivered: AtomicU64,
     /// Readings that were refused as invalid.
     pub(crate) refused: AtomicU64,

@@ -8,14 +8,15 @@ use garenne_common::{
     config::Certificates,
     exit::{Exit, Failure},
 };
-use garenne_gateway::{BrokerSettings, READING};
+use garenne_gateway::{BrokerSettings, READING, SpoolSettings};
 
 use super::{
     Destination,
-    broker::{BrokerConnection, BrokerDestination},
+    broker::BrokerDestination,
     http::HttpDestination,
     line_connection::LineConnector,
     lines::LineDestination,
+    spooled::{SpoolCounts, SpooledConnection},
 };
 use crate::args::SendingArgs;
 
@@ -26,7 +27,7 @@ pub(crate) struct Endpoint {
     /// The URL for the summary, without a password.
     pub(crate) name: String,
     /// `None` for a gateway, which starts the traces of its requests itself.
-    broker: Option<BrokerConnection>,
+    broker: Option<SpooledConnection>,
     /// Opens more connections of the line protocol.
     lines: Option<Arc<LineConnector>>,
 }
@@ -36,10 +37,14 @@ impl Endpoint {
     ///
     /// # Errors
     /// The URL is invalid, the token or a certificate cannot be read, or the broker is not available.
-    pub(crate) async fn open(args: &SendingArgs, settings: &BrokerSettings) -> Result<Self, Failure> {
+    pub(crate) async fn open(
+        args: &SendingArgs,
+        settings: &BrokerSettings,
+        spool: SpoolSettings,
+    ) -> Result<Self, Failure> {
         match &args.to {
             Some(to) => Self::gateway(to, args.token()?, &args.certificates()),
-            None => Self::broker(settings).await,
+            None => Self::broker(settings, &SpoolSettings { spool: args.spool.clone(), ..spool }).await,
         }
     }
 
@@ -82,9 +87,9 @@ impl Endpoint {
         Ok(Self { destination, name: to.to_owned(), broker: None, lines })
     }
 
-    async fn broker(settings: &BrokerSettings) -> Result<Self, Failure> {
+    async fn broker(settings: &BrokerSettings, spool: &SpoolSettings) -> Result<Self, Failure> {
         let kind = settings.routes().kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
-        let broker = BrokerConnection::open(settings, PublisherConfig::default()).await?;
+        let broker = SpooledConnection::open(settings, PublisherConfig::default(), spool).await?;
         let destination = BrokerDestination {
             publisher: Arc::clone(&broker.tasks),
             kind,
@@ -102,11 +107,11 @@ impl Endpoint {
         }
     }
 
-    /// Closes the connection to the broker.
-    pub(crate) async fn close(self) {
-        if let Some(broker) = self.broker {
-            broker.close().await;
-        }
+    /// Closes the connection to the broker. Returns the counts of the spool, if there is one.
+    pub(crate) async fn close(self) -> Option<SpoolCounts> {
+        // It has a handle of the spool, which is to be closed.
+        drop(self.destination);
+        self.broker?.close().await
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,7 +16,7 @@ use garenne_common::{
     exit::{Exit, Failure},
     stdout,
 };
-use garenne_gateway::{BrokerSettings, READING, Routes};
+use garenne_gateway::{BrokerSettings, READING, Routes, task_publisher::SpoolingPublisher};
 use garenne_map::{Map, Reason, Source, Unmapped};
 use garenne_mqtt::tasks_of;
 use garenne_protocol::{
@@ -94,6 +95,7 @@ pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result
     let (input, _) = input::open(path).with_context(|| path.display().to_string())?;
     let routes = settings.routes();
     let broker = BrokerConnection::open(&settings, PublisherConfig::default()).await?;
+    let publisher = SpoolingPublisher::direct(Arc::clone(&broker.tasks));
     let mut summary = Summary { event: "map_publish_summary", ..Summary::default() };
     for (number, line) in (1..).zip(BufReader::new(input).lines()) {
         let line = line.with_context(|| format!("line {number}"))?;
@@ -109,7 +111,7 @@ pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result
             Ok((id, tasks)) => {
                 summary.readings += tasks.len() as u64;
                 let published = stream::iter(tasks)
-                    .map(|task| async { publish(&*broker.tasks, task, args.retry_for).await.1 })
+                    .map(|task| async { publish(&publisher, task, args.retry_for).await.1 })
                     .buffer_unordered(IN_FLIGHT);
                 published.try_for_each(|_| async { Ok(()) }).await?;
                 summary.mapped += 1;

@@ -3,10 +3,14 @@ use std::{
     collections::BTreeSet,
     io::{self, Read},
     panic::resume_unwind,
+    sync::Arc,
 };
 
 use futures_util::future::BoxFuture;
 use garenne_amqp::PublishError;
+use garenne_common::config::Size;
+use garenne_gateway::task_publisher::TaskPublisher;
+use garenne_spool::{Spool, SpoolConfig};
 
 use super::*;
 
@@ -21,6 +25,7 @@ fn args(kind: &str, id_field: Option<&str>) -> PublishArgs {
         timeout: None,
         ids: false,
         retry_for: Duration::ZERO,
+        spool: None,
     }
 }
 
@@ -84,7 +89,7 @@ async fn publish_all(
     print_id: impl Fn(TaskId) -> Result<(), Failure>,
 ) -> (Summary, Option<Failure>) {
     let kind = Kind::parse(&args.kind).unwrap();
-    let publisher: Arc<dyn TaskPublisher> = Arc::new(Confirming);
+    let publisher = SpoolingPublisher::direct(Arc::new(Confirming));
     let (_sender, mut commands) = mpsc::channel(1);
     let progress = Progress::new("publish", None);
     publish_lines(input, &kind, args, &publisher, &progress, &mut commands, print_id).await.unwrap()
@@ -134,4 +139,31 @@ async fn a_read_error_is_a_failure_after_the_lines_before_it() {
     let (summary, failure) = published(FailingInput(Err(io::ErrorKind::BrokenPipe))).await;
     assert_eq!((summary.lines, summary.published), (1, 1));
     assert_eq!(failure, Some(Failure::new(Exit::Failed, "line 2: broken pipe")));
+}
+
+/// Confirms nothing.
+struct Blocked;
+
+impl TaskPublisher for Blocked {
+    fn publish(&self, _: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+        Box::pin(async { Err(PublishError::Blocked) })
+    }
+}
+
+#[tokio::test]
+async fn lines_that_the_broker_does_not_confirm_are_spooled_with_their_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SpoolConfig { min_free: Size(0), ..SpoolConfig::default() };
+    let spool = Spool::open(folder.path(), config).await.unwrap();
+    let publisher = SpoolingPublisher::with_spool(Arc::new(Blocked), spool.clone(), Duration::from_secs(1));
+    let args = args("bench.noop", Some("key"));
+    let (_sender, mut commands) = mpsc::channel(1);
+    let (kind, progress) = (Kind::parse(&args.kind).unwrap(), Progress::new("publish", None));
+    let input = &b"{\"key\":1}\n{\"key\":2}\n"[..];
+    let (summary, failure) =
+        publish_lines(input, &kind, &args, &publisher, &progress, &mut commands, |_| Ok(())).await.unwrap();
+    assert_eq!((summary.published, summary.unpublished, failure), (2, 0, None));
+    let records = spool.read(0, 10, 1000).await.unwrap().records;
+    let ids: BTreeSet<String> = records.into_iter().map(|record| record.id).collect();
+    assert_eq!(ids.into_iter().collect::<Vec<_>>(), ["1", "2"]);
 }

@@ -48,6 +48,8 @@ pub(super) struct Summary {
     pub(super) set_aside: usize,
     /// Records that could not be read.
     pub(super) unreadable: u64,
+    /// Records that were set aside because they can never be published.
+    pub(super) unpublishable: u64,
     pub(super) retries: u64,
     seconds: f64,
     interrupted: bool,
@@ -130,6 +132,7 @@ pub(super) async fn drain_all(
     summary.remaining = status.records();
     summary.set_aside = status.set_aside;
     summary.unreadable = status.unreadable;
+    summary.unpublishable = status.unpublishable;
     summary.seconds = thousandths(started.elapsed().as_secs_f64());
     (summary, failure)
 }

@@ -9,13 +9,13 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use garenne_amqp::PublishError;
-use garenne_common::exit::Exit;
+use garenne_common::{config::Size, exit::Exit};
 use garenne_gateway::task_publisher::{SpoolDrain, TaskPublisher};
 use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId};
 use garenne_spool::{Inspection, Record, Spool, SpoolConfig, task::record_of};
 use tokio::sync::mpsc;
 
-use super::{drain::drain_all, export, show::summary, verify::check};
+use super::{drain::drain_all, export, requeue::requeue, show::summary, verify::check};
 use crate::progress::Progress;
 
 fn record(id: &str) -> Record {
@@ -73,6 +73,23 @@ async fn verify_names_segment_and_offset_of_corruption() {
         (lines[1].as_str(), exit),
         ("1 segments, 2 readable records, 1 corrupt segments", Exit::Failed)
     );
+}
+
+#[tokio::test]
+async fn requeue_puts_intact_segments_back_and_keeps_corrupt_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await.close().await;
+    corrupt(folder.path());
+    let config = SpoolConfig { min_free: Size(0), ..SpoolConfig::default() };
+    let spool = Spool::open(folder.path(), config).await.unwrap();
+    spool.ack(u64::MAX).await.unwrap();
+    spool.set_aside(vec![record("u1"), record("u2")]).await.unwrap();
+    let summary = requeue(folder.path(), &spool).await.unwrap();
+    assert_eq!((summary.requeued, summary.set_aside), (2, 1));
+    let waiting = spool.read(0, 10, 1 << 20).await.unwrap().records;
+    assert_eq!(waiting, [record("u1"), record("u2")]);
+    let summary = requeue(folder.path(), &spool).await.unwrap();
+    assert_eq!((summary.requeued, summary.set_aside), (0, 1), "only once");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
+    path::Path,
     process::{ExitCode, Stdio},
     sync::Arc,
     time::Duration,
@@ -19,7 +20,7 @@ use garenne_gateway::{
     Access, BrokerSettings, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps, MemoryBudget,
     Routes,
     task_publisher::{
-        BrokerPublisher, TaskPublisher,
+        BrokerPublisher, SpoolingPublisher, TaskPublisher,
         group_commit::{GroupCommit, GroupCommitConfig, GroupPublisher},
     },
 };
@@ -29,10 +30,11 @@ use garenne_protocol::{
 };
 use lapin::{BasicProperties, Confirmation, options::ConfirmSelectOptions};
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::servers;
+use crate::{servers, spooling};
 
 /// What confirms the readings.
 pub(crate) enum Backend {
@@ -42,6 +44,8 @@ pub(crate) enum Backend {
     Scoped,
     /// A quorum queue of a broker.
     Broker { url: String, mode: PublishMode },
+    /// A spool in front of a broker that blocks publishers.
+    Spooled,
     /// Group commit in front of a simulated broker that stores [`CAPACITY`] readings per second.
     Throttled,
 }
@@ -85,18 +89,31 @@ impl TaskPublisher for Nowhere {
     }
 }
 
+/// Confirms nothing.
+struct Blocked;
+
+impl TaskPublisher for Blocked {
+    fn publish(&self, _tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+        Box::pin(async { Err(PublishError::Blocked) })
+    }
+}
+
 /// A running gateway; killed when dropped.
 pub(crate) struct Child {
     process: std::process::Child,
     address: SocketAddr,
+    /// For the spool. Removed after the process has ended.
+    _folder: TempDir,
 }
 
 impl Child {
     pub(crate) fn start(server: &str, backend: &Backend) -> Self {
+        let folder = tempfile::tempdir().expect("a directory");
         let words = match backend {
             Backend::Memory => server.to_owned(),
             Backend::Scoped => format!("{server} scoped"),
             Backend::Throttled => format!("{server} throttled"),
+            Backend::Spooled => format!("{server} spooled {}", folder.path().display()),
             Backend::Broker { url, mode: PublishMode::Bare } => format!("{server} bare {url}"),
             Backend::Broker { url, mode: PublishMode::Direct } => format!("{server} direct {url}"),
             Backend::Broker { url, mode: PublishMode::Gathered } => format!("{server} gathered {url}"),
@@ -111,7 +128,7 @@ impl Child {
         let stdout = process.stdout.take().expect("it is piped");
         BufReader::new(stdout).read_line(&mut line).expect("a line with the address");
         let address = line.trim().parse().expect("the address it listens on");
-        Self { process, address }
+        Self { process, address, _folder: folder }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -140,6 +157,7 @@ pub(crate) fn serve(words: &str) -> ExitCode {
     runtime.block_on(async move {
         let publisher: Arc<dyn TaskPublisher> = match mode.as_str() {
             "" | "scoped" => Arc::new(Nowhere),
+            "spooled" => Arc::new(Blocked),
             "throttled" => group_commit(Arc::new(Throttled::default())),
             "bare" => return bare(&url).await,
             mode => broker_publisher(&url, mode == "gathered").await,
@@ -153,7 +171,13 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         let budget = MemoryBudget::new(&limits);
         let instruments = Instruments::register(&Metrics::new("bench"), &budget).expect("metrics");
         let routes = Routes::new(["reading.#".to_owned()]);
-        let ingest = Ingest::new(publisher, routes, &limits, Duration::ZERO);
+        let mut outlet = SpoolingPublisher::direct(Arc::clone(&publisher));
+        if mode == "spooled" {
+            let settings = spooling::settings(Path::new(&url));
+            let spool = settings.open().await.expect("a spool").expect("it is set");
+            outlet = SpoolingPublisher::with_spool(publisher, spool, settings.spool_after);
+        }
+        let ingest = Ingest::with_spool(outlet, routes, &limits, Duration::ZERO);
         let server = servers::start(&server, &limits, &instruments);
         let access = if mode == "scoped" { scoped() } else { Access::default() };
         let context = Arc::new(GatewayContext {
@@ -207,7 +231,7 @@ async fn prepared(url: &str) -> (Broker, Names) {
     (broker, names)
 }
 
-async fn broker_publisher(url: &str, grouped: bool) -> Arc<dyn TaskPublisher> {
+pub(crate) async fn broker_publisher(url: &str, grouped: bool) -> Arc<dyn TaskPublisher> {
     let (broker, names) = prepared(url).await;
     let config = PublisherConfig { in_flight: 8192, ..PublisherConfig::default() };
     let direct = BrokerPublisher::new(Publisher::new(broker, config), &names, &Lanes::default());

@@ -52,6 +52,11 @@ impl SpoolingPublisher {
         Self { direct, spool: Some((spool, wait)) }
     }
 
+    /// Whether tasks are kept until their confirm, to be spooled if it does not come.
+    pub(crate) fn keeps_tasks(&self) -> bool {
+        self.spool.is_some()
+    }
+
     /// Resolves when all tasks are stored.
     ///
     /// # Errors
@@ -74,20 +79,22 @@ impl SpoolingPublisher {
             }
         }
         let now = SystemTime::now();
-        spool.append(tasks.iter().map(|task| record_of(task, now)).collect()).await?;
+        // Each task is dropped when its record is made.
+        spool.append(tasks.into_iter().map(|task| record_of(&task, now)).collect()).await?;
         Ok(Durability::Spooled)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{path::Path, sync::Mutex};
 
+    use futures_util::future::BoxFuture;
     use garenne_protocol::task::{ContentType, Kind, TaskId};
     use garenne_spool::SpoolConfig;
 
     use super::*;
-    use crate::tests::memory_publisher::MemoryPublisher;
+    use crate::{task_publisher::SpoolDrain, tests::memory_publisher::MemoryPublisher};
 
     fn task(id: &str) -> NewTask {
         let kind = Kind::parse("reading.process").unwrap();
@@ -128,6 +135,32 @@ mod tests {
         let (spool, publisher) = spooling(folder.path(), &MemoryPublisher::gated()).await;
         assert_eq!(publisher.publish(vec![task("a")]).await.unwrap(), Durability::Spooled);
         assert_eq!(spooled(&spool).await, ["a"]);
+    }
+
+    /// The broker stores the tasks, and its confirm never arrives.
+    #[derive(Default)]
+    struct NeverConfirming(Mutex<Vec<NewTask>>);
+
+    impl TaskPublisher for NeverConfirming {
+        fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+            self.0.lock().unwrap().extend(tasks);
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_whose_confirm_is_late_is_published_again_as_the_same_task() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::open(folder.path(), SpoolConfig::default()).await.unwrap();
+        let (direct, later) = (Arc::new(NeverConfirming::default()), MemoryPublisher::new());
+        let wait = Duration::from_secs(1);
+        let publisher = SpoolingPublisher::with_spool(direct.clone() as _, spool.clone(), wait);
+        let task = NewTask { key: Some("d1".into()), group: Some("g".into()), ..task("a") };
+        assert_eq!(publisher.publish(vec![task]).await.unwrap(), Durability::Spooled);
+        SpoolDrain::new(spool, later.clone(), None).next_batch().await.unwrap();
+        let (first, second) = (direct.0.lock().unwrap().clone(), later.tasks());
+        assert_eq!((first.len(), first[0].id.as_str()), (1, "a"));
+        assert_eq!(format!("{first:?}"), format!("{second:?}"), "id, kind, key, group and body are equal");
     }
 
     #[tokio::test]

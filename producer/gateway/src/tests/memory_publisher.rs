@@ -14,6 +14,8 @@ use crate::task_publisher::TaskPublisher;
 pub(crate) struct MemoryPublisher {
     confirmed: Mutex<Vec<NewTask>>,
     failure: Mutex<Option<PublishError>>,
+    /// The kind of tasks that are returned as unroutable.
+    returned: Mutex<Option<String>>,
     gate: Option<Semaphore>,
     received: watch::Sender<usize>,
 }
@@ -47,6 +49,12 @@ impl MemoryPublisher {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
+    /// From now on tasks of this kind are returned as unroutable, and others of the same call are confirmed; `None` ends
+    /// this.
+    pub(crate) fn return_kind(&self, kind: Option<&str>) {
+        *self.returned.lock().unwrap_or_else(PoisonError::into_inner) = kind.map(str::to_owned);
+    }
+
     /// All tasks that were confirmed.
     pub(crate) fn tasks(&self) -> Vec<NewTask> {
         self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -63,8 +71,17 @@ impl TaskPublisher for MemoryPublisher {
             if let Some(failure) = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone() {
                 return Err(failure);
             }
-            self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
-            Ok(())
+            let returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let is_returned = |task: &NewTask| returned.as_deref() == Some(task.kind.as_str());
+            let (returned, confirmed): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_returned);
+            self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).extend(confirmed);
+            match returned.first() {
+                Some(task) => Err(PublishError::Unroutable {
+                    exchange: "garenne.tasks".to_owned(),
+                    routing_key: task.kind.to_string(),
+                }),
+                None => Ok(()),
+            }
         })
     }
 }

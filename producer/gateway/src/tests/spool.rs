@@ -7,8 +7,8 @@ use garenne_common::config::Size;
 use garenne_spool::{Inspection, Spool};
 use reqwest::Response;
 
-use super::{MemoryPublisher, READING, Running, line, start_with_spool};
-use crate::SpoolSettings;
+use super::{MemoryPublisher, READING, Running, line, start, start_with_spool};
+use crate::{Limits, SpoolSettings};
 use tokio::io::AsyncWriteExt;
 
 fn settings(directory: &Path) -> SpoolSettings {
@@ -99,6 +99,34 @@ async fn a_request_without_a_confirm_in_time_is_spooled() {
 }
 
 #[tokio::test]
+async fn the_copy_that_is_kept_until_the_confirm_is_part_of_the_memory_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let body = format!("{{\"text\":\"{}\"}}", "x".repeat(10_000));
+    let mut used = Vec::new();
+    for has_spool in [false, true] {
+        let publisher = MemoryPublisher::gated();
+        let spool = Some(folder.path().to_owned()).filter(|_| has_spool);
+        let patient =
+            SpoolSettings { spool, spool_after: Duration::from_secs(60), ..settings(folder.path()) };
+        let running = match has_spool {
+            true => start_with_spool(Arc::clone(&publisher), patient).await.0,
+            false => start(Arc::clone(&publisher), Limits::default()).await,
+        };
+        let answer = post(&running, "/v1/tasks/bench.factorial", None, &body);
+        let measured = async {
+            publisher.received(1).await;
+            let used = running.context.budget.used();
+            publisher.confirm(1);
+            used
+        };
+        let (answer, measured) = tokio::join!(answer, measured);
+        assert_eq!(answer.status().as_u16(), 202);
+        used.push(measured);
+    }
+    assert!(used[1] >= used[0] + 2 * body.len(), "{used:?}");
+}
+
+#[tokio::test]
 async fn beyond_the_bounds_requests_are_refused_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let publisher = MemoryPublisher::new();
@@ -142,6 +170,10 @@ async fn the_metrics_and_the_files_show_what_is_spooled() {
         "garenne_spool_records_total{event=\"accepted\"} 1",
         "garenne_spool_bytes ",
         "garenne_spool_oldest_seconds 0",
+        "garenne_spool_limit_bytes 1073741824",
+        "garenne_spool_set_aside_segments 0",
+        "garenne_spool_corrupt_segments_total 0",
+        "garenne_spool_records_total{event=\"unpublishable\"} 0",
     ] {
         assert!(metrics.contains(sample), "{sample}: {metrics}");
     }

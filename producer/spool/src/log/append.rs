@@ -9,7 +9,7 @@ use crate::{
     error::SpoolError,
     frame::{FILE_HEADER, file_header, frame_len, write},
     record::{Record, milliseconds},
-    segment::{self, SET_ASIDE, Segment},
+    segment::{SET_ASIDE, Segment, SegmentName},
     storage::{File, write_all},
 };
 
@@ -122,7 +122,8 @@ impl Log {
     /// Creates a segment with these records, and adds it with the size of its header.
     fn create(&mut self, records: &[u8], first_time: Option<u64>) -> Result<Box<dyn File>, SpoolError> {
         let first = self.status.end;
-        let name = segment::name(first, self.generation);
+        let after_gap = self.segments.back().is_some_and(|segment| segment.end_is_bound);
+        let name = SegmentName { first, generation: self.generation, after_gap }.file();
         self.generation = self.generation.wrapping_add(1);
         let file = self.storage.create(&name).map_err(SpoolError::io("cannot create a segment"))?;
         let bytes = [&file_header(first), records].concat();
@@ -135,11 +136,12 @@ impl Log {
             return Err(error);
         }
         let len = FILE_HEADER as u64;
-        let (is_corrupt, read_failures) = (false, 0);
+        let (end_is_bound, is_corrupt, read_failures) = (false, false, 0);
         self.segments.push_back(Segment {
             name,
             first,
             end: first,
+            end_is_bound,
             len,
             first_time,
             is_corrupt,
@@ -154,7 +156,7 @@ impl Log {
     /// The file system failed, and the records may not be stored.
     pub(crate) fn set_aside(&mut self, records: &[Record]) -> Result<(), SpoolError> {
         let first = self.status.acknowledged;
-        let name = format!("{}{SET_ASIDE}", segment::name(first, self.generation));
+        let name = SegmentName { first, generation: self.generation, after_gap: false }.file() + SET_ASIDE;
         self.generation = self.generation.wrapping_add(1);
         let mut bytes = file_header(first);
         for (position, record) in (first..).zip(records) {
@@ -164,6 +166,7 @@ impl Log {
         append_to(&*file, &bytes, 0)?;
         self.storage.sync().map_err(SpoolError::io("cannot sync the directory"))?;
         self.status.set_aside += 1;
+        self.status.unpublishable += records.len() as u64;
         Ok(())
     }
 }

@@ -2,17 +2,14 @@
 
 use std::{collections::VecDeque, path::Path};
 
-use super::{
-    Log,
-    read::{MAX_READ_FAILURES, report_corrupt},
-};
+use super::{Log, read::MAX_READ_FAILURES};
 use crate::{
     config::SpoolConfig,
     cursor::{self, Cursor},
     error::OpenError,
     frame::{FILE_HEADER, RECORD_HEADER, Scan},
     record::Position,
-    segment::{SET_ASIDE, Segment, parse_name, sorted},
+    segment::{SET_ASIDE, Segment, SegmentName, sorted},
     status::SpoolStatus,
     storage::{Storage, read_range, write_all},
 };
@@ -33,7 +30,7 @@ impl Log {
         let cursor = Cursor::open(&*storage, names.iter().any(|name| name == cursor::NAME));
         let (cursor, acknowledged) = cursor.map_err(failed("read the cursor"))?;
         let generation =
-            names.iter().filter_map(|name| parse_name(name)).map(|(_, generation)| generation).max();
+            names.iter().filter_map(|name| SegmentName::parse(name)).map(|it| it.generation).max();
         let mut log = Self {
             storage,
             config,
@@ -51,9 +48,9 @@ impl Log {
             oldest: None,
         };
         let segments = sorted(&names);
-        for (index, (first, _, name)) in segments.iter().enumerate() {
-            let next = segments.get(index + 1).map(|(first, ..)| *first);
-            log.recover(name, *first, next).map_err(|unusable| match unusable {
+        for (index, (parsed, name)) in segments.iter().enumerate() {
+            let next = segments.get(index + 1).map(|(next, _)| *next);
+            log.recover(name, parsed.first, next).map_err(|unusable| match unusable {
                 Unusable::Version(found) => OpenError::Version { segment: (*name).clone(), found },
                 Unusable::Io(error) => failed("read the size of a segment")(error),
             })?;
@@ -62,8 +59,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Adds a segment of an earlier process. `next_first` is the first position of the segment after it.
-    fn recover(&mut self, name: &str, first: Position, next_first: Option<Position>) -> Result<(), Unusable> {
+    /// Adds a segment of an earlier process. `next` is the segment after it.
+    fn recover(&mut self, name: &str, first: Position, next: Option<SegmentName>) -> Result<(), Unusable> {
         let acknowledged = self.status.acknowledged;
         let file = self.storage.open(name).map_err(Unusable::Io)?;
         let len = file.len().map_err(Unusable::Io)?;
@@ -72,6 +69,7 @@ impl Log {
             name: name.to_owned(),
             first,
             end: first,
+            end_is_bound: false,
             len,
             first_time: None,
             is_corrupt: false,
@@ -82,14 +80,16 @@ impl Log {
             // Tried again when its records are due. New records get positions after any that it could have.
             tracing::error!(segment = name, %error, "cannot read a spool segment, trying again when it is drained");
             segment.read_failures = 1;
-            segment.end = next_first.unwrap_or(first + len / RECORD_HEADER as u64 + 1);
+            segment.end = next.map_or(first + len / RECORD_HEADER as u64 + 1, |next| next.first);
+            segment.end_is_bound = next.is_none_or(|next| next.after_gap);
             self.status.end = self.status.end.max(segment.end);
             self.segments.push_back(segment);
             return Ok(());
         }
-        let scan =
-            Scan::start(&bytes, first, next_first.unwrap_or(Position::MAX)).map_err(Unusable::Version)?;
-        segment.end = next_first.unwrap_or(scan.next);
+        let limit = next.map_or(Position::MAX, |next| next.first);
+        let scan = Scan::start(&bytes, first, limit).map_err(Unusable::Version)?;
+        // Without a gap, the next segment tells how many records this one had.
+        segment.end = next.filter(|next| !next.after_gap).map_or(scan.next, |next| next.first);
         let is_short = segment.end > scan.next.max(acknowledged);
         let has_content = !scan.entries.is_empty();
         if scan.damaged.is_empty() && !is_short {
@@ -112,16 +112,13 @@ impl Log {
             // The last records may not be durable: the process was killed before its fsync, or the fsync failed. They
             // count from now on. After a failed fsync the system holds their bytes for clean, so that another fsync
             // alone would not write them.
-            if next_first.is_none()
+            if next.is_none()
                 && let Err(error) = write_all(&*file, &bytes[..scan.end], 0).and_then(|()| file.sync())
             {
                 tracing::warn!(segment = name, %error, "cannot sync a spool segment");
             }
         } else {
-            segment.is_corrupt = true;
-            let missing = (segment.end - first).saturating_sub(scan.entries.len() as u64);
-            self.status.unreadable += missing;
-            report_corrupt(name, &scan, missing);
+            self.status.found_corrupt(&mut segment, &scan);
         }
         segment.len = scan.end.max(FILE_HEADER) as u64;
         let waiting = scan.entries.iter().find(|entry| entry.position >= acknowledged);

@@ -3,7 +3,6 @@
 use super::{Log, loaded::Loaded};
 use crate::{
     error::SpoolError,
-    frame::Scan,
     record::{Batch, Position},
 };
 
@@ -44,7 +43,7 @@ impl Log {
                     batch.end = entry.position + 1;
                 }
             }
-            batch.end = segment.end;
+            batch.end = segment.end.max(batch.end);
         }
         Ok(batch)
     }
@@ -52,6 +51,7 @@ impl Log {
     /// Reads a segment into memory, or what was added to it since. Afterwards `loaded` is this segment, unless it was
     /// passed over.
     fn load(&mut self, index: usize) -> Result<(), SpoolError> {
+        let is_last = index + 1 == self.segments.len();
         let segment = &mut self.segments[index];
         if segment.read_failures >= MAX_READ_FAILURES {
             return Ok(());
@@ -61,42 +61,29 @@ impl Log {
             Err(error) => {
                 segment.read_failures += 1;
                 if segment.read_failures == MAX_READ_FAILURES {
-                    let (name, records) = (&segment.name, segment.end - segment.first);
-                    tracing::error!(
-                        segment = name,
-                        records,
-                        "a spool segment is unreadable and is set aside"
-                    );
-                    self.status.unreadable += if segment.is_corrupt { 0 } else { records };
-                    segment.is_corrupt = true;
+                    self.status.found_unreadable(segment);
                 }
                 return Err(SpoolError::Io { operation: "cannot read a segment", reason: error });
             }
         };
         let scan = loaded.scan();
-        // The end of a segment that could not be read when the spool was opened is only an upper bound.
-        let is_complete = scan.next >= segment.end || segment.read_failures > 0;
-        let is_whole = scan.damaged.is_empty() && is_complete;
+        let was_bound = segment.end_is_bound;
+        if was_bound {
+            (segment.end, segment.end_is_bound) = (scan.next, false);
+            segment.first_time = scan.entries.first().map(|entry| entry.milliseconds);
+            if is_last {
+                // No record has a position after it.
+                self.status.end = segment.end.max(self.status.acknowledged);
+            }
+        }
         segment.read_failures = 0;
-        if !is_whole && !segment.is_corrupt {
-            segment.is_corrupt = true;
-            let missing = (segment.end - segment.first).saturating_sub(scan.entries.len() as u64);
-            self.status.unreadable += missing;
-            report_corrupt(&segment.name, scan, missing);
+        if (!scan.damaged.is_empty() || scan.next < segment.end) && !segment.is_corrupt {
+            self.status.found_corrupt(segment, scan);
         }
         self.loaded = Some(loaded);
+        if was_bound {
+            self.oldest = self.oldest_record();
+        }
         Ok(())
     }
-}
-
-/// Logs that a segment is corrupt.
-pub(super) fn report_corrupt(name: &str, scan: &Scan, missing: u64) {
-    let (offset, readable) = (scan.damaged.first().copied().unwrap_or(scan.end), scan.entries.len());
-    tracing::error!(
-        segment = name,
-        offset,
-        readable,
-        missing,
-        "a spool segment is corrupt: its readable records are drained, then it is set aside"
-    );
 }

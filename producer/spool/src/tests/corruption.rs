@@ -183,3 +183,26 @@ fn a_segment_of_a_newer_format_is_named_and_left_alone() {
     assert_eq!(error.to_string(), format!("spool segment {name} has format version 2, expected 1"));
     assert_eq!(disk.files(), before);
 }
+
+#[test]
+fn a_corrupt_end_of_the_last_segment_is_counted_and_a_torn_one_is_not() {
+    let (files, places) = filled();
+    let (name, range) = &places["c3"];
+    let header_and_body = [range.start, range.end - 1];
+    for offset in header_and_body {
+        let mut files = files.clone();
+        files.get_mut(name).unwrap()[offset] ^= 1;
+        let disk = MemoryDisk::with(files);
+        let mut log = open(&disk);
+        let status = log.status();
+        assert_eq!((status.corrupt, status.unreadable), (1, 1), "byte {offset}");
+        assert_eq!(waiting(&mut log), IDS[..8], "byte {offset}");
+        log.ack(u64::MAX).unwrap();
+        let status = log.status();
+        assert_eq!((status.corrupt, status.unreadable, status.set_aside), (1, 1, 1), "byte {offset}");
+    }
+    let mut torn = files;
+    torn.get_mut(name).unwrap().truncate(range.end - 1);
+    let status = open(&MemoryDisk::with(torn)).status();
+    assert_eq!((status.corrupt, status.unreadable), (0, 0));
+}

@@ -99,6 +99,14 @@ impl GroupCommitLoop {
         self.waiting.push_back(request);
     }
 
+    /// Drops the oldest requests up to the first one whose caller still waits.
+    fn drop_cancelled(&mut self) {
+        while let Some(cancelled) = self.waiting.pop_front_if(|request| request.outcome.is_closed()) {
+            self.waiting_records -= cancelled.tasks.len();
+            self.waiting_bytes -= cancelled.bytes;
+        }
+    }
+
     fn refuse_oldest(&mut self) {
         let Some(oldest) = self.waiting.pop_front() else { return };
         self.waiting_records -= oldest.tasks.len();
@@ -107,8 +115,10 @@ impl GroupCommitLoop {
         let _ = oldest.outcome.send(Err(no_room()));
     }
 
-    /// Publishes the oldest requests, as many as fit into one message.
+    /// Publishes the oldest requests, as many as fit into one message. A request whose caller has gone is dropped: the
+    /// caller may have stored its tasks elsewhere.
     fn publish_group(&mut self) {
+        self.drop_cancelled();
         let Some(oldest) = self.waiting.pop_front() else { return };
         let GroupCommitConfig { records, bytes: max_bytes, .. } = self.config;
         let CommitRequest { mut tasks, mut bytes, outcome, .. } = oldest;
@@ -119,6 +129,7 @@ impl GroupCommitLoop {
             tasks.extend(next.tasks);
             bytes += next.bytes;
             outcomes.push(next.outcome);
+            self.drop_cancelled();
         }
         self.waiting_records -= tasks.len();
         self.waiting_bytes -= bytes;

@@ -99,6 +99,24 @@ async fn a_group_is_published_after_its_wait_even_without_a_confirm() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_whose_caller_has_gone_is_not_published() {
+    let fixture = Fixture::new(config(100, 2));
+    let _first = fixture.publish(&["a"]).await;
+    let mut gone = Vec::new();
+    for id in ["b", "d"] {
+        gone.push(fixture.publish(&[id]).await);
+    }
+    let awaited = fixture.publish(&["c"]).await;
+    for request in gone {
+        request.abort();
+        assert!(request.await.unwrap_err().is_cancelled());
+    }
+    fixture.publisher.gate.add_permits(2);
+    awaited.await.unwrap().unwrap();
+    assert_eq!(fixture.groups(), [["a"], ["c"]]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn groups_are_bounded_in_records_and_number() {
     let fixture = Fixture::new(config(2, 4));
     let mut in_flight = Vec::new();
