@@ -49,10 +49,12 @@ mod scenarios {
     mod missing_queues;
     mod operators;
     mod operators_walk;
+    mod pause;
     mod poison;
     mod postgres_tls;
     mod publisher_pool;
     mod quarantine;
+    mod queue_look;
     mod read_api;
     mod receipts;
     mod reconnect;
