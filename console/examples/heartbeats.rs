@@ -77,6 +77,7 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
         stance: Stance::Open,
         lanes: [("fast".to_owned(), lane(6)), ("slow".to_owned(), lane(4))].into(),
         paused: Vec::new(),
+        paused_kinds: Vec::new(),
         groups: Default::default(),
         running: 10,
         tasks: (0..10).map(task).collect(),

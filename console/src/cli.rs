@@ -10,19 +10,10 @@ use garenne_common::{
 };
 
 use crate::{
-    accounts::OperatorsVerb,
-    alarms::AlarmsArgs,
-    audit_log::AuditVerb,
-    dashboard::DashboardArgs,
-    database::DatabaseArgs,
-    dead::DeadVerb,
-    demo::DemoArgs,
-    directives::{GroupVerb, TaskVerb, WorkerArgs},
-    drill::DrillArgs,
-    readings::ReadingsVerb,
-    status::StatusArgs,
-    topology::TopologyVerb,
-    unroutable::UnroutableVerb,
+    accounts::OperatorsVerb, alarms::AlarmsArgs, audit_log::AuditVerb, dashboard::DashboardArgs,
+    database::DatabaseArgs, dead::DeadVerb, demo::DemoArgs, directives::WorkerArgs, drill::DrillArgs,
+    pause::PauseVerb, queue::QueueVerb, readings::ReadingsVerb, status::StatusArgs, task::TaskVerb,
+    topology::TopologyVerb, unroutable::UnroutableVerb,
 };
 
 /// Inspects and controls a Garenne fleet.
@@ -61,9 +52,12 @@ pub enum Command {
     /// List, replay or drop messages that no lane's bindings matched
     #[command(subcommand)]
     Unroutable(UnroutableVerb),
-    /// Stop tasks
+    /// Stop tasks, find one by its id, or list those that wait for their time
     #[command(subcommand)]
     Task(TaskVerb),
+    /// List queues and their messages, or purge a queue
+    #[command(subcommand)]
+    Queue(QueueVerb),
     /// Shut a worker down; it requeues unfinished tasks
     #[command(after_help = "Examples:\n  garenne drain worker-3\n  garenne drain --all --mode light")]
     Drain {
@@ -80,9 +74,15 @@ pub enum Command {
     /// Resume a quiet worker
     #[command(after_help = "Example:\n  garenne resume --all")]
     Resume(WorkerArgs),
-    /// Pause or resume groups of tasks
-    #[command(subcommand)]
-    Group(GroupVerb),
+    /// Pause or resume groups of tasks; other tasks of the group are deferred
+    #[command(subcommand, after_help = "Example:\n  garenne group pause import-7")]
+    Group(PauseVerb),
+    /// Pause or resume lanes; tasks of a paused lane wait in its queue
+    #[command(subcommand, after_help = "Example:\n  garenne lane pause slow")]
+    Lane(PauseVerb),
+    /// Pause or resume kinds of tasks; other tasks of the kind are deferred
+    #[command(subcommand, after_help = "Example:\n  garenne kind pause alert.notify")]
+    Kind(PauseVerb),
     /// Work on stored readings
     #[command(subcommand)]
     Readings(ReadingsVerb),

@@ -1,7 +1,7 @@
 //! `garenne dead`: lists, shows, replays and drops dead letters.
 //!
-//! Reading holds every dead letter unacknowledged on one channel and requeues all of them at the end: nothing is
-//! removed, the order is kept, and the queue has no delivery limit.
+//! Reading takes every dead letter and returns all of them at the end (`queues::QueueWalk`): nothing is removed, the order
+//! is kept, and the queue has no delivery limit.
 //!
 //! `garenne unroutable` does the same with the queue of unroutable messages, through `list` and `move_selected`.
 
@@ -13,7 +13,6 @@ mod held_queue;
 mod listing;
 mod move_progress;
 mod mover;
-mod queue_walk;
 mod report;
 mod view;
 
@@ -25,25 +24,25 @@ use lapin::message::Delivery;
 
 pub use cli::DeadVerb;
 pub use dead_letter::DeadLetter;
-pub use filter::Filter;
+pub use filter::{Conditions, Filter};
 pub use held_queue::HeldQueue;
 pub use move_progress::{MoveCounts, MoveProgress};
 pub use mover::{MoveAction, Mover};
-pub use queue_walk::{Fetch, QueueWalk};
 pub use report::{FailedLetters, MoveReport};
 
 use crate::{
     audit_log::{audited, command_line},
     operator::Operator,
     output, progress,
+    queues::QueueWalk,
 };
 use cli::ShowArgs;
 pub(crate) use cli::{ListOptions, MoveOptions};
 pub(crate) use listing::{Listing, Page};
 pub(crate) use view::shown_letter;
 
-/// All messages of a queue, as fast as possible.
-const ALL: (u64, Fetch) = (u64::MAX, Fetch::Stream);
+/// All messages of a queue.
+const ALL: u64 = u64::MAX;
 
 /// Runs `garenne dead …`.
 ///
@@ -71,13 +70,13 @@ pub(crate) async fn read(
     operator: &Operator,
     queue: HeldQueue,
     filter: &Filter,
-    (max, fetch): (u64, Fetch),
+    max: u64,
     bar: &ProgressBar,
     mut visit: impl FnMut(DeadLetter, Delivery),
 ) -> Result<u64, Failure> {
     let now = SystemTime::now();
     let connection = operator.connect().await?;
-    let mut walk = QueueWalk::start(&connection, &queue.name(&operator.names), max, fetch).await?;
+    let mut walk = QueueWalk::start(&connection, &queue.name(&operator.names), max).await?;
     bar.set_length(walk.total());
     while let Some(delivery) = walk.next().await? {
         bar.inc(1);
@@ -127,7 +126,7 @@ pub(crate) async fn list(
 }
 
 async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
-    let filter = Filter { id: args.ids.clone(), ..Filter::default() };
+    let filter = Conditions { id: args.ids.clone(), ..Conditions::default() }.into();
     let bar = progress::bar("reading");
     let mut letters = Vec::new();
     let add = |letter, delivery| letters.push((letter, delivery));

@@ -1,8 +1,8 @@
-//! Directives to the fleet over RabbitMQ: stop tasks, pause groups, drain or quiet workers.
+//! Directives to the fleet over RabbitMQ: stop tasks, drain or quiet workers.
 
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use garenne_amqp::{Message, PublishError, Publisher, PublisherConfig, Target};
 use garenne_common::{
     exit::{Exit, Failure},
@@ -24,30 +24,17 @@ use crate::{
     worker_command::{ALL_WORKERS, WorkerCommand},
 };
 
-/// Pauses or resumes a group on every worker, including workers that start later.
+/// Refuses a name that no group, lane or kind can have.
 ///
 /// # Errors
-/// One line and an exit code.
-pub async fn set_group_paused(operator: &Operator, group: &str, paused: bool) -> Result<(), Failure> {
-    check_group(group)?;
-    let (group, at) = (group.to_owned(), epoch_ms(SystemTime::now()));
-    let directive = match paused {
-        true => StandingOrder::Pause { pause: group, at },
-        false => StandingOrder::Resume { resume: group, at },
-    };
-    publish_directive(operator, &directive).await
-}
-
-/// Refuses a name that no group can have.
-fn check_group(group: &str) -> Result<(), Failure> {
-    if (1..=Envelope::MAX_TEXT).contains(&group.len()) {
+/// One line and the exit code for bad usage.
+pub(crate) fn check_name(noun: &str, name: &str) -> Result<(), Failure> {
+    let (bytes, max) = (name.len(), Envelope::MAX_TEXT);
+    if (1..=max).contains(&bytes) {
         return Ok(());
     }
-    let (bytes, max) = (group.len(), Envelope::MAX_TEXT);
-    Err(Failure::new(
-        Exit::Usage,
-        format_args!("the name of the group has {bytes} bytes, expected 1 to {max}"),
-    ))
+    let problem = format!("the name of the {noun} has {bytes} bytes, expected 1 to {max}");
+    Err(Failure::new(Exit::Usage, problem))
 }
 
 /// Stops tasks and groups, and returns the number of directives published.
@@ -63,7 +50,7 @@ pub async fn stop_tasks(operator: &Operator, ids: &[String], groups: &[String]) 
     for id in ids {
         TaskId::parse(id).map_err(|error| Failure::new(Exit::Usage, format_args!("task {id:?}: {error}")))?;
     }
-    groups.iter().try_for_each(|group| check_group(group))?;
+    groups.iter().try_for_each(|group| check_name("group", group))?;
     let tasks = ids.iter().map(|task| StandingOrder::Task { task: task.clone(), at });
     let of_groups = groups.iter().map(|group| StandingOrder::Group { group: group.clone(), at });
     let directives: Vec<_> = tasks.chain(of_groups).collect();
@@ -84,7 +71,7 @@ fn rest_of_second(at: i64, now: i64) -> Duration {
 }
 
 /// Publishes a directive to the stream, which keeps it for workers that start later.
-async fn publish_directive(operator: &Operator, directive: &StandingOrder) -> Result<(), Failure> {
+pub(crate) async fn publish_directive(operator: &Operator, directive: &StandingOrder) -> Result<(), Failure> {
     let unroutable = "the stream of directives is missing: run `garenne topology apply`";
     publish(operator, StandingOrder::ROUTING_KEY, directive, unroutable).await
 }
@@ -130,31 +117,6 @@ async fn publish(
     }
 }
 
-/// `garenne task …`.
-#[derive(Clone, Debug, Subcommand)]
-pub enum TaskVerb {
-    /// Stop tasks that are queued, running, or waiting for a retry
-    #[command(after_help = "Examples:\n  garenne task stop 0198c5c2-…\n  garenne task stop --group import-7")]
-    Stop(StopArgs),
-}
-
-/// `garenne group …`.
-#[derive(Clone, Debug, Subcommand)]
-pub enum GroupVerb {
-    /// Pause a group: workers start none of its tasks until it is resumed; running tasks continue
-    #[command(after_help = "Example:\n  garenne group pause import-7")]
-    Pause {
-        /// The group
-        group: String,
-    },
-    /// Resume a paused group
-    #[command(after_help = "Example:\n  garenne group resume import-7")]
-    Resume {
-        /// The group
-        group: String,
-    },
-}
-
 /// `garenne task stop`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct StopArgs {
@@ -179,7 +141,7 @@ pub struct WorkerArgs {
 }
 
 /// The workers of the fleet. A user who may send directives but not poll workers gets a remark.
-async fn known_workers(operator: &Operator) -> Option<Vec<MemberView>> {
+pub(crate) async fn known_workers(operator: &Operator) -> Option<Vec<MemberView>> {
     match poll_fleet(operator, None).await {
         Ok(roster) => Some(roster.members(Program::Worker, epoch_ms(SystemTime::now()))),
         Err(failure) => {
@@ -208,30 +170,6 @@ pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure>
         "stopping {}: running tasks are interrupted, waiting tasks become dead letters with reason stopped when a worker receives them",
         if count == 1 { "1 task or group".to_owned() } else { format!("{count} tasks or groups") }
     ))?;
-    Ok(Exit::Done)
-}
-
-/// `garenne group pause` and `garenne group resume`.
-///
-/// # Errors
-/// One line and an exit code.
-pub async fn pause(operator: &Operator, group: &str, paused: bool) -> Result<Exit, Failure> {
-    let fleet = known_workers(operator).await;
-    let command = if paused { "group.pause" } else { "group.resume" };
-    let arguments = json!({ "group": group });
-    let changing = set_group_paused(operator, group, paused);
-    audited(operator, command_line(), command, arguments, changing, |()| Value::Null).await?;
-    if let Some(remark) = fleet.and_then(|workers| unseen_group(&workers, group)) {
-        output::note(remark);
-    }
-    match paused {
-        true => stdout::print_line(format_args!(
-            "group {group} is paused: running tasks continue, other tasks are deferred until it is resumed"
-        )),
-        false => stdout::print_line(format_args!(
-            "group {group} is resumed: deferred tasks return when their delay ends"
-        )),
-    }?;
     Ok(Exit::Done)
 }
 

@@ -3,6 +3,7 @@
 mod groups;
 mod lifecycle;
 mod listener;
+mod pauses;
 mod poll;
 mod roster;
 mod seen;
@@ -15,9 +16,10 @@ use crate::table::{duration, grouped};
 
 pub use groups::{GroupTotals, groups};
 pub use listener::HeartbeatListener;
+pub use pauses::Pauses;
 pub use poll::poll_fleet;
 pub use roster::{MemberView, Process, Roster, State};
-pub use seen::{unseen_group, unseen_task};
+pub use seen::{unseen_group, unseen_kind, unseen_lane, unseen_task};
 pub use totals::{KindTotals, Totals, quantile};
 pub use unacked::count_unacked;
 
@@ -41,8 +43,9 @@ pub fn worker_row(member: &MemberView) -> [String; 6] {
     ]
 }
 
-/// The lanes of a worker, its paused groups and its sinks that are down in one line, without an idle quarantine.
-fn lanes_line(Heartbeat { lanes, paused, sinks, .. }: &Heartbeat) -> String {
+/// The lanes of a worker, its paused groups and kinds and its sinks that are down in one line, without an idle
+/// quarantine.
+fn lanes_line(Heartbeat { lanes, paused, paused_kinds, sinks, .. }: &Heartbeat) -> String {
     let shown = lanes.iter().filter(|(name, lane)| *name != "quarantine" || lane.busy + lane.queued > 0);
     let text = shown.map(|(name, lane)| {
         let mut text = format!("{name} {}/{}", lane.busy, lane.slots);
@@ -55,11 +58,17 @@ fn lanes_line(Heartbeat { lanes, paused, sinks, .. }: &Heartbeat) -> String {
         if lane.trouble.is_some() {
             text += " not consuming";
         }
+        if lane.paused {
+            text += " paused";
+        }
         text
     });
     let mut text = text.collect::<Vec<_>>().join(", ");
     if !paused.is_empty() {
         text += &format!("; paused: {}", paused.join(" "));
+    }
+    if !paused_kinds.is_empty() {
+        text += &format!("; paused kinds: {}", paused_kinds.join(" "));
     }
     for (sink, _) in sinks.iter().filter(|(_, sink)| !sink.up) {
         text += &format!("; sink {sink} down");

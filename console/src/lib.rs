@@ -20,7 +20,9 @@ mod interrupt;
 pub mod monitor;
 pub mod operator;
 mod output;
+pub mod pause;
 pub mod progress;
+pub mod queue;
 pub mod queues;
 pub mod readings;
 pub mod scale;
@@ -28,6 +30,7 @@ pub mod settings;
 pub mod status;
 mod stream_walk;
 pub mod table;
+pub mod task;
 mod ticks;
 pub mod top;
 pub mod topology;
@@ -45,8 +48,8 @@ use garenne_common::{
 
 use crate::{
     cli::{Cli, Command},
-    directives::{GroupVerb, TaskVerb},
     operator::Operator,
+    pause::Paused,
     settings::ConsoleConfig,
     worker_command::WorkerCommand,
 };
@@ -86,7 +89,8 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Audit(verb) => audit_log::run(&operator, verb).await,
         Command::Dead(verb) => dead::run(&operator, verb).await,
         Command::Unroutable(verb) => unroutable::run(&operator, verb).await,
-        Command::Task(TaskVerb::Stop(args)) => directives::stop(&operator, &args).await,
+        Command::Task(verb) => task::run(&operator, verb).await,
+        Command::Queue(verb) => queue::run(&operator, verb).await,
         Command::Drain { workers, mode } => {
             directives::send(&operator, &workers, WorkerCommand::Shutdown { mode }).await
         }
@@ -94,8 +98,9 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Resume(workers) => directives::send(&operator, &workers, WorkerCommand::Resume).await,
         Command::Top => top::run(operator).await,
         Command::Dashboard(_) => dashboard::run(operator).await,
-        Command::Group(GroupVerb::Pause { group }) => directives::pause(&operator, &group, true).await,
-        Command::Group(GroupVerb::Resume { group }) => directives::pause(&operator, &group, false).await,
+        Command::Group(verb) => pause::run(&operator, Paused::Group, verb).await,
+        Command::Lane(verb) => pause::run(&operator, Paused::Lane, verb).await,
+        Command::Kind(verb) => pause::run(&operator, Paused::Kind, verb).await,
         Command::Readings(verb) => readings::run(&operator, verb).await,
         Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Drill(args) => drill::run(&operator, &args, cli.common.config.as_deref()).await,

@@ -1,9 +1,13 @@
-//! The fleet's queues: single ones by passive declare, all of them as a snapshot.
+//! The fleet's queues: single ones by passive declare, all of them as a snapshot, and the messages of one.
 
 mod inspector;
+mod look;
 mod origin;
 mod snapshot;
+mod walk;
 
 pub use inspector::{QueueInspector, QueueStatus, failure};
+pub use look::{LookLimits, QueuedTask, Seen, distance, look};
 pub use origin::{Origin, Source};
 pub use snapshot::{LaneStatus, Snapshot};
+pub use walk::QueueWalk;

@@ -22,6 +22,8 @@ pub struct Load {
     pub slots_per_replica: f64,
     /// Workers in state `open`.
     pub replicas: u32,
+    /// Whether an operator has paused the lane.
+    pub paused: bool,
 }
 
 /// The scaling objective and its bounds.
@@ -92,8 +94,12 @@ fn measured(value: f64) -> f64 {
 ///
 /// Slots for arrivals are rate × service time ÷ utilization (Little's law); slots for the backlog are backlog ×
 /// service time ÷ objective. The sum is divided by the slots of a worker. The result covers the running tasks and is
-/// within `min` and `max`.
+/// within `min` and `max`. A paused lane keeps its workers: more would not help, and fewer could not serve it when it
+/// is resumed.
 pub fn needed(load: &Load, goal: &Goal) -> u32 {
+    if load.paused {
+        return load.replicas.max(goal.min).min(goal.max);
+    }
     let slots_of_one = measured(load.slots_per_replica).max(1.0);
     let (rate, backlog) = (measured(load.arrival_rate), load.backlog as f64);
     let busy = rate > 0.0 || load.backlog > 0 || load.running > 0;

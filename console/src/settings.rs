@@ -115,7 +115,7 @@ impl Settings for ConsoleConfig {
         let DashboardConfig { operators, trusted_proxies, require_login, .. } = &self.dashboard;
         let login = operators.is_some() || admin_token_file.is_some() || !trusted_proxies.is_empty();
         let problem =
-            "nobody could log in: set dashboard.operators, dashboard.trusted_proxies or admin_token_file";
+            "no login is configured: set dashboard.operators, dashboard.trusted_proxies or admin_token_file";
         Invalid::unless(login || !require_login, "dashboard.require_login", require_login, problem)?;
         self.scale.validate()?;
         self.retry.ladder().map(drop)

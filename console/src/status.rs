@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::{
     args::duration,
-    fleet::{Roster, count_unacked, poll_fleet},
+    fleet::{Pauses, Roster, count_unacked, poll_fleet},
     operator::Operator,
     output,
     queues::{Origin, Snapshot, Source},
@@ -44,6 +44,10 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
     let mut snapshot = Snapshot::take(operator).await?;
     let asked = workers::ask(&args.workers).await?;
     let now = epoch_ms(SystemTime::now());
+    let pauses = match &poll {
+        Ok(roster) => Pauses::of(&roster.members(Program::Worker, now)),
+        Err(_) => Pauses::default(),
+    };
     let uncertain = match &poll {
         Ok(roster) => count_lanes(&mut snapshot, roster, now),
         Err(_) => Vec::new(),
@@ -63,7 +67,7 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         }
         output::json(&format!("{all:#}\n"))?;
     } else {
-        let mut text = view::table(&snapshot, &uncertain, now);
+        let mut text = view::table(&snapshot, &uncertain, &pauses, now);
         text += &match &poll {
             Ok(roster) => format!("\n{}", fleet::tables(roster, now)),
             Err(failure) => format!("\nworkers cannot be shown: {failure}\n"),

@@ -1,13 +1,10 @@
 //! `garenne unroutable`: lists, replays and drops the messages that no lane's bindings matched.
 
-use std::time::Duration;
-
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use garenne_common::exit::{Exit, Failure};
 
 use crate::{
-    args::duration,
-    dead::{self, Filter, HeldQueue, ListOptions, MoveAction, MoveOptions},
+    dead::{self, Conditions, Filter, HeldQueue, ListOptions, MoveAction, MoveOptions},
     operator::Operator,
 };
 
@@ -15,11 +12,13 @@ use crate::{
 #[derive(Clone, Debug, Subcommand)]
 pub enum UnroutableVerb {
     /// List the newest unroutable messages, newest last, with counts by kind
+    ///
+    /// Their time is that of their publication, by the publisher's clock.
     #[command(after_help = "Example:\n  garenne unroutable list --kind 'import.#' --json | jq .routing_key")]
     List {
         /// Selection.
         #[command(flatten)]
-        selection: Selection,
+        conditions: Conditions,
         /// Form and size of the list.
         #[command(flatten)]
         options: ListOptions,
@@ -35,7 +34,7 @@ pub enum UnroutableVerb {
     Replay {
         /// Selection.
         #[command(flatten)]
-        selection: Selection,
+        conditions: Conditions,
         /// Limits.
         #[command(flatten)]
         options: MoveOptions,
@@ -48,49 +47,19 @@ pub enum UnroutableVerb {
         yes: bool,
         /// Selection.
         #[command(flatten)]
-        selection: Selection,
+        conditions: Conditions,
         /// Limits.
         #[command(flatten)]
         options: MoveOptions,
     },
 }
 
-/// Conditions on unroutable messages. All of them must hold; of a repeated one, any value.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Selection {
-    /// Kind, or a binding pattern such as `import.#`; repeatable
-    #[arg(long, value_name = "KIND")]
-    pub kind: Vec<String>,
-    /// Exactly this kind, even if it looks like a pattern: publishers choose kinds
-    #[arg(long, value_name = "KIND")]
-    pub exact_kind: Option<String>,
-    /// Group of the task; repeatable
-    #[arg(long, value_name = "NAME")]
-    pub group: Vec<String>,
-    /// Published at least this long ago, by its publisher's clock
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub older_than: Option<Duration>,
-    /// Published at most this long ago, by its publisher's clock
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub newer_than: Option<Duration>,
-    /// Task id, exact or as displayed; repeatable
-    #[arg(long, value_name = "ID")]
-    pub id: Vec<String>,
-}
-
-impl Selection {
-    fn filter(self) -> Filter {
-        let Self { kind, exact_kind, group, older_than, newer_than, id } = self;
-        Filter { kind, exact_kind, group, older_than, newer_than, id, ..Filter::default() }
-    }
-
-    /// The filter of a move, for which something must be selected explicitly.
-    fn selected(self, options: &MoveOptions) -> Result<Filter, Failure> {
-        let flags = "--kind, --exact-kind, --group, --older-than, --newer-than, --id or --all";
-        let filter = self.filter();
-        options.selected(HeldQueue::Unroutable, &filter, flags)?;
-        Ok(filter)
-    }
+/// The filter of a move, for which something must be selected explicitly.
+fn selected(conditions: Conditions, options: &MoveOptions) -> Result<Filter, Failure> {
+    let flags = "--kind, --exact-kind, --group, --older-than, --newer-than, --id or --all";
+    let filter = conditions.into();
+    options.selected(HeldQueue::Unroutable, &filter, flags)?;
+    Ok(filter)
 }
 
 /// Runs `garenne unroutable …`.
@@ -100,15 +69,15 @@ impl Selection {
 pub async fn run(operator: &Operator, verb: UnroutableVerb) -> Result<Exit, Failure> {
     let queue = HeldQueue::Unroutable;
     match verb {
-        UnroutableVerb::List { selection, options } => {
-            dead::list(operator, queue, &selection.filter(), &options).await
+        UnroutableVerb::List { conditions, options } => {
+            dead::list(operator, queue, &conditions.into(), &options).await
         }
-        UnroutableVerb::Replay { selection, options } => {
-            let filter = selection.selected(&options)?;
+        UnroutableVerb::Replay { conditions, options } => {
+            let filter = selected(conditions, &options)?;
             dead::move_selected(operator, queue, &filter, &options, MoveAction::Replay).await
         }
-        UnroutableVerb::Drop { yes, selection, options } => {
-            let filter = selection.selected(&options)?;
+        UnroutableVerb::Drop { yes, conditions, options } => {
+            let filter = selected(conditions, &options)?;
             options.confirmed(queue, yes)?;
             dead::move_selected(operator, queue, &filter, &options, MoveAction::Drop).await
         }

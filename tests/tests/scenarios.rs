@@ -50,10 +50,12 @@ mod scenarios {
     mod mqtt;
     mod operators;
     mod operators_walk;
+    mod pause;
     mod poison;
     mod postgres_tls;
     mod publisher_pool;
     mod quarantine;
+    mod queue_look;
     mod read_api;
     mod receipts;
     mod reconnect;

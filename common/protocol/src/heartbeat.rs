@@ -69,6 +69,9 @@ pub struct Heartbeat {
     /// Paused groups in alphabetical order, at most [`MOST_TASKS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused: Vec<String>,
+    /// Paused kinds in alphabetical order, at most [`MOST_TASKS`]. A lane tells itself whether it is paused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused_kinds: Vec<String>,
     /// The groups that hold tasks, by name; the [`MOST_TASKS`] largest ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, GroupBeat>,
@@ -113,6 +116,9 @@ pub struct LaneBeat {
     pub restarts: u64,
     /// Whether the pool accepts tasks.
     pub open: bool,
+    /// Whether an operator has paused the lane.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
     /// Why the lane's queue is not consumed; absent while it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
@@ -234,7 +240,7 @@ impl Heartbeat {
     }
 
     /// Bounds the size of the heartbeat: keeps the [`MOST_TASKS`] longest running tasks, the largest groups, and the
-    /// first paused groups.
+    /// first paused groups and kinds.
     pub fn bound(&mut self) {
         if self.groups.len() > MOST_TASKS {
             let mut groups: Vec<_> = std::mem::take(&mut self.groups).into_iter().collect();
@@ -245,6 +251,7 @@ impl Heartbeat {
         self.tasks.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         self.tasks.truncate(MOST_TASKS);
         self.paused.truncate(MOST_TASKS);
+        self.paused_kinds.truncate(MOST_TASKS);
     }
 }
 

@@ -23,8 +23,9 @@ use super::{
 };
 use crate::{
     audit_log::audited,
-    directives::{send_command, set_group_paused, stop_tasks},
+    directives::{send_command, stop_tasks},
     fleet::{unseen_group, unseen_task},
+    pause::Paused,
     worker_command::WorkerCommand,
 };
 
@@ -90,22 +91,36 @@ pub(super) async fn worker(
     .await
 }
 
-pub(super) async fn group(
+pub(super) async fn stop_group(
     State(app): App,
     Extension(requester): Extension<Requester>,
-    Path((group, word)): Path<(String, String)>,
+    Path(group): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    if !["pause", "resume", "stop"].contains(&word.as_str()) {
-        return Err(unknown(&word, "pause, resume or stop"));
-    }
     let remark = unseen_group(&app.monitor.workers(), &group);
-    command(app, requester, format!("group.{word}"), json!({ "group": group }), move |app| {
+    command(app, requester, "group.stop", json!({ "group": group }), move |app| {
         Box::pin(async move {
-            match word.as_str() {
-                "stop" => stop_tasks(app.operator(), &[], slice::from_ref(&group)).await.map(drop)?,
-                word => set_group_paused(app.operator(), &group, word == "pause").await?,
-            }
+            stop_tasks(app.operator(), &[], slice::from_ref(&group)).await?;
             Ok(json!({ "group": group, "remark": remark }))
+        })
+    })
+    .await
+}
+
+/// Pauses or resumes a group, a lane or a kind.
+pub(super) async fn pause(
+    what: Paused,
+    app: Arc<AppState>,
+    requester: Requester,
+    (name, word): (String, String),
+) -> Result<Json<Value>, Problem> {
+    if !["pause", "resume"].contains(&word.as_str()) {
+        return Err(unknown(&word, "pause or resume"));
+    }
+    let (noun, remark) = (what.noun(), what.unseen(&app.monitor.workers(), &name));
+    command(app, requester, format!("{noun}.{word}"), json!({ noun: name }), move |app| {
+        Box::pin(async move {
+            what.set(app.operator(), &name, word == "pause").await?;
+            Ok(json!({ noun: name, "remark": remark }))
         })
     })
     .await

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{app_state::App, listed_page::ListedPage, problem::Problem};
 use crate::{
-    dead::{self, Fetch, Filter, HeldQueue, Listing, Page, shown_letter},
+    dead::{self, Conditions, Filter, HeldQueue, Listing, Page, shown_letter},
     operator::Operator,
 };
 
@@ -68,7 +68,7 @@ async fn read(operator: &Operator, page: Page) -> Result<Value, Failure> {
     let (all, hidden) = (Filter::default(), ProgressBar::hidden());
     let mut listing = Listing::new(page);
     let add = |letter, _| listing.add(letter);
-    let read = dead::read(operator, HeldQueue::Dead, &all, (MAX_READ, Fetch::Groups), &hidden, add).await?;
+    let read = dead::read(operator, HeldQueue::Dead, &all, MAX_READ, &hidden, add).await?;
     let group = |(kind, reason, count)| json!({ "kind": kind, "reason": reason, "count": count });
     Ok(json!({
         "at": epoch_ms(SystemTime::now()),
@@ -96,10 +96,11 @@ pub(super) async fn letter(
     let refused = |error: QueryRejection| Problem::new(StatusCode::BAD_REQUEST, error.body_text());
     let Query(LetterQuery { id }) = query.map_err(refused)?;
     let _walk = app.walk().await?;
-    let (filter, hidden) = (Filter { id: vec![id.clone()], ..Filter::default() }, ProgressBar::hidden());
+    let filter = Conditions { id: vec![id.clone()], ..Conditions::default() }.into();
+    let hidden = ProgressBar::hidden();
     let mut found = None;
     let keep = |letter, delivery| found = Some((letter, delivery));
-    dead::read(app.operator(), HeldQueue::Dead, &filter, (MAX_READ, Fetch::Groups), &hidden, keep).await?;
+    dead::read(app.operator(), HeldQueue::Dead, &filter, MAX_READ, &hidden, keep).await?;
     let missing = || Problem::new(StatusCode::NOT_FOUND, format!("no dead letter has the id {id:?}"));
     let (letter, delivery) = found.ok_or_else(missing)?;
     Ok(Json(shown_letter(&letter, &delivery)))

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     audit_log::audited,
-    dead::{Fetch, Filter, HeldQueue, MoveAction, MoveReport, Mover, audit_name},
+    dead::{Conditions, Filter, HeldQueue, MoveAction, MoveReport, Mover, audit_name},
 };
 
 /// Limit on the ids of a request.
@@ -48,11 +48,12 @@ impl Selection {
                 if ids.len() > MAX_IDS {
                     return refused(format!("ids: {} are given, the limit is {MAX_IDS}", ids.len()));
                 }
-                Ok(Filter { id: ids.clone(), ..Filter::default() })
+                Ok(Conditions { id: ids.clone(), ..Conditions::default() }.into())
             }
             Self { ids, kind: Some(kind), reason: Some(reason) } if ids.is_empty() => {
                 let (exact_kind, reason) = (Some(kind.clone()), vec![reason.clone()]);
-                let filter = Filter { exact_kind, reason, ..Filter::default() };
+                let conditions = Conditions { exact_kind, ..Conditions::default() };
+                let filter = Filter { conditions, reason, ..Filter::default() };
                 filter.check()?;
                 Ok(filter)
             }
@@ -122,7 +123,7 @@ async fn run(app: Arc<AppState>, job: Arc<Job>, filter: Filter, mut record: Valu
         job.begin();
         let all = Mover::new(app.operator(), HeldQueue::Dead, filter, job.action);
         let (stop, progress) = (job.stop.clone(), Arc::clone(&job.progress));
-        let moved = Mover { fetch: Fetch::Groups, stop, progress, ..all }.run().await;
+        let moved = Mover { stop, progress, ..all }.run().await;
         app.forget_listed();
         moved
     };
@@ -171,9 +172,10 @@ mod tests {
     #[test]
     fn a_selection_is_ids_or_a_kind_and_a_reason() {
         let ids = filter(json!({"ids": ["a", "b"]})).unwrap();
-        assert_eq!(ids.id, ["a", "b"]);
+        assert_eq!(ids.conditions.id, ["a", "b"]);
         let group = filter(json!({"kind": "#", "reason": "stopped"})).unwrap();
-        assert_eq!((group.exact_kind.as_deref(), group.kind.len()), (Some("#"), 0));
+        let conditions = &group.conditions;
+        assert_eq!((conditions.exact_kind.as_deref(), conditions.kind.len()), (Some("#"), 0));
         for refused in [
             json!({}),
             json!({"ids": []}),

@@ -8,15 +8,15 @@ use axum::{
 
 use super::problem::Problem;
 
-const INDEX: &str = include_str!("page/index.html");
-const DEVICES: &str = include_str!("page/devices.html");
+const INDEX: &str = concat!(include_str!("page/head.html"), include_str!("page/index.html"));
+const DEVICES: &str = concat!(include_str!("page/head.html"), include_str!("page/devices.html"));
 
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// The files that the pages load: name, media type and text.
-const FILES: [(&str, &str, &str); 21] = [
+const FILES: [(&str, &str, &str); 22] = [
     ("style.css", CSS, include_str!("page/style.css")),
     ("icon.svg", SVG, include_str!("page/icon.svg")),
     ("favicon.ico", SVG, include_str!("page/icon.svg")),
@@ -33,6 +33,7 @@ const FILES: [(&str, &str, &str); 21] = [
     ("kinds.js", SCRIPT, include_str!("page/kinds.js")),
     ("lanes.js", SCRIPT, include_str!("page/lanes.js")),
     ("letters.js", SCRIPT, include_str!("page/letters.js")),
+    ("pause.js", SCRIPT, include_str!("page/pause.js")),
     ("session.js", SCRIPT, include_str!("page/session.js")),
     ("table.js", SCRIPT, include_str!("page/table.js")),
     ("tiles.js", SCRIPT, include_str!("page/tiles.js")),

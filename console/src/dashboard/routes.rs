@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::{DefaultBodyLimit, Path, Query, Request, State, rejection::QueryRejection},
     http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 use garenne_common::telemetry::admin::own_hosts_only;
 use serde::Deserialize;
@@ -21,9 +21,11 @@ use super::{
     dead_letters, feed, jobs, page,
     problem::Problem,
     read_api,
+    user::Requester,
 };
 use crate::{
     accounts::Role,
+    pause::Paused,
     scale::{self, Goal},
 };
 
@@ -38,7 +40,10 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
     let commands = Router::new()
         .route("/api/tasks/stop", post(actions::stop_task))
         .route("/api/workers/{worker}/{command}", post(actions::worker))
-        .route("/api/groups/{group}/{command}", post(actions::group))
+        .route("/api/groups/{group}/stop", post(actions::stop_group))
+        .route("/api/groups/{group}/{command}", pausing(Paused::Group))
+        .route("/api/lanes/{lane}/{command}", pausing(Paused::Lane))
+        .route("/api/kinds/{kind}/{command}", pausing(Paused::Kind))
         .route("/api/dead/replay", post(jobs::replay))
         .route("/api/dead/drop", post(jobs::remove))
         .route("/api/jobs/{job}/stop", post(jobs::stop))
@@ -79,6 +84,13 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
         .layer(middleware::map_response(secured))
         .with_state(Arc::clone(&app));
     own_hosts_only(router, app.operator().settings.common.allowed_hosts.clone())
+}
+
+/// The commands that pause and resume.
+fn pausing(what: Paused) -> MethodRouter<Arc<AppState>> {
+    post(move |State(app): App, Extension(who): Extension<Requester>, Path(names): Path<(String, String)>| {
+        actions::pause(what, app, who, names)
+    })
 }
 
 async fn secured(mut response: Response) -> Response {

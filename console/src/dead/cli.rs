@@ -6,7 +6,12 @@ use clap::{Args, Subcommand};
 use garenne_common::exit::{Exit, Failure};
 use serde_json::{Value, json};
 
-use super::{filter::Filter, held_queue::HeldQueue, listing::Page, view::DEFAULT_LIMIT};
+use super::{
+    filter::{Conditions, Filter},
+    held_queue::HeldQueue,
+    listing::Page,
+    view::DEFAULT_LIMIT,
+};
 
 /// `garenne dead …`.
 #[derive(Clone, Debug, Subcommand)]
@@ -138,7 +143,8 @@ pub struct MoveOptions {
 impl MoveOptions {
     /// The selection as the record of a command names it.
     pub(super) fn record(&self, filter: &Filter) -> Value {
-        let Filter { kind, exact_kind, reason, error, group, older_than, newer_than, id } = filter;
+        let Filter { conditions, reason, error } = filter;
+        let Conditions { kind, exact_kind, group, older_than, newer_than, id } = conditions;
         let time = |time: &Option<Duration>| time.map(|time| humantime::format_duration(time).to_string());
         json!({
             "all": self.all, "kind": kind, "exact_kind": exact_kind, "reason": reason, "error": error,
@@ -185,7 +191,8 @@ mod tests {
     #[test]
     fn moving_dead_letters_needs_an_explicit_selection() {
         let choice = |all, kind: &[&str]| {
-            let filter = Filter { kind: kind.iter().map(ToString::to_string).collect(), ..Filter::default() };
+            let kind = kind.iter().map(ToString::to_string).collect();
+            let filter = Conditions { kind, ..Conditions::default() }.into();
             MoveArgs { filter, options: MoveOptions { all, ..MoveOptions::default() } }
                 .selection()
                 .map(drop)

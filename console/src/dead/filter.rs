@@ -15,9 +15,9 @@ use garenne_protocol::task::{DeadReason, epoch_ms, matches_binding};
 use super::dead_letter::{BROKER_REASONS, DeadLetter, UNKNOWN};
 use crate::args::duration;
 
-/// Conditions on dead letters. All of them must hold; of a repeated one, any value.
+/// Conditions on the messages of any queue. All of them must hold; of a repeated one, any value.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct Conditions {
     /// Kind, or a binding pattern such as `reading.#`; repeatable
     #[arg(long, value_name = "KIND")]
     pub kind: Vec<String>,
@@ -27,21 +27,51 @@ pub struct Filter {
     /// Group of the task; repeatable
     #[arg(long, value_name = "NAME")]
     pub group: Vec<String>,
-    /// Reason, such as attempts-exhausted, conflict, or a reason of the broker; repeatable
-    #[arg(long, value_name = "REASON")]
-    pub reason: Vec<String>,
-    /// Dead-lettered at least this long ago
+    /// At least this old, by the time that the list shows
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub older_than: Option<Duration>,
-    /// Dead-lettered at most this long ago
+    /// At most this old, by the time that the list shows
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub newer_than: Option<Duration>,
-    /// The error contains this text, ignoring case
-    #[arg(long, value_name = "TEXT")]
-    pub error: Option<String>,
     /// Task id, exact or as displayed; repeatable
     #[arg(long, value_name = "ID")]
     pub id: Vec<String>,
+}
+
+impl Conditions {
+    /// Whether a message meets every condition at `now`. One without a time never meets a condition on its age.
+    fn matches(&self, letter: &DeadLetter, now: SystemTime) -> bool {
+        let Self { kind, exact_kind, group, older_than, newer_than, id } = self;
+        let age = letter
+            .died_at
+            .map(|at| Duration::from_millis(epoch_ms(now).saturating_sub(at).max(0).unsigned_abs()));
+        (kind.is_empty() || kind.iter().any(|pattern| matches_binding(pattern, &letter.kind)))
+            && exact_kind.as_ref().is_none_or(|kind| *kind == letter.kind)
+            && (group.is_empty() || letter.group.as_ref().is_some_and(|it| is_among(group, it)))
+            && (id.is_empty() || letter.id.as_ref().is_some_and(|it| is_among(id, it)))
+            && older_than.is_none_or(|span| age.is_some_and(|age| age >= span))
+            && newer_than.is_none_or(|span| age.is_some_and(|age| age <= span))
+    }
+}
+
+/// Conditions on dead letters. All of them must hold; of a repeated one, any value.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Conditions on messages of any queue.
+    #[command(flatten)]
+    pub conditions: Conditions,
+    /// Reason, such as attempts-exhausted, conflict, or a reason of the broker; repeatable
+    #[arg(long, value_name = "REASON")]
+    pub reason: Vec<String>,
+    /// The error contains this text, ignoring case
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+}
+
+impl From<Conditions> for Filter {
+    fn from(conditions: Conditions) -> Self {
+        Self { conditions, ..Self::default() }
+    }
 }
 
 impl Filter {
@@ -64,20 +94,12 @@ impl Filter {
         Err(Failure::new(Exit::Usage, format!("unknown reason {given:?}; expected one of {known}")))
     }
 
-    /// Whether a dead letter meets every condition at `now`. One without a time never meets a condition on its age.
+    /// Whether a dead letter meets every condition at `now`.
     pub fn matches(&self, letter: &DeadLetter, now: SystemTime) -> bool {
-        let Self { kind, exact_kind, group, reason, older_than, newer_than, error, id } = self;
-        let age = letter
-            .died_at
-            .map(|at| Duration::from_millis(epoch_ms(now).saturating_sub(at).max(0).unsigned_abs()));
+        let Self { conditions, reason, error } = self;
         let contains = |error: &str, text: &str| error.to_lowercase().contains(&text.to_lowercase());
-        (kind.is_empty() || kind.iter().any(|pattern| matches_binding(pattern, &letter.kind)))
-            && exact_kind.as_ref().is_none_or(|kind| *kind == letter.kind)
-            && (group.is_empty() || letter.group.as_ref().is_some_and(|it| is_among(group, it)))
+        conditions.matches(letter, now)
             && (reason.is_empty() || reason.contains(&letter.reason))
-            && (id.is_empty() || letter.id.as_ref().is_some_and(|it| is_among(id, it)))
-            && older_than.is_none_or(|span| age.is_some_and(|age| age >= span))
-            && newer_than.is_none_or(|span| age.is_some_and(|age| age <= span))
             && error
                 .as_ref()
                 .is_none_or(|text| letter.error.as_ref().is_some_and(|error| contains(error, text)))
@@ -118,23 +140,23 @@ mod tests {
         let minute = Some(Duration::from_secs(60));
         let more = Some(Duration::from_secs(61));
         assert!(matches(Filter::default()));
-        assert!(matches(Filter {
+        let conditions = Conditions {
             kind: text("reading.#"),
-            reason: text("conflict"),
             older_than: minute,
             newer_than: minute,
-            error: Some("VALUE 3".into()),
             id: text("7"),
             exact_kind: Some("reading.process".into()),
             group: text("import-7"),
-        }));
-        assert!(!matches(Filter { group: text("import-8"), ..Filter::default() }));
-        assert!(!matches(Filter { kind: text("window.#"), ..Filter::default() }));
+        };
+        assert!(matches(Filter { conditions, reason: text("conflict"), error: Some("VALUE 3".into()) }));
+        let none = Conditions::default;
+        assert!(!matches(Conditions { group: text("import-8"), ..none() }.into()));
+        assert!(!matches(Conditions { kind: text("window.#"), ..none() }.into()));
         assert!(!matches(Filter { reason: text("poison"), ..Filter::default() }));
-        assert!(!matches(Filter { older_than: more, ..Filter::default() }));
+        assert!(!matches(Conditions { older_than: more, ..none() }.into()));
         assert!(!matches(Filter { error: Some("timeout".into()), ..Filter::default() }));
-        assert!(!matches(Filter { id: text("8"), ..Filter::default() }));
-        assert!(!matches(Filter { newer_than: Some(Duration::from_secs(59)), ..Filter::default() }));
+        assert!(!matches(Conditions { id: text("8"), ..none() }.into()));
+        assert!(!matches(Conditions { newer_than: Some(Duration::from_secs(59)), ..none() }.into()));
     }
 
     #[test]
@@ -149,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_exact_kind_that_looks_like_a_pattern_is_none() {
-        let filter = Filter { exact_kind: Some("#".into()), ..Filter::default() };
+        let filter = Filter::from(Conditions { exact_kind: Some("#".into()), ..Conditions::default() });
         let is_taken = |kind: &str| filter.matches(&letter(kind, &[]), UNIX_EPOCH);
         assert!(is_taken("#"));
         assert!(!is_taken("reading.process"));
@@ -160,7 +182,7 @@ mod tests {
         let mut foreign = letter("k", &[]);
         foreign.id = Some("a\u{1b}[2J\u{202e}".into());
         for (given, taken) in [("a\u{1b}[2J\u{202e}", true), (r"a\u{1b}[2J\u{202e}", true), ("a", false)] {
-            let filter = Filter { id: vec![given.to_owned()], ..Filter::default() };
+            let filter = Filter::from(Conditions { id: vec![given.to_owned()], ..Conditions::default() });
             assert_eq!(filter.matches(&foreign, UNIX_EPOCH), taken, "{given}");
         }
     }

@@ -30,10 +30,15 @@ use super::{
     filter::Filter,
     held_queue::HeldQueue,
     move_progress::MoveProgress,
-    queue_walk::{Fetch, QueueWalk},
     report::{MoveReport, Multiset, name},
 };
-use crate::{interrupt::Interrupts, operator::Operator, progress, queues::QueueInspector, ticks::ticks};
+use crate::{
+    interrupt::Interrupts,
+    operator::Operator,
+    progress,
+    queues::{QueueInspector, QueueWalk},
+    ticks::ticks,
+};
 
 /// Unconfirmed copies at once. This many tasks at most exist twice after the console was killed.
 const MAX_IN_FLIGHT: usize = 500;
@@ -80,8 +85,6 @@ pub struct Mover<'o> {
     pub limit: Option<u64>,
     /// Maximum per second.
     pub rate: Option<u32>,
-    /// How messages are read.
-    pub fetch: Fetch,
     /// How long one walk holds messages. It requeues them before the broker's consumer timeout (30 minutes by
     /// default), and another walk continues.
     pub hold: Duration,
@@ -153,7 +156,6 @@ impl<'o> Mover<'o> {
             action,
             limit: None,
             rate: None,
-            fetch: Fetch::Stream,
             hold,
             stop: CancellationToken::new(),
             progress: Arc::default(),
@@ -221,7 +223,7 @@ impl<'m> Run<'m> {
     /// One walk over the queue. Returns whether it was the last one.
     async fn pass(&mut self, connection: &Connection) -> Result<bool, Failure> {
         let queue = self.mover.queue.name(&self.mover.operator.names);
-        let mut walk = QueueWalk::start(connection, &queue, u64::MAX, self.mover.fetch).await?;
+        let mut walk = QueueWalk::start(connection, &queue, u64::MAX).await?;
         if self.todo.is_none() {
             self.present = walk.total();
             self.bar.set_length(walk.total());

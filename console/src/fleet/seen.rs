@@ -1,4 +1,4 @@
-//! Whether a worker knows a task or a group by its name. Directives are kept for workers and tasks that come later, so
+//! Whether a worker knows a task, a group, a lane or a kind by its name. Directives are kept for workers and tasks that come later, so
 //! a misspelt name is accepted; these remarks are what tells the operator.
 
 use garenne_protocol::heartbeat::Heartbeat;
@@ -41,6 +41,35 @@ pub fn unseen_group(workers: &[MemberView], group: &str) -> Option<String> {
     ))
 }
 
+/// A remark on a lane that no worker consumes.
+pub fn unseen_lane(workers: &[MemberView], lane: &str) -> Option<String> {
+    if heard(workers).any(|beat| beat.lanes.contains_key(lane)) {
+        return None;
+    }
+    let count = heard(workers).count();
+    Some(format!(
+        "none of the {count} workers that are heard consumes lane {lane:?}: check the name; \
+         the directive is kept for workers that start"
+    ))
+}
+
+/// A remark on a kind of which no worker has run a task, and which none has paused.
+pub fn unseen_kind(workers: &[MemberView], kind: &str) -> Option<String> {
+    let is_known = |beat: &Heartbeat| {
+        beat.kinds.contains_key(kind)
+            || beat.paused_kinds.iter().any(|paused| paused == kind)
+            || beat.tasks.iter().any(|task| task.kind == kind)
+    };
+    if heard(workers).any(is_known) {
+        return None;
+    }
+    let count = heard(workers).count();
+    Some(format!(
+        "none of the {count} workers that are heard has run a task of kind {kind:?} or has paused it: check the name; \
+         the directive is kept for tasks that arrive"
+    ))
+}
+
 fn heard(workers: &[MemberView]) -> impl Iterator<Item = &Heartbeat> {
     workers.iter().filter_map(|member| member.process.heartbeat())
 }
@@ -56,6 +85,7 @@ mod tests {
         let beat = serde_json::from_value(serde_json::json!({
             "program": "worker", "id": "w", "incarnation": "i", "started_at": 0, "at": 0, "every_ms": 1_000,
             "stance": "open", "running": 40, "paused": ["paused"], "groups": {"waiting": {"queued": 3}},
+            "lanes": {"fast": {}}, "paused_kinds": ["paused.kind"], "kinds": {"run.kind": {"started": 1}},
             "tasks": [{"id": "t-1", "kind": "k", "lane": "fast", "group": "running"}],
         }));
         roster.record(beat.unwrap(), 0);
@@ -72,6 +102,28 @@ mod tests {
             unseen_group(&fleet(), "wating").unwrap(),
             "none of the 1 workers that are heard holds a task of group \"wating\" or has paused it: check the name; \
              the directive is kept for tasks that arrive"
+        );
+    }
+
+    #[test]
+    fn a_lane_is_known_if_a_worker_consumes_it() {
+        assert_eq!(unseen_lane(&fleet(), "fast"), None);
+        assert_eq!(
+            unseen_lane(&fleet(), "fats").unwrap(),
+            "none of the 1 workers that are heard consumes lane \"fats\": check the name; the directive is kept for \
+             workers that start"
+        );
+    }
+
+    #[test]
+    fn a_kind_is_known_if_a_worker_has_run_or_paused_it() {
+        for known in ["paused.kind", "run.kind", "k"] {
+            assert_eq!(unseen_kind(&fleet(), known), None, "{known}");
+        }
+        assert_eq!(
+            unseen_kind(&fleet(), "run.knid").unwrap(),
+            "none of the 1 workers that are heard has run a task of kind \"run.knid\" or has paused it: check the \
+             name; the directive is kept for tasks that arrive"
         );
     }
 

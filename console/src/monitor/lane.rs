@@ -31,6 +31,8 @@ struct LaneWorkers {
     free: u64,
     /// Ages of the tasks that run in slots of open workers, seconds.
     ages: Vec<f64>,
+    /// Whether an open worker reports that the lane is paused.
+    paused: bool,
 }
 
 impl LaneWorkers {
@@ -47,6 +49,7 @@ impl LaneWorkers {
             if member.state == State::Open {
                 sum.slots += beat.slots as u64;
                 sum.replicas += 1;
+                sum.paused |= beat.paused;
                 sum.free += beat.slots.saturating_sub(beat.busy) as u64;
                 sum.ages.extend(ages(whole, lane, beat));
             }
@@ -106,7 +109,7 @@ pub(super) fn sample(
         arrival_rate = ((backlog as f64 - lane.load.backlog as f64 + done) / seconds).max(0.0);
     }
     let service_seconds = service_seconds(operator, roster, history, &status.name, now);
-    let LaneWorkers { running, replicas, free, ages, .. } = workers;
+    let LaneWorkers { running, replicas, free, ages, paused, .. } = workers;
     let stalled = stalled_seconds(history, &status.name, removed(roster.totals()), now);
     let waiting = backlog.saturating_sub(running);
     let work = LaneWork { waiting, free, ages, service: service_seconds, stalled };
@@ -117,7 +120,7 @@ pub(super) fn sample(
         consumers: queue.consumers,
         retrying: status.retrying,
         removal_rate,
-        load: Load { arrival_rate, backlog, running, service_seconds, slots_per_replica, replicas },
+        load: Load { arrival_rate, backlog, running, service_seconds, slots_per_replica, replicas, paused },
         slots: workers.slots,
         backlog_seconds,
     }

@@ -14,7 +14,16 @@ fn load(arrival_rate: f64, backlog: u64, service: f64) -> Load {
         service_seconds: Some(service),
         slots_per_replica: 4.0,
         replicas: 1,
+        paused: false,
     }
+}
+
+#[test]
+fn a_paused_lane_keeps_its_workers() {
+    let paused = Load { paused: true, replicas: 3, ..load(40.0, 1_000_000, 0.5) };
+    assert_eq!(needed(&paused, &goal(1, 100)), 3);
+    assert_eq!(needed(&Load { backlog: 0, arrival_rate: 0.0, ..paused }, &goal(0, 100)), 3);
+    assert_eq!((needed(&paused, &goal(5, 100)), needed(&paused, &goal(1, 2))), (5, 2));
 }
 
 #[test]
@@ -77,7 +86,7 @@ prop_compose! {
         slots_per_replica in prop_oneof![0.0f64..256.0, Just(f64::NAN)],
         replicas in 0u32..300,
     ) -> Load {
-        Load { arrival_rate, backlog, running, service_seconds, slots_per_replica, replicas }
+        Load { arrival_rate, backlog, running, service_seconds, slots_per_replica, replicas, paused: false }
     }
 }
 

@@ -3,7 +3,7 @@
 use garenne_protocol::heartbeat::Program;
 
 use crate::{
-    fleet::{Roster, groups, worker_row},
+    fleet::{Pauses, Roster, groups, worker_row},
     table::{grouped, lay_out},
 };
 
@@ -29,6 +29,14 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
             [name, grouped(group.running as u64), grouped(group.queued as u64), paused]
         });
         text += &format!("\n{}", lay_out(&["group", ">running", ">queued", "paused on"], rows));
+    }
+    let pauses = Pauses::of(&workers);
+    let paused: Vec<_> = pauses
+        .all()
+        .map(|(noun, name, count)| [noun.to_owned(), name.to_owned(), format!("{count} workers")])
+        .collect();
+    if !paused.is_empty() {
+        text += &format!("\n{}", lay_out(&["paused", "name", "on"], paused));
     }
     let gateways: Vec<_> = roster
         .members(Program::Gateway, now)

@@ -3,13 +3,14 @@
 use std::fmt::Write;
 
 use crate::{
+    fleet::Pauses,
     queues::{Origin, QueueStatus, Snapshot, Source},
     table::{duration, grouped, lay_out},
 };
 
 /// The snapshot as a table, followed by remarks. `uncertain` are the lanes of which the unacknowledged messages are what
-/// workers reported last.
-pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], now: i64) -> String {
+/// workers reported last, `pauses` what workers have paused.
+pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses, now: i64) -> String {
     let Snapshot { broker, version, vhost, prefix, .. } = snapshot;
     let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n");
     let age = duration(snapshot.age_ms(now));
@@ -25,10 +26,10 @@ pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], now: i64) -> Stri
             retrying.map_or(String::new(), grouped),
         ]
     };
-    let lanes = snapshot
-        .lanes
-        .iter()
-        .map(|lane| row(format!("lane {}", lane.name), &lane.queue, Some(lane.retrying)));
+    let lanes = snapshot.lanes.iter().map(|lane| {
+        let paused = if pauses.lanes.contains_key(&lane.name) { ", paused" } else { "" };
+        row(format!("lane {}{paused}", lane.name), &lane.queue, Some(lane.retrying))
+    });
     let rest = [
         ("quarantine", &snapshot.quarantine),
         ("dead", &snapshot.dead),
@@ -36,7 +37,7 @@ pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], now: i64) -> Stri
     ];
     let rest = rest.map(|(name, queue)| row(name.to_owned(), queue, None));
     text += &lay_out(&columns, lanes.chain(rest));
-    for line in remarks(snapshot, uncertain) {
+    for line in remarks(snapshot, uncertain, pauses) {
         let _ = write!(text, "\n{line}");
     }
     if !text.ends_with('\n') {
@@ -56,7 +57,7 @@ fn origin(Origin { source, age_ms }: Origin) -> String {
 }
 
 /// What needs attention, most urgent first.
-fn remarks(snapshot: &Snapshot, uncertain: &[String]) -> Vec<String> {
+fn remarks(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses) -> Vec<String> {
     let mut lines = Vec::new();
     if !snapshot.missing.is_empty() {
         lines.push(format!("missing: {} - run `garenne topology apply`", snapshot.missing.join(", ")));
@@ -64,11 +65,14 @@ fn remarks(snapshot: &Snapshot, uncertain: &[String]) -> Vec<String> {
     for lane in &snapshot.lanes {
         let unconsumed =
             |ready: u64| format!("{} tasks are waiting and no worker consumes them", grouped(ready));
-        if lane.shards.is_empty() && lane.queue.ready > 0 && lane.queue.consumers == 0 {
+        let is_unconsumed = |queue: &QueueStatus| {
+            queue.ready > 0 && queue.consumers == 0 && !pauses.lanes.contains_key(&lane.name)
+        };
+        if lane.shards.is_empty() && is_unconsumed(&lane.queue) {
             lines.push(format!("lane {}: {}", lane.name, unconsumed(lane.queue.ready)));
         }
         for (name, queue) in &lane.shards {
-            if queue.ready > 0 && queue.consumers == 0 {
+            if is_unconsumed(queue) {
                 lines.push(format!("{name}: {}", unconsumed(queue.ready)));
             }
         }
@@ -108,6 +112,22 @@ mod tests {
     use super::*;
     use crate::queues::LaneStatus;
 
+    fn empty() -> Snapshot {
+        Snapshot {
+            broker: "b:5672".into(),
+            vhost: "/".into(),
+            version: "4.0.5".into(),
+            prefix: "garenne".into(),
+            read_at: 1_000,
+            lanes: Vec::new(),
+            quarantine: QueueStatus::default(),
+            dead: QueueStatus::default(),
+            unroutable: QueueStatus::default(),
+            missing: Vec::new(),
+            queues: [].into(),
+        }
+    }
+
     #[test]
     fn each_count_has_its_source_and_age() {
         let queue = |unacked, source, age_ms| QueueStatus {
@@ -125,20 +145,9 @@ mod tests {
             retrying: 0,
             rungs: [].into(),
         };
-        let snapshot = Snapshot {
-            broker: "b:5672".into(),
-            vhost: "/".into(),
-            version: "4.0.5".into(),
-            prefix: "garenne".into(),
-            read_at: 1_000,
-            lanes: vec![fast],
-            quarantine: QueueStatus::default(),
-            dead: queue(7, Source::Management, 5_012),
-            unroutable: QueueStatus::default(),
-            missing: Vec::new(),
-            queues: [].into(),
-        };
-        let text = table(&snapshot, &["fast".to_owned()], 1_012);
+        let dead = queue(7, Source::Management, 5_012);
+        let snapshot = Snapshot { lanes: vec![fast], dead, ..empty() };
+        let text = table(&snapshot, &["fast".to_owned()], &Pauses::default(), 1_012);
         let lines: Vec<_> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(lines[1], "ready, consumers and retrying: counted by the broker 12ms ago");
@@ -146,5 +155,23 @@ mod tests {
         assert_eq!(lines[5], "quarantine 0 - - 0");
         assert_eq!(lines[6], "dead 1,271 7 management, up to 5.0s old 3");
         assert!(text.contains("unacked of fast is what workers reported last"), "{text}");
+    }
+
+    #[test]
+    fn a_paused_lane_is_not_missing_its_workers() {
+        let lane = |name: &str| LaneStatus {
+            name: name.into(),
+            queue: QueueStatus { ready: 5, ..QueueStatus::default() },
+            shards: [].into(),
+            leftovers: [].into(),
+            retrying: 0,
+            rungs: [].into(),
+        };
+        let snapshot = Snapshot { lanes: vec![lane("fast"), lane("slow")], ..empty() };
+        let pauses = Pauses { lanes: [("slow".to_owned(), 2)].into(), ..Pauses::default() };
+        let text = table(&snapshot, &[], &pauses, 1_012);
+        assert!(text.contains("lane slow, paused"), "{text}");
+        assert!(text.contains("lane fast: 5 tasks are waiting and no worker consumes them"), "{text}");
+        assert!(!text.contains("lane slow: "), "{text}");
     }
 }

@@ -13,7 +13,7 @@ use ratatui::{
 };
 
 use crate::{
-    fleet::{GroupTotals, MemberView, State, groups, worker_row},
+    fleet::{GroupTotals, MemberView, Pauses, State, groups, worker_row},
     monitor::{KindPoint, LaneSample, Now},
     table::{duration, grouped},
 };
@@ -145,7 +145,7 @@ fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     );
     let style = if dead > 0 || count(State::Silent) > 0 { Style::new().fg(Color::Red) } else { Style::new() };
     let first = Line::styled(text, style.add_modifier(Modifier::BOLD));
-    frame.render_widget(Paragraph::new(vec![first, Line::from(groups_line(now))]), area);
+    frame.render_widget(Paragraph::new(vec![first, Line::from(groups_line(now) + &paused_line(now))]), area);
 }
 
 /// The groups whose tasks workers hold, largest first.
@@ -163,9 +163,17 @@ fn groups_line(now: &Now) -> String {
     }
 }
 
+/// The lanes and kinds that workers have paused.
+fn paused_line(now: &Now) -> String {
+    let pauses = Pauses::of(&now.workers);
+    let paused: Vec<_> = pauses.all().map(|(noun, name, _)| format!("{noun} {}", shown(name))).collect();
+    if paused.is_empty() { String::new() } else { format!("   paused: {}", paused.join(", ")) }
+}
+
 fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let row = |(name, lane): (&String, &LaneSample)| {
         let backlog = match lane.backlog_seconds {
+            _ if lane.load.paused => "paused".to_owned(),
             Some(seconds) if seconds.is_infinite() => "no workers".to_owned(),
             Some(0.0) => "-".to_owned(),
             known => seconds(known),
@@ -305,6 +313,21 @@ mod tests {
         assert!(has("frozen silent fast 1/4 +46 72ms ago"), "{lines:#?}");
         assert!(has("greenhouse-1 open fast 1/4 +46 72ms ago"), "{lines:#?}");
         assert!(has("6m bench.deaf 25% t-1"), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_pause_is_drawn_in_the_title_and_instead_of_the_backlog() {
+        let mut now = now();
+        now.point.as_mut().unwrap().sample.lanes.get_mut("fast").unwrap().load.paused = true;
+        let Process::Heard(beat) = &now.workers[1].process else { panic!("it was heard") };
+        let mut beat = Heartbeat::clone(beat);
+        beat.lanes.get_mut("fast").unwrap().paused = true;
+        beat.paused_kinds = vec!["bench.deaf".into()];
+        now.workers[1].process = Process::Heard(beat.into());
+        let lines = lines(&mut Screen::default(), &now);
+        assert_eq!(lines[1], "groups: import-7 2 +4 paused: lane fast, kind bench.deaf");
+        let has = |text: &str| lines.iter().any(|line| line == text);
+        assert!(has("fast 1,271 150 0 76.2 0.0 86ms 8/8 paused"), "{lines:#?}");
     }
 
     #[test]

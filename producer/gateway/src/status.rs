@@ -65,6 +65,7 @@ impl Status {
             stance: if status.accepting.load(Ordering::Relaxed) { Stance::Open } else { Stance::Stopping },
             lanes: BTreeMap::new(),
             paused: Vec::new(),
+            paused_kinds: Vec::new(),
             groups: Default::default(),
             running: 0,
             tasks: Vec::new(),

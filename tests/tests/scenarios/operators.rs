@@ -73,7 +73,13 @@ async fn people_log_in_by_name_and_each_command_is_on_record() -> Result<()> {
         (StatusCode::FORBIDDEN, Some("ben has the role viewer, this needs the role operator"))
     );
 
-    for path in ["/api/dead/replay", "/api/dead/drop", "/api/jobs/any/stop"] {
+    for path in [
+        "/api/dead/replay",
+        "/api/dead/drop",
+        "/api/jobs/any/stop",
+        "/api/lanes/fast/pause",
+        "/api/kinds/k/resume",
+    ] {
         let (status, problem) = dashboard.post(path, json!({"ids": ["any"]})).await?;
         assert_eq!(status, StatusCode::FORBIDDEN, "{path}: {problem}");
     }

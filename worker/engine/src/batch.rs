@@ -6,12 +6,13 @@
 //!
 //! - If a shutdown or a dead channel interrupts the batch, it goes back to the broker as a whole, and the results
 //!   so far are discarded. None of them has been stored yet.
+//! - If the batch's lane, kind or group is paused before it starts, it goes back to the broker as a whole, too.
 //! - If the batch's deadline passes, the record that is running has spent an attempt. Earlier records keep their
 //!   ends, and later ones continue as messages of their own.
 
 use std::{
     sync::{Arc, Mutex, Weak},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -81,6 +82,9 @@ impl Batch {
     /// Runs the records in order and keeps their ends. A cancellation takes effect between two records, because
     /// records are short tasks, which cannot be cancelled. `batch` has what the attempts have in common.
     pub(crate) async fn execute(&self, batch: Attempt, cx: pool::TaskContext) {
+        if batch.is_paused(SystemTime::now()) {
+            return;
+        }
         let bodies = self.records.iter().map(|it| (it.envelope.content_type, it.payload.clone())).collect();
         let batch_records = Arc::new(BatchRecords::new(bodies));
         for (index, Record { envelope, payload, span }) in self.records.iter().enumerate() {
@@ -90,6 +94,7 @@ impl Batch {
             let place = Some((Arc::clone(&batch_records), index));
             let attempt = Attempt {
                 envelope: Arc::clone(envelope),
+                lane: None,
                 worker_context: WorkerContext { batch: place, ..batch.worker_context.clone() },
                 body: payload.clone(),
                 span: span.clone(),
@@ -130,7 +135,7 @@ impl Batch {
         let executed = ends.len();
         let is_handed_back = |end: &AttemptEnd| matches!(end.outcome, Outcome::HandBack | Outcome::Abandon);
         let end_of_missing = match cause {
-            // The channel died, or the worker stops.
+            // The channel died, the worker stops, or the batch is paused.
             None | Some(Cause::Shutdown) if executed < records => return BatchEnd::HandBack { executed },
             _ if ends.iter().any(is_handed_back) => return BatchEnd::HandBack { executed },
             // The remaining records continue as messages of their own, so that slow records do not delay them.

@@ -28,6 +28,9 @@ use crate::{
 pub(crate) struct Attempt {
     pub(crate) entry: Arc<Entry>,
     pub(crate) envelope: Arc<Envelope>,
+    /// The lane whose pause keeps the attempt from starting. [`None`] for a record of a batch: if the batch has
+    /// started, its records run.
+    pub(crate) lane: Option<Arc<str>>,
     pub(crate) worker: Arc<str>,
     pub(crate) worker_context: WorkerContext,
     pub(crate) body: Bytes,
@@ -98,10 +101,21 @@ impl Attempt {
         if self.envelope.expired(now) {
             return Some(TaskError::expired());
         }
-        match self.directives.effect_on(&self.envelope, now)? {
+        match self.effect_of_directives(now)? {
             DirectiveEffect::Stopped => Some(TaskError::stopped()),
+            DirectiveEffect::LanePaused => Some(TaskError::interrupted()),
             DirectiveEffect::Deferred(wait) => Some(TaskError::snooze(wait)),
         }
+    }
+
+    fn effect_of_directives(&self, now: SystemTime) -> Option<DirectiveEffect> {
+        self.directives.effect_on(&self.envelope, self.lane.as_deref(), now)
+    }
+
+    /// Whether the task's lane, kind or group is paused.
+    pub(crate) fn is_paused(&self, now: SystemTime) -> bool {
+        let effect = self.effect_of_directives(now);
+        matches!(effect, Some(DirectiveEffect::LanePaused | DirectiveEffect::Deferred(_)))
     }
 
     async fn call_handler(self, cx: pool::TaskContext) -> Result<Output, TaskError> {

@@ -1,5 +1,5 @@
-//! What a worker knows of the rest of the fleet: which workers run, which crashed, and which tasks and groups an
-//! operator stopped or paused.
+//! What a worker knows of the rest of the fleet: which workers run, which crashed, and which tasks, groups,
+//! lanes and kinds an operator stopped or paused.
 
 mod broker;
 mod crash_detector;

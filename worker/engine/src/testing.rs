@@ -146,6 +146,7 @@ impl TestWorker {
         let attempt = Attempt {
             entry: Arc::clone(entry),
             envelope: Arc::new(envelope(task)),
+            lane: None,
             worker: "test".into(),
             worker_context: self.worker_context.clone(),
             body: task.body.clone().into(),

@@ -28,6 +28,7 @@ mod catch_all;
 mod drain;
 mod handler_runtime;
 mod lane;
+mod lane_pause;
 mod start;
 
 use drain::requested_stop;

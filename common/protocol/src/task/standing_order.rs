@@ -36,6 +36,34 @@ pub enum StandingOrder {
         /// When the directive was issued.
         at: i64,
     },
+    /// Take no task of a lane.
+    PauseLane {
+        /// The lane.
+        pause_lane: String,
+        /// When the directive was issued.
+        at: i64,
+    },
+    /// Take tasks of a paused lane again.
+    ResumeLane {
+        /// The lane.
+        resume_lane: String,
+        /// When the directive was issued.
+        at: i64,
+    },
+    /// Start no task of a kind.
+    PauseKind {
+        /// The kind.
+        pause_kind: String,
+        /// When the directive was issued.
+        at: i64,
+    },
+    /// Start tasks of a paused kind again.
+    ResumeKind {
+        /// The kind.
+        resume_kind: String,
+        /// When the directive was issued.
+        at: i64,
+    },
 }
 
 impl StandingOrder {
@@ -54,6 +82,10 @@ mod tests {
             (StandingOrder::Group { group: "g".into(), at: 2 }, r#"{"group":"g","at":2}"#),
             (StandingOrder::Pause { pause: "g".into(), at: 3 }, r#"{"pause":"g","at":3}"#),
             (StandingOrder::Resume { resume: "g".into(), at: 4 }, r#"{"resume":"g","at":4}"#),
+            (StandingOrder::PauseLane { pause_lane: "l".into(), at: 5 }, r#"{"pause_lane":"l","at":5}"#),
+            (StandingOrder::ResumeLane { resume_lane: "l".into(), at: 6 }, r#"{"resume_lane":"l","at":6}"#),
+            (StandingOrder::PauseKind { pause_kind: "k".into(), at: 7 }, r#"{"pause_kind":"k","at":7}"#),
+            (StandingOrder::ResumeKind { resume_kind: "k".into(), at: 8 }, r#"{"resume_kind":"k","at":8}"#),
         ] {
             assert_eq!(serde_json::to_string(&order).unwrap(), json);
             assert_eq!(serde_json::from_str::<StandingOrder>(json).unwrap(), order);

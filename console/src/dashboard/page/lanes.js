@@ -1,10 +1,12 @@
 // A card for each lane: its queue over time, its rates and its busy slots.
 import { Areas, short, span } from "/charts.js";
 import { $, h, keyed, set, tip } from "/dom.js";
+import { pauseButton, updatePause } from "/pause.js";
 
 const FIGURES = ["ready", "unacked", "retrying", "arrivals/s", "removals/s", "service time", "busy slots"];
 
 function backlog(lane) {
+  if (lane.paused) return short(lane.backlog);
   if (lane.backlog === 0) return "empty";
   return lane.backlog_seconds === null ? (lane.slots ? "?" : "no workers") : span(lane.backlog_seconds);
 }
@@ -12,7 +14,9 @@ function backlog(lane) {
 function make([name]) {
   const node = h("article", "card"), head = h("header"), big = h("span", "big");
   big.append(h("b"), document.createTextNode(" of backlog"));
-  head.append(h("h3", "", name), big);
+  node.pill = h("span", "pill quiet", "paused");
+  node.pause = pauseButton("lanes", name);
+  head.append(h("h3", "", name), node.pill, big, node.pause);
   node.chart = new Areas(`Messages in lane ${name} over time`, [
     { name: "unacked", css: "area-held", of: (point) => point.lanes[name]?.unacked ?? 0 },
     { name: "ready", css: "area-ready", of: (point) => point.lanes[name]?.ready ?? 0 },
@@ -33,9 +37,11 @@ function make([name]) {
 
 export function drawLanes({ now, points, minutes }) {
   keyed($("lane-cards"), Object.entries(now.point?.lanes ?? {}), ([name]) => name, make, (node, [name, lane]) => {
-    const unserved = lane.backlog > 0 && !lane.slots;
+    const unserved = lane.backlog > 0 && !lane.slots && !lane.paused;
+    node.pill.hidden = !lane.paused;
+    updatePause(node.pause, "lane", name, lane.paused);
     set(node.big.firstChild, backlog(lane));
-    node.big.lastChild.data = lane.backlog && !unserved ? " of backlog" : "";
+    node.big.lastChild.data = lane.paused ? " in the backlog" : lane.backlog && !unserved ? " of backlog" : "";
     node.big.className = unserved ? "big bad" : "big";
     const open = now.workers.filter((worker) => worker.state === "open").map((worker) => worker.lanes[name]);
     const busy = open.reduce((n, own) => n + (own?.busy ?? 0), 0);

@@ -38,6 +38,6 @@ export function drawProblems({ now }) {
   if (now.fleet_problem) all.push(`No heartbeats from workers: ${now.fleet_problem}`);
   if (now.queue_problem) all.push(`Queues cannot be read: ${now.queue_problem}`);
   if (now.queues?.missing.length) all.push(`Missing: ${now.queues.missing.join(", ")}. Run garenne topology apply to create them.`);
-  for (const [name, lane] of Object.entries(now.point?.lanes ?? {})) if (lane.ready > 0 && lane.consumers === 0) all.push(`Lane ${name}: tasks are waiting and no worker consumes them.`);
+  for (const [name, lane] of Object.entries(now.point?.lanes ?? {})) if (lane.ready > 0 && lane.consumers === 0 && !lane.paused) all.push(`Lane ${name}: tasks are waiting and no worker consumes them.`);
   keyed($("problems"), all, (text) => text, (text) => h("div", "", text), () => {});
 }

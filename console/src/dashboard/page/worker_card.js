@@ -67,6 +67,7 @@ function slotsOf(worker) {
     for (let n = 0; n < Math.min(lane.slots, 48); n++) squares.append(h("i", n < lane.stuck ? "stuck" : n < lane.busy ? "busy" : ""));
     const row = [h("span", "", name), squares, h("span", "wait", `${lane.busy}/${lane.slots}` + (lane.queued ? ` +${short(lane.queued)}` : ""))];
     if (lane.stuck) row.push(h("span", "note", `${lane.stuck} stuck`));
+    if (lane.paused) row.push(h("span", "note", "paused"));
     if (lane.trouble) row.push(h("span", "note", `not consuming: ${lane.trouble}`));
     return row;
   });
@@ -103,7 +104,7 @@ export function updateCard(node, worker, now) {
   const host = worker.host && !worker.id.startsWith(worker.host) ? [worker.host] : [];
   const reconnects = Object.values(worker.connections).reduce((sum, connection) => sum + connection.epoch, 0);
   const lost = reconnects ? [`${reconnects} reconnects`] : [];
-  const notes = [...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked", worker.paused?.length && `paused: ${worker.paused.join(", ")}`, groupsOf(worker)];
+  const notes = [...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked", worker.paused?.length && `paused: ${worker.paused.join(", ")}`, worker.paused_kinds?.length && `paused kinds: ${worker.paused_kinds.join(", ")}`, groupsOf(worker)];
   set(node.meta, notes.filter(Boolean).map((note) => ` · ${note}`).join(""));
   const down = Object.values(worker.sinks ?? {}).filter((sink) => !sink.up).map((sink) => h("span", "note", sink.trouble));
   node.slots.replaceChildren(...slotsOf(worker), ...down);

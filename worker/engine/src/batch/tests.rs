@@ -74,6 +74,7 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> Execution
     let attempt = Attempt {
         entry: Arc::clone(registry.get("test.step").unwrap()),
         envelope,
+        lane: Some("fast".into()),
         worker: "test".into(),
         worker_context: WorkerContext::default(),
         body,
@@ -241,4 +242,36 @@ fn a_record_is_found_while_its_batch_is_held() {
     assert!(batches.contains_record("0") && !batches.contains_record("1"));
     drop(execution);
     assert!(!batches.contains_record("0"));
+}
+
+fn pause_kind() -> StandingOrder {
+    StandingOrder::PauseKind { pause_kind: "test.step".into(), at: 0 }
+}
+
+fn pause_lane() -> StandingOrder {
+    StandingOrder::PauseLane { pause_lane: "fast".into(), at: 0 }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_paused_before_it_starts_goes_back_as_a_whole() {
+    for order in [pause_kind(), pause_lane()] {
+        let execution = attempt(&["succeed", "succeed"], &[], &closed_gate());
+        execution.attempt.directives.apply(&order);
+        let (_pool, ended) = start(execution, LONG);
+        assert_eq!(ends_of(ended).await, ["handed back after 0"], "{order:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_runs_ends_in_a_paused_lane_and_defers_its_records_of_a_paused_kind() {
+    for (order, last) in [(pause_lane(), r#""2""#), (pause_kind(), "deferred")] {
+        let gate = closed_gate();
+        let execution = attempt(&["succeed", "hold", "succeed"], &[], &gate);
+        let directives = Arc::clone(&execution.attempt.directives);
+        let (_pool, ended) = start(execution, LONG);
+        tokio::task::yield_now().await;
+        directives.apply(&order);
+        gate.add_permits(1);
+        assert_eq!(ends_of(ended).await, [r#""0""#, r#""1""#, last], "{order:?}");
+    }
 }

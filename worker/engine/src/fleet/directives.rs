@@ -1,8 +1,9 @@
-//! The standing orders of operators: which tasks and groups are stopped, and which groups are paused.
+//! The standing orders of operators: which tasks and groups are stopped, and which groups, lanes and kinds are
+//! paused.
 
 use std::{
     collections::HashMap,
-    sync::{PoisonError, RwLock},
+    sync::{PoisonError, RwLock, RwLockReadGuard},
     time::{Duration, SystemTime},
 };
 
@@ -10,8 +11,9 @@ use garenne_protocol::{
     task::{Envelope, StandingOrder, epoch_ms},
     topology::DIRECTIVES_KEPT,
 };
+use tokio::sync::watch;
 
-/// Longest deferral of a task of a paused group.
+/// Longest deferral of a task of a paused group or kind.
 const MAX_DEFERRAL: Duration = Duration::from_secs(300);
 /// How long a resume order is kept, so that an older pause order that arrives late does not undo it. The clocks of
 /// two operators may differ by this much.
@@ -20,17 +22,23 @@ const RESUME_KEPT: Duration = Duration::from_secs(3600);
 /// All orders in force. Each task is checked twice: when it is delivered, and when it starts, because an order may
 /// arrive while it waits in the pool.
 #[derive(Debug, Default)]
-pub(crate) struct Directives(RwLock<DirectiveState>);
+pub(crate) struct Directives {
+    state: RwLock<DirectiveState>,
+    /// Notified when the pause of a lane changes.
+    lane_pauses_changed: watch::Sender<()>,
+}
 
+/// The latest orders. A resume order is not in force.
 #[derive(Debug, Default)]
 struct DirectiveState {
     task_stops: LatestOrders,
     group_stops: LatestOrders,
-    /// Pause and resume orders of groups. A resume order is not in force.
     group_pauses: LatestOrders,
+    lane_pauses: LatestOrders,
+    kind_pauses: LatestOrders,
 }
 
-/// The latest order for each task or group.
+/// The latest order for each task, group, lane or kind.
 type LatestOrders = HashMap<String, LatestOrder>;
 
 #[derive(Debug)]
@@ -40,77 +48,144 @@ struct LatestOrder {
     in_force: bool,
 }
 
+impl LatestOrder {
+    /// How long ago the order was issued.
+    fn age(&self, now: SystemTime) -> Duration {
+        Duration::from_millis(u64::try_from(epoch_ms(now).saturating_sub(self.at)).unwrap_or(0))
+    }
+}
+
+/// The names with an order in force, sorted.
+fn in_force(orders: &LatestOrders) -> Vec<String> {
+    let mut names: Vec<_> =
+        orders.iter().filter(|(_, order)| order.in_force).map(|(name, _)| name.clone()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The order for a name, if it is in force.
+fn order_for<'a>(orders: &'a LatestOrders, name: &str) -> Option<&'a LatestOrder> {
+    orders.get(name).filter(|order| order.in_force)
+}
+
 /// How an order affects a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirectiveEffect {
     /// It must not start.
     Stopped,
-    /// Its group is paused, and it must be deferred by this duration.
+    /// Its lane is paused. It goes back to the lane's queue, which no worker consumes meanwhile.
+    LanePaused,
+    /// Its group or its kind is paused, and it must be deferred by this duration.
     ///
-    /// The duration is that of the pause so far, up to [`MAX_DEFERRAL`]. So a resumed group runs again after at
-    /// most twice its pause, and a long pause causes few copies.
+    /// The duration is that of the pause so far, up to [`MAX_DEFERRAL`]. So the tasks run again after at most twice
+    /// the pause, and a long pause causes few copies.
     Deferred(Duration),
 }
 
 impl Directives {
     /// Applies an order, and returns whether it changes anything. No task that it covers starts afterwards.
     pub(crate) fn apply(&self, order: &StandingOrder) -> bool {
-        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let is_of_lane = matches!(order, StandingOrder::PauseLane { .. } | StandingOrder::ResumeLane { .. });
         let (orders, name, at, in_force) = match order {
             StandingOrder::Task { task, at } => (&mut state.task_stops, task, *at, true),
             StandingOrder::Group { group, at } => (&mut state.group_stops, group, *at, true),
-            StandingOrder::Pause { pause: group, at } => (&mut state.group_pauses, group, *at, true),
-            StandingOrder::Resume { resume: group, at } => (&mut state.group_pauses, group, *at, false),
+            StandingOrder::Pause { pause, at } => (&mut state.group_pauses, pause, *at, true),
+            StandingOrder::Resume { resume, at } => (&mut state.group_pauses, resume, *at, false),
+            StandingOrder::PauseLane { pause_lane, at } => (&mut state.lane_pauses, pause_lane, *at, true),
+            StandingOrder::ResumeLane { resume_lane, at } => {
+                (&mut state.lane_pauses, resume_lane, *at, false)
+            }
+            StandingOrder::PauseKind { pause_kind, at } => (&mut state.kind_pauses, pause_kind, *at, true),
+            StandingOrder::ResumeKind { resume_kind, at } => {
+                (&mut state.kind_pauses, resume_kind, *at, false)
+            }
         };
         if orders.get(name).is_some_and(|latest| latest.at >= at) {
             return false;
         }
         orders.insert(name.clone(), LatestOrder { at, in_force });
+        drop(state);
+        if is_of_lane {
+            self.lane_pauses_changed.send_replace(());
+        }
         true
     }
 
-    /// How the orders affect a task.
+    /// How the orders affect a task of this lane. Without a lane, pauses of lanes do not matter.
     ///
     /// The stop of a group covers tasks published before it. A task without a publish time counts as published
     /// before, and one with a precision of a second as published at the start of that second. No stop covers a
     /// task that an operator replayed after it.
-    pub(crate) fn effect_on(&self, task: &Envelope, now: SystemTime) -> Option<DirectiveEffect> {
-        let DirectiveState { task_stops, group_stops, group_pauses } =
-            &*self.0.read().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn effect_on(
+        &self,
+        task: &Envelope,
+        lane: Option<&str>,
+        now: SystemTime,
+    ) -> Option<DirectiveEffect> {
+        let state = self.read();
+        let DirectiveState { task_stops, group_stops, group_pauses, lane_pauses, kind_pauses } = &*state;
         if task_stops
             .get(task.id.as_str())
             .is_some_and(|stop| task.replayed_at.is_none_or(|at| at <= stop.at))
         {
             return Some(DirectiveEffect::Stopped);
         }
-        let group = task.group.as_ref()?;
+        let group = task.group.as_deref();
         let published_at = task.replayed_at.or_else(|| task.published_ms());
-        if group_stops.get(group).is_some_and(|stop| published_at.is_none_or(|at| at <= stop.at)) {
+        let stopped = |stop: &LatestOrder| published_at.is_none_or(|at| at <= stop.at);
+        if group.and_then(|group| group_stops.get(group)).is_some_and(stopped) {
             return Some(DirectiveEffect::Stopped);
         }
-        let since = group_pauses.get(group).filter(|pause| pause.in_force)?.at;
-        let lasted = Duration::from_millis(u64::try_from(epoch_ms(now).saturating_sub(since)).unwrap_or(0));
-        Some(DirectiveEffect::Deferred(lasted.min(MAX_DEFERRAL)))
+        if lane.is_some_and(|lane| order_for(lane_pauses, lane).is_some()) {
+            return Some(DirectiveEffect::LanePaused);
+        }
+        let of_group = group.and_then(|group| order_for(group_pauses, group));
+        let pauses = of_group.into_iter().chain(order_for(kind_pauses, task.kind.as_str()));
+        let longest = pauses.map(|pause| pause.age(now)).max()?;
+        Some(DirectiveEffect::Deferred(longest.min(MAX_DEFERRAL)))
     }
 
     /// The paused groups, sorted by name.
-    pub(crate) fn paused(&self) -> Vec<String> {
-        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let paused = state.group_pauses.iter().filter(|(_, pause)| pause.in_force);
-        let mut groups: Vec<_> = paused.map(|(group, _)| group.clone()).collect();
-        groups.sort_unstable();
-        groups
+    pub(crate) fn paused_groups(&self) -> Vec<String> {
+        in_force(&self.read().group_pauses)
+    }
+
+    /// The paused kinds, sorted by name.
+    pub(crate) fn paused_kinds(&self) -> Vec<String> {
+        in_force(&self.read().kind_pauses)
+    }
+
+    /// Whether a lane is paused.
+    pub(crate) fn is_lane_paused(&self, lane: &str) -> bool {
+        order_for(&self.read().lane_pauses, lane).is_some()
+    }
+
+    /// Whether a kind is paused.
+    pub(crate) fn is_kind_paused(&self, kind: &str) -> bool {
+        order_for(&self.read().kind_pauses, kind).is_some()
+    }
+
+    /// Tells of each change of a lane's pause.
+    pub(crate) fn lane_pauses_changed(&self) -> watch::Receiver<()> {
+        self.lane_pauses_changed.subscribe()
     }
 
     /// Removes orders that the stream does not keep either, and resume orders older than [`RESUME_KEPT`].
     pub(crate) fn remove_expired(&self, now: SystemTime) {
         let (oldest, oldest_resume) = (epoch_ms(now - DIRECTIVES_KEPT), epoch_ms(now - RESUME_KEPT));
-        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let DirectiveState { task_stops, group_stops, group_pauses } = &mut *state;
-        for orders in [task_stops, group_stops, group_pauses] {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let DirectiveState { task_stops, group_stops, group_pauses, lane_pauses, kind_pauses } = &mut *state;
+        for orders in [task_stops, group_stops, group_pauses, lane_pauses, kind_pauses] {
             orders.retain(|_, order| order.at >= if order.in_force { oldest } else { oldest_resume });
             orders.shrink_to_fit();
         }
+        drop(state);
+        self.lane_pauses_changed.send_replace(());
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, DirectiveState> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

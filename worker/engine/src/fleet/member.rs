@@ -128,13 +128,18 @@ impl Member {
                 StandingOrder::Group { group, .. } => {
                     let now = SystemTime::now();
                     for task in self.grouped.tasks_of(group) {
-                        if self.directives.effect_on(&task, now) == Some(DirectiveEffect::Stopped) {
+                        if self.directives.effect_on(&task, None, now) == Some(DirectiveEffect::Stopped) {
                             stop_task(task.id.as_str());
                         }
                     }
                 }
-                // A pause takes effect when a task would start.
-                StandingOrder::Pause { .. } | StandingOrder::Resume { .. } => {}
+                // The pause of a lane stops its consumers. The others take effect when a task would start.
+                StandingOrder::Pause { .. }
+                | StandingOrder::Resume { .. }
+                | StandingOrder::PauseLane { .. }
+                | StandingOrder::ResumeLane { .. }
+                | StandingOrder::PauseKind { .. }
+                | StandingOrder::ResumeKind { .. } => {}
             }
         })
     }

@@ -131,11 +131,18 @@ impl LanePipeline {
             self.dead_letter(admitted, DeadReason::Expired, "expired before it started");
             return None;
         }
-        match self.member.directives.effect_on(envelope, now) {
+        match self.member.directives.effect_on(envelope, self.pausing_lane(envelope), now) {
             Some(DirectiveEffect::Deferred(wait)) => {
                 self.settler.defer(admitted.task, wait);
                 return None;
             }
+            // The quarantine is consumed while the task's lane is not.
+            Some(DirectiveEffect::LanePaused) if self.is_quarantine => {
+                self.settler.defer(admitted.task, Duration::ZERO);
+                return None;
+            }
+            // The consumer is about to be cancelled. The dropped delivery goes back to the queue.
+            Some(DirectiveEffect::LanePaused) => return None,
             // A stop of a batch's group is checked for each record before it starts.
             Some(DirectiveEffect::Stopped) if admitted.batch.is_none() => {
                 self.dead_letter(admitted, DeadReason::Stopped, "stopped by an operator");
@@ -187,6 +194,11 @@ impl LanePipeline {
                 None
             }
         }
+    }
+
+    /// The lane whose pause applies to a task: this one, or in the quarantine the lane that the task is from.
+    pub(super) fn pausing_lane<'a>(&'a self, task: &'a Envelope) -> Option<&'a str> {
+        if self.is_quarantine { task.lane.as_deref() } else { Some(&self.lane) }
     }
 
     /// Settles a task that this worker has no handler for. In the catch-all lane, where the kinds of all workers meet,

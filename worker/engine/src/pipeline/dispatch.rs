@@ -40,6 +40,7 @@ impl LanePipeline {
         let attempt = Attempt {
             entry: Arc::clone(&entry),
             envelope: Arc::clone(&envelope),
+            lane: self.pausing_lane(&envelope).map(Into::into),
             worker: Arc::clone(&self.settler.worker),
             worker_context: self.worker_context.clone(),
             body: delivery.body.clone(),

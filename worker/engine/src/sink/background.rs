@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Sink, health::Health};
 use crate::task_publisher::TaskPublisher;
 
-/// Whether the worker consumes the queues of all its lanes.
+/// Whether the worker consumes the queues of all its lanes, and none of its lanes and kinds is paused.
 pub(crate) type IsConsuming = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// What the [background work](Sink::background) of a sink is given. Cheap to clone.
@@ -27,8 +27,8 @@ impl SinkContext {
         &self.publisher
     }
 
-    /// Whether results reach the sink: the worker consumes the queues of all its lanes, the sink's last write succeeded,
-    /// and the present one does not take unusually long.
+    /// Whether results reach the sink: the worker consumes the queues of all its lanes, none of its lanes and kinds is
+    /// paused, the sink's last write succeeded, and the present one does not take unusually long.
     pub fn is_receiving(&self) -> bool {
         (self.is_consuming)() && self.health.is_storing()
     }

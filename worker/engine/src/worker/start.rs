@@ -35,11 +35,12 @@ use super::{
     drain::Running,
     handler_runtime::HandlerRuntime,
     lane::{Consumers, requeue_overdue_tasks, start_pool, update_gauges},
+    lane_pause::pausable_intake,
 };
 use crate::{
     budget,
     consumer::{ConsumerConnection, Intake, MissingQueues, SettlementCounters, Subscription},
-    fleet::{AmqpFleetBroker, Command as FleetCommand, Member, Membership},
+    fleet::{AmqpFleetBroker, Command as FleetCommand, Directives, Member, Membership},
     handler::{Routes, WorkerContext},
     payload_memory,
     pipeline::{KeyLimits, LanePipeline, LanePool},
@@ -326,10 +327,13 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
         supervise::restarting("sweep", sweep, |(pool, max)| requeue_overdue_tasks(pool, *max).boxed())
             .spawn()
             .detach();
-        let intake = if lane.catch_all && !member.serves_catch_all() {
-            standby_intake(Arc::clone(&member), intake.subscribe())
-        } else {
-            intake.subscribe()
+        let intake = match is_quarantine {
+            true => intake.subscribe(),
+            false => pausable_intake(&name, &pool, &member, intake.subscribe()),
+        };
+        let intake = match lane.catch_all && !member.serves_catch_all() {
+            true => standby_intake(Arc::clone(&member), intake),
+            false => intake,
         };
         let tag = format!("{}.{name}", worker.name);
         let consumed = Subscription::for_queues(queues, lane.prefetch, &tag).into_iter().map(|queue| {
@@ -339,7 +343,8 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
         LaneStatus { problems: consumed.collect(), name, pool }
     };
     let lanes: Vec<_> = lanes.into_iter().map(consume_lane).collect();
-    let background = start_background(&settler, &lanes, intake.subscribe());
+    let kinds = registry.deadlines().map(|(kind, _)| kind.to_owned()).collect();
+    let background = start_background(&settler, &lanes, kinds, &member.directives, intake.subscribe());
 
     let status = Arc::new(Status {
         started: SystemTime::now(),
@@ -364,11 +369,18 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
 fn start_background(
     settler: &Settler,
     lanes: &[LaneStatus],
+    kinds: Vec<String>,
+    directives: &Arc<Directives>,
     intake: watch::Receiver<Intake>,
 ) -> BackgroundWork {
     let queues: Vec<_> = lanes.iter().flat_map(|lane| lane.problems.clone()).collect();
+    let names: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.name)).collect();
+    let directives = Arc::clone(directives);
     let is_consuming: IsConsuming = Arc::new(move || {
-        *intake.borrow() == Intake::Open && queues.iter().all(|(_, problem)| problem.borrow().is_none())
+        *intake.borrow() == Intake::Open
+            && queues.iter().all(|(_, problem)| problem.borrow().is_none())
+            && !names.iter().any(|lane| directives.is_lane_paused(lane))
+            && !kinds.iter().any(|kind| directives.is_kind_paused(kind))
     });
     settler.sink_buffer.start_background(&settler.task_publisher(), &is_consuming, &settler.force_close)
 }

@@ -7,8 +7,9 @@ use super::*;
 impl Directives {
     /// The number of entries.
     fn len(&self) -> usize {
-        let state = self.0.read().unwrap();
-        state.task_stops.len() + state.group_stops.len() + state.group_pauses.len()
+        let DirectiveState { task_stops, group_stops, group_pauses, lane_pauses, kind_pauses } =
+            &*self.read();
+        [task_stops, group_stops, group_pauses, lane_pauses, kind_pauses].iter().map(|it| it.len()).sum()
     }
 }
 
@@ -21,7 +22,7 @@ fn task(id: &str, group: Option<&str>, published_s: u64) -> Envelope {
 }
 
 fn stopped(directives: &Directives, task: &Envelope) -> bool {
-    directives.effect_on(task, UNIX_EPOCH + Duration::from_secs(1000)) == Some(DirectiveEffect::Stopped)
+    directives.effect_on(task, None, UNIX_EPOCH + Duration::from_secs(1000)) == Some(DirectiveEffect::Stopped)
 }
 
 #[test]
@@ -72,11 +73,11 @@ fn orders_expire_with_the_records_of_the_stream() {
     directives.remove_expired(at(1001 + kept));
     assert_eq!(directives.len(), 200);
     directives.remove_expired(at(2001 + kept));
-    assert_eq!((directives.len(), directives.paused().len()), (100, 100));
+    assert_eq!((directives.len(), directives.paused_groups().len()), (100, 100));
     directives.remove_expired(at(3000 + kept));
-    assert_eq!(directives.paused().len(), 100);
+    assert_eq!(directives.paused_groups().len(), 100);
     directives.remove_expired(at(3001 + kept));
-    assert_eq!((directives.len(), directives.paused().len()), (0, 0));
+    assert_eq!((directives.len(), directives.paused_groups().len()), (0, 0));
 }
 
 #[test]
@@ -92,14 +93,14 @@ fn a_resume_order_outlasts_an_older_pause_that_arrives_late() {
         "older than the resume order"
     );
     directives.remove_expired(UNIX_EPOCH + Duration::from_millis(5001 + kept));
-    assert_eq!((directives.len(), directives.paused()), (1, vec!["paused".to_owned()]));
+    assert_eq!((directives.len(), directives.paused_groups()), (1, vec!["paused".to_owned()]));
 }
 
 #[test]
 fn a_pause_with_the_smallest_time_does_not_overflow() {
     let directives = Directives::default();
     directives.apply(&StandingOrder::Pause { pause: "g".into(), at: i64::MIN + 1 });
-    let effect = directives.effect_on(&task("a", Some("g"), 1), UNIX_EPOCH + Duration::from_secs(9));
+    let effect = directives.effect_on(&task("a", Some("g"), 1), None, UNIX_EPOCH + Duration::from_secs(9));
     assert_eq!(effect, Some(DirectiveEffect::Deferred(MAX_DEFERRAL)));
     directives.remove_expired(UNIX_EPOCH);
 }
@@ -130,10 +131,10 @@ fn a_task_of_a_paused_group_is_deferred_by_the_duration_of_the_pause() {
     let pause = |at| StandingOrder::Pause { pause: "g".into(), at };
     let resume = |at| StandingOrder::Resume { resume: "g".into(), at };
     let effect = |group, now_ms| {
-        directives.effect_on(&task("a", group, 1), UNIX_EPOCH + Duration::from_millis(now_ms))
+        directives.effect_on(&task("a", group, 1), None, UNIX_EPOCH + Duration::from_millis(now_ms))
     };
     assert!(directives.apply(&pause(5000)));
-    assert_eq!(directives.paused(), ["g"]);
+    assert_eq!(directives.paused_groups(), ["g"]);
     assert_eq!(effect(Some("g"), 5000), Some(DirectiveEffect::Deferred(Duration::ZERO)));
     assert_eq!(effect(Some("g"), 12_500), Some(DirectiveEffect::Deferred(Duration::from_millis(7500))));
     assert_eq!(effect(Some("g"), 9_000_000), Some(DirectiveEffect::Deferred(MAX_DEFERRAL)));
@@ -141,7 +142,7 @@ fn a_task_of_a_paused_group_is_deferred_by_the_duration_of_the_pause() {
     assert_eq!((effect(Some("other"), 6000), effect(None, 6000)), (None, None));
     assert!(directives.apply(&resume(8000)));
     assert!(!directives.apply(&pause(5000)), "an older pause changes nothing");
-    assert_eq!((effect(Some("g"), 9000), directives.paused().len()), (None, 0));
+    assert_eq!((effect(Some("g"), 9000), directives.paused_groups().len()), (None, 0));
     assert!(
         directives.apply(&StandingOrder::Group { group: "g".into(), at: 9000 })
             && directives.apply(&pause(9000))
@@ -150,5 +151,60 @@ fn a_task_of_a_paused_group_is_deferred_by_the_duration_of_the_pause() {
         effect(Some("g"), 9000),
         Some(DirectiveEffect::Stopped),
         "a stop takes precedence over a pause"
+    );
+}
+
+const LANE: Option<&str> = Some("fast");
+
+#[test]
+fn a_task_of_a_paused_lane_goes_back_to_its_queue() {
+    let directives = Directives::default();
+    let pause = |at| StandingOrder::PauseLane { pause_lane: "fast".into(), at };
+    let effect = |id, lane| directives.effect_on(&task(id, None, 1), lane, UNIX_EPOCH);
+    assert!(directives.apply(&pause(5000)) && directives.is_lane_paused("fast"));
+    assert_eq!(effect("a", LANE), Some(DirectiveEffect::LanePaused));
+    assert_eq!((effect("a", Some("slow")), effect("a", None)), (None, None));
+    assert!(directives.apply(&StandingOrder::Task { task: "a".into(), at: 0 }));
+    assert_eq!(effect("a", LANE), Some(DirectiveEffect::Stopped), "a stop takes precedence over a pause");
+    assert!(directives.apply(&StandingOrder::ResumeLane { resume_lane: "fast".into(), at: 6000 }));
+    assert!(!directives.apply(&pause(5500)), "an older pause changes nothing");
+    assert_eq!((effect("b", LANE), directives.is_lane_paused("fast")), (None, false));
+}
+
+#[test]
+fn a_task_of_a_paused_kind_is_deferred_like_one_of_a_paused_group() {
+    let directives = Directives::default();
+    let now = UNIX_EPOCH + Duration::from_secs(10);
+    let effect = |group| directives.effect_on(&task("a", group, 1), LANE, now);
+    assert!(directives.apply(&StandingOrder::PauseKind { pause_kind: "k".into(), at: 8000 }));
+    assert!(directives.apply(&StandingOrder::PauseKind { pause_kind: "other".into(), at: 1000 }));
+    assert_eq!(
+        (directives.paused_kinds(), directives.is_kind_paused("k")),
+        (vec!["k".into(), "other".into()], true)
+    );
+    assert_eq!(effect(None), Some(DirectiveEffect::Deferred(Duration::from_secs(2))));
+    assert!(directives.apply(&StandingOrder::Pause { pause: "g".into(), at: 3000 }));
+    let longest = Some(DirectiveEffect::Deferred(Duration::from_secs(7)));
+    assert_eq!(effect(Some("g")), longest, "the longer pause counts");
+    assert!(directives.apply(&StandingOrder::ResumeKind { resume_kind: "k".into(), at: 9000 }));
+    assert_eq!((effect(None), effect(Some("g"))), (None, longest));
+    assert!(directives.apply(&StandingOrder::PauseLane { pause_lane: "fast".into(), at: 9000 }));
+    assert_eq!(effect(Some("g")), Some(DirectiveEffect::LanePaused), "no copy while the lane is paused");
+}
+
+#[test]
+fn pauses_of_lanes_and_kinds_expire_and_changes_of_lanes_are_told() {
+    let directives = Directives::default();
+    let mut changed = directives.lane_pauses_changed();
+    directives.apply(&StandingOrder::PauseKind { pause_kind: "k".into(), at: 1000 });
+    assert!(!changed.has_changed().unwrap());
+    directives.apply(&StandingOrder::PauseLane { pause_lane: "fast".into(), at: 1000 });
+    assert!(changed.has_changed().unwrap());
+    changed.mark_unchanged();
+    directives.remove_expired(UNIX_EPOCH + DIRECTIVES_KEPT + Duration::from_millis(1001));
+    assert!(changed.has_changed().unwrap(), "a pause that expired ends");
+    assert_eq!(
+        (directives.len(), directives.is_lane_paused("fast"), directives.is_kind_paused("k")),
+        (0, false, false)
     );
 }

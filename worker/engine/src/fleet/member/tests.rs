@@ -207,11 +207,11 @@ async fn a_running_member_removes_expired_entries() {
     let resume = json!({"resume": "g", "at": 1000}).to_string();
     assert!(!member.read_directive(resume.as_bytes(), &|_| ()));
     member.directives.apply(&StandingOrder::Pause { pause: "old".into(), at: 1000 });
-    assert_eq!((member.lifecycle().len(), member.directives.paused().len()), (1, 1));
+    assert_eq!((member.lifecycle().len(), member.directives.paused_groups().len()), (1, 1));
     let this = Arc::clone(&member);
     let maintaining = tokio::spawn(async move { this.maintain().await });
     sleep(CLEANUP_INTERVAL + Duration::from_secs(1)).await;
-    assert_eq!((member.lifecycle().len(), member.directives.paused().len()), (0, 0));
+    assert_eq!((member.lifecycle().len(), member.directives.paused_groups().len()), (0, 0));
     maintaining.abort();
 }
 
@@ -396,24 +396,24 @@ fn a_stop_covers_no_task_published_after_it() {
     assert!(stopped_by(&member, &stop).is_empty(), "the same order again changes nothing");
     assert_eq!(stopped_by(&member, &json!({"task": "t", "at": 1})), ["t"]);
     assert!(stopped_by(&member, &json!({"pause": "h", "at": 9})).is_empty());
-    assert_eq!(member.directives.paused(), ["h"]);
+    assert_eq!(member.directives.paused_groups(), ["h"]);
     assert!(stopped_by(&member, &json!({"resume": "h", "at": 10})).is_empty());
-    assert!(member.directives.paused().is_empty());
+    assert!(member.directives.paused_groups().is_empty());
 }
 
 #[test]
 fn local_orders_take_effect_at_once() {
     let (member, _fake) = member();
     member.apply_locally(|at| StandingOrder::Pause { pause: "g".into(), at });
-    assert_eq!(member.directives.paused(), ["g"]);
+    assert_eq!(member.directives.paused_groups(), ["g"]);
     // Orders are compared by the millisecond, and the later one counts.
     let paused_at = now();
     while now() == paused_at {
         std::hint::spin_loop();
     }
     member.apply_locally(|at| StandingOrder::Resume { resume: "g".into(), at });
-    assert!(member.directives.paused().is_empty());
+    assert!(member.directives.paused_groups().is_empty());
     member.apply_locally(|at| StandingOrder::Task { task: "t".into(), at });
     let task = Envelope { group: None, ..Envelope::clone(&grouped("t", "g", 1)) };
-    assert_eq!(member.directives.effect_on(&task, SystemTime::now()), Some(DirectiveEffect::Stopped));
+    assert_eq!(member.directives.effect_on(&task, None, SystemTime::now()), Some(DirectiveEffect::Stopped));
 }

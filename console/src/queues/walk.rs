@@ -1,12 +1,15 @@
 //! Reads a whole queue and requeues what is not removed, in the same order.
 //!
-//! The broker may deliver a requeued message before others, so nothing is requeued until the end: one consumer with
-//! a prefetch as large as the queue receives everything in order, and one `nack(multiple, requeue)` requeues it in that
-//! order. Tested with RabbitMQ 3.10, 4.0 and 4.3. Several smaller consumers are slower and change the order.
+//! Where the broker puts a requeued message depends on its version: before 4.3 behind the others, since then before them.
+//! Therefore nothing is requeued until the end, and everything is: a walk that ended earlier would move what it has read
+//! behind what it has not.
 //!
-//! The client keeps in memory what the broker sends ahead of the reader. [`Fetch`] says how much that is.
+//! Messages are read in groups, so that the client holds no more than a group that it has not read. A group is what one
+//! consumer receives before it is cancelled. One `nack(multiple, requeue)` returns the messages of one consumer in their
+//! order, but those of several consumers in an arbitrary order. So each group is requeued by a `nack` of its own, the
+//! oldest first. Tested with RabbitMQ 3.10, 4.0 and 4.3.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
 use garenne_common::exit::{Exit, Failure};
@@ -21,10 +24,8 @@ use lapin::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::queues::{QueueInspector, failure};
+use super::inspector::{QueueInspector, failure};
 
-/// A prefetch has 16 bits. A longer queue needs further consumers on the same channel.
-const MAX_PREFETCH: u64 = 60_000;
 /// Messages of the first group, whose sizes are not known.
 const FIRST_GROUP: u64 = 8;
 /// The most messages of a group.
@@ -41,28 +42,20 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Poll interval while waiting for that.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How a walk reads messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fetch {
-    /// The broker sends all of them ahead. Fast; up to the whole queue can be in memory.
-    Stream,
-    /// The broker sends groups ahead, whose sizes follow from the largest message so far.
-    Groups,
-}
-
 /// A walk over a queue. If it is dropped without [`QueueWalk::finish`], the broker requeues everything.
 pub struct QueueWalk<'c> {
     connection: &'c Connection,
     queue: String,
-    fetch: Fetch,
     channel: Channel,
-    consumers: VecDeque<Consumer>,
-    /// The tags of consumers that may receive messages.
-    tags: Vec<String>,
+    /// The consumer of the current group.
+    consumer: Option<Consumer>,
+    /// Its tag. It may exist before the broker has answered.
+    tag: Option<String>,
     total: u64,
     read: u64,
-    removed: u64,
-    /// The prefetch of the last consumer.
+    /// The delivery tags of messages that were read and not removed.
+    held: BTreeSet<u64>,
+    /// The size of the current group: the prefetch of its consumer.
     prefetch: u64,
     /// Messages of the current group that were read and not removed.
     unsettled: u64,
@@ -70,8 +63,7 @@ pub struct QueueWalk<'c> {
     ending: bool,
     /// The delivery tag of the last message.
     last_tag: u64,
-    /// The tags of the last messages of the groups that were read. Each group is requeued on its own, in this order: one
-    /// `nack` for all of them would requeue them in an arbitrary order.
+    /// The delivery tags of the last messages of the groups that were read.
     group_ends: Vec<u64>,
     /// The size of the largest message so far.
     largest: u64,
@@ -82,36 +74,26 @@ impl<'c> QueueWalk<'c> {
     ///
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
-    pub async fn start(
-        connection: &'c Connection,
-        queue: &str,
-        max: u64,
-        fetch: Fetch,
-    ) -> Result<Self, Failure> {
+    pub async fn start(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, Failure> {
         let total = QueueInspector::new(connection).depth(queue).await?.ready.min(max);
         let error = |error| failure(queue, &error);
         let channel = connection.create_channel().await.map_err(error)?;
-        let mut walk = Self {
+        Ok(Self {
             connection,
             queue: queue.to_owned(),
-            fetch,
             channel,
-            consumers: VecDeque::new(),
-            tags: Vec::new(),
+            consumer: None,
+            tag: None,
             total,
             read: 0,
-            removed: 0,
+            held: BTreeSet::new(),
             prefetch: 0,
             unsettled: 0,
             ending: false,
             last_tag: 0,
             group_ends: Vec::new(),
             largest: 0,
-        };
-        if total > 0 && fetch == Fetch::Stream {
-            walk.consume().await?;
-        }
-        Ok(walk)
+        })
     }
 
     /// Number of messages at the start.
@@ -126,15 +108,10 @@ impl<'c> QueueWalk<'c> {
 
     async fn consume(&mut self) -> Result<(), Failure> {
         let error = |error| failure(&self.queue, &error);
-        let left = self.total - self.read;
-        let prefetch = match self.fetch {
-            Fetch::Groups => group(self.prefetch, self.largest),
-            Fetch::Stream => left.min(MAX_PREFETCH),
-        };
-        self.prefetch = prefetch.max(1);
+        self.prefetch = group(self.prefetch, self.largest);
         // Before the request: if this call is cancelled, the consumer may exist.
-        let tag = format!("walk-{:06}", self.group_ends.len() + self.tags.len());
-        self.tags.push(tag.clone());
+        let tag = format!("walk-{:06}", self.group_ends.len());
+        self.tag = Some(tag.clone());
         let prefetch = self.prefetch as u16;
         self.channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(error)?;
         let consumer = self
@@ -147,7 +124,7 @@ impl<'c> QueueWalk<'c> {
             )
             .await
             .map_err(error)?;
-        self.consumers.push_back(consumer);
+        self.consumer = Some(consumer);
         Ok(())
     }
 
@@ -158,21 +135,19 @@ impl<'c> QueueWalk<'c> {
     pub async fn next(&mut self) -> Result<Option<Delivery>, Failure> {
         let deadline = Instant::now() + STUCK_TIMEOUT;
         while self.read < self.total {
-            if self.fetch == Fetch::Groups {
-                self.turn_group().await?;
-            }
-            let Some(consumer) = self.consumers.back_mut() else { return Ok(None) };
+            self.turn_group().await?;
+            let Some(consumer) = &mut self.consumer else { return Ok(None) };
             match timeout(DELIVERY_TIMEOUT, consumer.next()).await {
                 Ok(Some(Ok(delivery))) => {
                     self.read += 1;
+                    self.held.insert(delivery.delivery_tag);
                     self.largest = self.largest.max(delivery.data.len() as u64);
                     (self.last_tag, self.unsettled) = (delivery.delivery_tag, self.unsettled + 1);
                     return Ok(Some(delivery));
                 }
                 Ok(Some(Err(error))) => return Err(self.ended(&error.to_string())),
                 Ok(None) if self.ending => {
-                    self.consumers.clear();
-                    self.tags.clear();
+                    (self.consumer, self.tag) = (None, None);
                     self.group_ends.push(self.last_tag);
                     (self.ending, self.unsettled) = (false, 0);
                 }
@@ -181,7 +156,10 @@ impl<'c> QueueWalk<'c> {
                     let ready = QueueInspector::new(self.connection).depth(&self.queue).await?.ready;
                     if ready == 0 {
                         let last = self.take_last().await?;
-                        self.read += u64::from(last.is_some());
+                        if let Some(last) = &last {
+                            self.read += 1;
+                            self.held.insert(last.delivery_tag);
+                        }
                         return Ok(last);
                     }
                     if Instant::now() > deadline {
@@ -190,12 +168,6 @@ impl<'c> QueueWalk<'c> {
                             self.queue
                         );
                         return Err(Failure::new(Exit::Failed, problem));
-                    }
-                    if self.fetch == Fetch::Stream
-                        && self.read > 0
-                        && self.read - self.removed >= MAX_PREFETCH * self.consumers.len() as u64
-                    {
-                        self.consume().await?;
                     }
                 }
             }
@@ -206,7 +178,7 @@ impl<'c> QueueWalk<'c> {
     /// Starts the first group, or ends one whose consumer receives nothing more because so many messages are unsettled.
     /// The next one starts when all messages of this one are read.
     async fn turn_group(&mut self) -> Result<(), Failure> {
-        if self.consumers.is_empty() {
+        if self.consumer.is_none() {
             return self.consume().await;
         }
         if !self.ending && self.unsettled >= self.prefetch {
@@ -217,7 +189,7 @@ impl<'c> QueueWalk<'c> {
     }
 
     async fn cancel(&self) -> Result<(), Failure> {
-        for tag in &self.tags {
+        if let Some(tag) = &self.tag {
             let cancelled =
                 self.channel.basic_cancel(tag.as_str().into(), BasicCancelOptions::default()).await;
             cancelled.map_err(|error| failure(&self.queue, &error))?;
@@ -231,7 +203,7 @@ impl<'c> QueueWalk<'c> {
         // The broker answers a get after the deliveries that it sent before, so that those are in the consumer.
         let got = self.channel.basic_get(self.queue.as_str().into(), BasicGetOptions::default()).await;
         let got = got.map_err(|error| failure(&self.queue, &error))?;
-        match self.consumers.back_mut().and_then(|consumer| consumer.next().now_or_never()).flatten() {
+        match self.consumer.as_mut().and_then(|consumer| consumer.next().now_or_never()).flatten() {
             // A message of the get is requeued at the end.
             Some(Ok(delivery)) => Ok(Some(delivery)),
             Some(Err(error)) => Err(self.ended(&error.to_string())),
@@ -244,7 +216,7 @@ impl<'c> QueueWalk<'c> {
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn remove(&mut self, tag: u64) -> Result<(), Failure> {
-        self.removed += 1;
+        self.held.remove(&tag);
         if self.group_ends.last().is_none_or(|end| tag > *end) {
             self.unsettled = self.unsettled.saturating_sub(1);
         }
@@ -263,9 +235,9 @@ impl<'c> QueueWalk<'c> {
     pub async fn finish(mut self) -> Result<u64, Failure> {
         let error = |error| failure(&self.queue, &error);
         self.cancel().await?;
-        let mut held = self.read - self.removed;
+        let mut held = self.held.len() as u64;
         // Delivered and not read. The answer to the cancel came after them.
-        for consumer in &mut self.consumers {
+        if let Some(consumer) = &mut self.consumer {
             while consumer.next().now_or_never().flatten().is_some() {
                 held += 1;
             }
@@ -273,14 +245,17 @@ impl<'c> QueueWalk<'c> {
         // The message of the get and those behind it. The queue's own count may lag behind.
         let mut counted = 0;
         let mut inspector = QueueInspector::new(self.connection);
-        if !self.consumers.is_empty() || self.read > 0 {
+        if self.consumer.is_some() || self.read > 0 {
             // Before the nack, because a message that is requeued on its own returns behind the others.
             let queue = self.queue.as_str().into();
             let got = self.channel.basic_get(queue, BasicGetOptions::default()).await.map_err(error)?;
             counted = got.map_or(0, |got| u64::from(got.message_count) + 1);
             let all = BasicNackOptions { multiple: true, requeue: true };
-            for tag in &self.group_ends {
-                self.channel.basic_nack(*tag, all).await.map_err(error)?;
+            for end in &self.group_ends {
+                // The broker refuses the tag of a message that is removed.
+                let Some(last) = self.held.range(..=end).next_back().copied() else { continue };
+                self.held = self.held.split_off(&(last + 1));
+                self.channel.basic_nack(last, all).await.map_err(error)?;
                 // The broker keeps the order of a limited number of settlements in progress.
                 inspector.depth(&self.queue).await?;
             }

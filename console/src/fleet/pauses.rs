@@ -1,0 +1,37 @@
+//! The lanes and kinds that workers have paused, over the whole fleet.
+
+use std::collections::BTreeMap;
+
+use super::roster::{MemberView, State};
+
+/// The number of workers that have paused each lane and each kind, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pauses {
+    /// The lanes.
+    pub lanes: BTreeMap<String, usize>,
+    /// The kinds.
+    pub kinds: BTreeMap<String, usize>,
+}
+
+impl Pauses {
+    /// What these workers report. A worker reports the lanes that it consumes, and all kinds.
+    pub fn of(workers: &[MemberView]) -> Self {
+        let mut pauses = Self::default();
+        for worker in workers.iter().filter(|worker| worker.state != State::Stopped) {
+            let Some(beat) = worker.process.heartbeat() else { continue };
+            for (name, _) in beat.lanes.iter().filter(|(_, lane)| lane.paused) {
+                *pauses.lanes.entry(name.clone()).or_default() += 1;
+            }
+            for name in &beat.paused_kinds {
+                *pauses.kinds.entry(name.clone()).or_default() += 1;
+            }
+        }
+        pauses
+    }
+
+    /// What is paused: `lane` or `kind`, the name, and the number of workers.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, &str, usize)> {
+        let lanes = self.lanes.iter().map(|(name, count)| ("lane", name.as_str(), *count));
+        lanes.chain(self.kinds.iter().map(|(name, count)| ("kind", name.as_str(), *count)))
+    }
+}
