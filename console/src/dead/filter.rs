@@ -165,7 +165,8 @@ mod tests {
         assert_eq!(
             args.check().unwrap_err().to_string(),
             "unknown reason \"conflicts\"; expected one of attempts-exhausted, conflict, delivery_limit, \
-             expired, invalid-payload, malformed, maxlen, poison, rejected, stopped, too-large, unknown, unknown-kind"
+             expired, invalid-payload, malformed, maxlen, poison, rejected, stopped, too-large, unknown, unknown-kind, \
+             unmapped"
         );
     }
 
