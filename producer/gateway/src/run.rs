@@ -37,8 +37,7 @@ use crate::{
     spool::export_metrics,
     status::Status,
     task_publisher::{
-        BrokerPublisher, PUBLISH_SLOT_TIMEOUT, SpoolingPublisher, TaskPublisher, TracedPublisher,
-        group_commit::{GroupCommit, GroupCommitConfig},
+        BrokerPublisher, PUBLISH_SLOT_TIMEOUT, SpoolingPublisher, TracedPublisher, group_commit::GroupCommit,
     },
     tls,
 };
@@ -114,10 +113,8 @@ pub async fn run(
         &broker.lanes,
         limits.max_confirm_latency,
     );
-    let grouped: Arc<dyn TaskPublisher> = match settings.group_commit {
-        GroupCommitConfig { records: 1, .. } => direct,
-        config => GroupCommit::start(direct, config, Kind::parse(READING).expect("a constant")),
-    };
+    let grouped =
+        GroupCommit::in_front_of(direct, settings.group_commit, Kind::parse(READING).expect("a constant"));
     let traced = TracedPublisher::wrap(Arc::clone(&grouped), &traces, &broker.names());
     let (outlet, draining) = match &spool {
         None => (SpoolingPublisher::direct(traced), None),

@@ -213,8 +213,7 @@ impl Bridge {
 
     fn receive(&mut self, message: Message) {
         if message.retain && !self.settings.retained {
-            self.instruments.received(Outcome::Retained);
-            return self.begin(message.packet_id, 0, Content::Tasks { tasks: Vec::new(), repeatable: true });
+            return self.skip_retained(message.packet_id);
         }
         let known = message.packet_id.and_then(|id| self.unacknowledged.get(&id)).filter(|known| {
             // The broker keeps the packet id of a message until it is acknowledged.
@@ -246,8 +245,7 @@ impl Bridge {
 
     fn receive_too_large(&mut self, message: &TooLarge) {
         if message.retain && !self.settings.retained {
-            self.instruments.received(Outcome::Retained);
-            return self.begin(message.packet_id, 0, Content::Tasks { tasks: Vec::new(), repeatable: true });
+            return self.skip_retained(message.packet_id);
         }
         let (topic, bytes) = (&message.topic, message.bytes);
         tracing::error!(%topic, bytes, "a message is larger than mqtt.max_packet; its payload is lost");
@@ -257,6 +255,12 @@ impl Bridge {
         }
         let letter = too_large(message, self.settings.max_packet.bytes());
         self.begin(message.packet_id, 0, Content::Letter(letter));
+    }
+
+    /// Acknowledges a retained message in its turn, without storing anything.
+    fn skip_retained(&mut self, packet_id: Option<u16>) {
+        self.instruments.received(Outcome::Retained);
+        self.begin(packet_id, 0, Content::Tasks { tasks: Vec::new(), repeatable: true });
     }
 
     /// Begins to store the content of a message.

@@ -20,12 +20,12 @@ use garenne_common::{
 use garenne_gateway::{
     BrokerSettings, READING,
     task_publisher::{
-        BrokerPublisher, TaskPublisher, TracedPublisher,
+        BrokerPublisher, TracedPublisher,
         group_commit::{GroupCommit, GroupCommitConfig},
     },
 };
 use garenne_map::Map;
-use garenne_protocol::{sensor::Limits, task::Kind};
+use garenne_protocol::sensor::Limits;
 use prometheus::IntGauge;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -85,10 +85,7 @@ pub async fn run(
 
     let names = broker.names();
     let direct = BrokerPublisher::new(publisher.clone(), &names, &broker.lanes);
-    let grouped: Arc<dyn TaskPublisher> = match shared.group_commit {
-        GroupCommitConfig { records: 1, .. } => direct,
-        config => GroupCommit::start(direct, config, Kind::parse(READING).expect("a constant")),
-    };
+    let grouped = GroupCommit::in_front_of(direct, shared.group_commit, kind.clone());
     let tasks = TracedPublisher::wrap(grouped, &traces, &names);
     let store = Store::new(tasks, publisher.clone(), names, client_id.clone());
     let max_ahead = Some(shared.max_clock_skew).filter(|skew| !skew.is_zero());

@@ -147,6 +147,18 @@ impl GroupCommit {
         Arc::new(Self { small, large, kind, publisher, config })
     }
 
+    /// Group commit in front of `publisher`, or `publisher` itself if `config` disables group commit.
+    pub fn in_front_of<P: GroupPublisher + TaskPublisher>(
+        publisher: Arc<P>,
+        config: GroupCommitConfig,
+        kind: Kind,
+    ) -> Arc<dyn TaskPublisher> {
+        match config {
+            GroupCommitConfig { records: 1, .. } => publisher,
+            config => Self::start(publisher, config, kind),
+        }
+    }
+
     /// Whether many requests of this size fit into one message.
     fn is_small(&self, tasks: &[NewTask]) -> bool {
         let bytes: usize = tasks.iter().map(|task| task.body.len()).sum();
