@@ -86,9 +86,7 @@ async fn a_paused_lane_keeps_its_tasks_in_its_queue_until_it_is_resumed() -> Res
     assert_eq!(done.len(), 10, "{done:?}");
     assert!(done.iter().all(|done| done.attempt == 1), "no attempt was spent: {done:?}");
     let [first, second] = [first.receipt, second.receipt];
-    assert_eq!((first.acked + second.acked, first.dead), (10, 1), "{first:?} {second:?}");
-    // A delivery that was on its way when the consumer was cancelled is returned as well.
-    assert!(first.requeued >= 3, "{first:?}");
+    assert_eq!((first.acked + second.acked, first.dead, first.requeued), (10, 1, 3), "{first:?} {second:?}");
     assert_eq!((first.retried, second.retried), (0, 0), "no copies: {first:?} {second:?}");
     Ok(())
 }
