@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 /// Limit of a request. It takes longer only if the broker is down or frozen.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit of the creation of a virtual host. The broker creates its files, which takes seconds on a slow disk that
+/// other virtual hosts use too.
+const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client of the management API of one broker.
 #[derive(Clone, Debug)]
@@ -21,15 +24,25 @@ pub struct Management {
 impl Management {
     pub(super) fn new(url: &str) -> Result<Self> {
         // A kept connection belongs to the runtime that opened it, and every test has its own.
-        let http = Client::builder().pool_max_idle_per_host(0).timeout(TIMEOUT).build()?;
+        let http = Client::builder().pool_max_idle_per_host(0).build()?;
         Ok(Self { base: url.parse()?, http })
     }
 
     async fn send(&self, method: Method, path: &[&str], body: Option<&Value>) -> Result<Vec<u8>> {
+        self.send_within(TIMEOUT, method, path, body).await
+    }
+
+    async fn send_within(
+        &self,
+        timeout: Duration,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+    ) -> Result<Vec<u8>> {
         let request = format!("{method} api/{}", path.join("/"));
         let mut url = self.base.clone();
         url.path_segments_mut().ok().context("the URL has no path")?.pop_if_empty().push("api").extend(path);
-        let mut builder = self.http.request(method, url);
+        let mut builder = self.http.request(method, url).timeout(timeout);
         if let Some(body) = body {
             builder = builder.json(body);
         }
@@ -79,7 +92,8 @@ impl Management {
 
     /// Creates a virtual host on which `user` has all permissions.
     pub(super) async fn create_vhost(&self, vhost: &str, user: &str) -> Result<()> {
-        self.put(&["vhosts", vhost], &json!({})).await?;
+        let path = ["vhosts", vhost];
+        self.send_within(CREATION_TIMEOUT, Method::PUT, &path, Some(&json!({}))).await?;
         let permissions = json!({ "configure": ".*", "write": ".*", "read": ".*" });
         self.put(&["permissions", vhost, user], &permissions).await
     }

@@ -142,6 +142,8 @@ pub fn block_on(program: &str, run: impl Future<Output = Result<Exit, Failure>>)
         .build()
         .expect("the operating system starts threads");
     let exit = exit::report(program, runtime.block_on(run));
-    runtime.shutdown_background();
+    // The process ends now. A shutdown would cancel a connection attempt of lapin, which panics then and would print
+    // that after the receipt.
+    std::mem::forget(runtime);
     exit
 }

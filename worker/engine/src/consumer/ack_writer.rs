@@ -1,4 +1,7 @@
 //! Sends settlements to the broker, in as few frames as the [`Ledger`] finds.
+//!
+//! When the worker stops or pauses, messages go back to the queue only after the consumer is cancelled. Otherwise the
+//! broker would deliver them to the same worker again.
 
 use std::{collections::VecDeque, future::Future, sync::Arc};
 
@@ -16,6 +19,7 @@ use tokio::{
 use super::{
     channel_generation::{ChannelGeneration, SettleRequest, SettlementCounters},
     coalescer::TickClock,
+    intake::{Intake, current_intake},
     ledger::{Disposition, Frame, Ledger},
     subscription::Subscription,
 };
@@ -76,6 +80,8 @@ pub(super) struct AckWriter<C> {
     next_flush: Option<Instant>,
     requests_taken: u64,
     frames_sent: u64,
+    /// Whether the worker wants new messages.
+    intake: watch::Receiver<Intake>,
     /// True once the intake is closed: the writer ends when every delivery is settled.
     draining: watch::Receiver<bool>,
 }
@@ -90,19 +96,21 @@ impl<C: SettleChannel> AckWriter<C> {
         channel: C,
         generation: Arc<ChannelGeneration>,
         subscription: &Subscription,
+        intake: watch::Receiver<Intake>,
         draining: watch::Receiver<bool>,
     ) -> Self {
         let counters = generation.counters.clone();
         Self {
             channel,
             queue: subscription.queue.clone(),
-            ledger: ChannelLedger { generation, tags: Ledger::new(), sending: 0 },
+            ledger: ChannelLedger { generation, tags: Ledger::new(), held: Vec::new(), sending: 0 },
             unconfirmed: UnconfirmedAcks { counters, frames: VecDeque::new(), confirmed: 0 },
             requests: Vec::new(),
             clock: subscription.clock,
             next_flush: None,
             requests_taken: 0,
             frames_sent: 0,
+            intake,
             draining,
         }
     }
@@ -152,13 +160,26 @@ impl<C: SettleChannel> AckWriter<C> {
 
     /// Records the waiting requests in the ledger. If there were any, it takes again at the next
     /// tick, because the generation does not wake the writer for the next request.
+    ///
+    /// Requeues are held until the next tick while the consumer is about to be cancelled.
     fn take_requests(&mut self) {
         self.ledger.generation.take_requests(&mut self.requests);
-        if !self.requests.is_empty() {
+        self.requests_taken += self.requests.len() as u64;
+        // Read after the requests: a pool requeues for a stop or a pause only after the intake has changed.
+        let hold_requeues =
+            current_intake(&self.intake) != Intake::Open && self.ledger.generation.is_consuming();
+        if !hold_requeues {
+            self.requests.append(&mut self.ledger.held);
+        }
+        if !self.requests.is_empty() || !self.ledger.held.is_empty() {
             self.next_flush = Some(self.clock.next_tick(Instant::now()));
         }
-        self.requests_taken += self.requests.len() as u64;
-        for SettleRequest { tag, settlement } in self.requests.drain(..) {
+        for request in self.requests.drain(..) {
+            let SettleRequest { tag, settlement } = request;
+            if hold_requeues && settlement == Settlement::Requeued {
+                self.ledger.held.push(request);
+                continue;
+            }
             self.ledger.tags.record(tag, settlement);
             if settlement == Settlement::Abandoned {
                 self.ledger.generation.counters.settled(settlement, 1);
@@ -207,6 +228,8 @@ impl<C: SettleChannel> AckWriter<C> {
 struct ChannelLedger {
     generation: Arc<ChannelGeneration>,
     tags: Ledger,
+    /// Requeues that wait until the consumer is cancelled.
+    held: Vec<SettleRequest>,
     /// Deliveries of frames that are being sent.
     sending: u64,
 }
@@ -236,7 +259,7 @@ impl ChannelLedger {
 impl Drop for ChannelLedger {
     fn drop(&mut self) {
         self.generation.end();
-        let waiting = self.tags.pending() + self.generation.close().len();
+        let waiting = self.tags.pending() + self.held.len() + self.generation.close().len();
         self.generation.counters.settled(Settlement::LostSettlement, self.sending + waiting as u64);
     }
 }

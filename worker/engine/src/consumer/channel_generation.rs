@@ -57,6 +57,8 @@ pub(crate) struct ChannelGeneration {
     requested: AtomicU64,
     /// The sum of the prefetch values of all consumers that the channel has had.
     credit: AtomicU64,
+    /// The channel has a consumer to which the broker may deliver.
+    is_consuming: AtomicBool,
     settlement_sent: AtomicBool,
 }
 
@@ -83,6 +85,7 @@ impl ChannelGeneration {
             deliveries: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             credit: AtomicU64::new(0),
+            is_consuming: AtomicBool::new(false),
             settlement_sent: AtomicBool::new(false),
         }
     }
@@ -106,9 +109,19 @@ impl ChannelGeneration {
         }
     }
 
-    /// Adds the prefetch of a consumer that starts on this channel.
-    pub(super) fn add_credit(&self, prefetch: u16) {
+    /// Records that a consumer with this prefetch has started on this channel.
+    pub(super) fn consumer_started(&self, prefetch: u16) {
         self.credit.fetch_add(prefetch.into(), Ordering::Relaxed);
+        self.is_consuming.store(true, Ordering::Release);
+    }
+
+    /// Records that the broker has cancelled the consumer: it sends no more deliveries.
+    pub(super) fn consumer_cancelled(&self) {
+        self.is_consuming.store(false, Ordering::Release);
+    }
+
+    pub(super) fn is_consuming(&self) -> bool {
+        self.is_consuming.load(Ordering::Acquire)
     }
 
     /// A lower bound for the settlements that the broker has processed.
@@ -246,10 +259,10 @@ mod tests {
     fn deliveries_beyond_the_prefetch_confirm_settlements() {
         let generation = generation(1);
         assert_eq!(generation.confirmed_settlements(), 0);
-        generation.add_credit(2);
+        generation.consumer_started(2);
         (0..5).for_each(|_| generation.count_delivery(false));
         assert_eq!((generation.deliveries(), generation.confirmed_settlements()), (5, 3));
-        generation.add_credit(2);
+        generation.consumer_started(2);
         assert_eq!(
             generation.confirmed_settlements(),
             1,

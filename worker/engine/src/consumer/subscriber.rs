@@ -27,6 +27,7 @@ use super::{
     coalescer::DeliveryCoalescer,
     connection::ConsumerConnection,
     delivery::Delivery,
+    intake::{Intake, current_intake, wait_for_intake},
     subscription::Subscription,
     watchdog::Watchdog,
 };
@@ -40,17 +41,6 @@ const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The error of a channel whose ack writer has ended.
 const NO_SETTLEMENTS: &str = "the channel can send no more settlements";
-
-/// Whether the worker wants new messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Intake {
-    /// Messages are consumed.
-    Open,
-    /// No messages are consumed for now. The channel stays open and delivered tasks go on.
-    Quiet,
-    /// No messages are consumed any more.
-    Closed,
-}
 
 /// Consumes one queue until the intake is closed and every delivery is settled.
 pub(crate) struct Subscriber<F> {
@@ -99,9 +89,9 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
     async fn run_channel(&mut self, channel: Channel, backoff: &mut Backoff) -> Result<(), String> {
         let batch_size = ack_writer::batch_size(&self.subscription);
         let generation = Arc::new(ChannelGeneration::new(self.counters.clone(), batch_size));
-        let (drain, draining) = watch::channel(false);
+        let (intake, (drain, draining)) = (self.intake.clone(), watch::channel(false));
         let ack_writer =
-            AckWriter::new(channel.clone(), Arc::clone(&generation), &self.subscription, draining);
+            AckWriter::new(channel.clone(), Arc::clone(&generation), &self.subscription, intake, draining);
         // If this future is dropped or panics, the ack writer is aborted.
         let ack_writer = supervise::isolated("settlements", ack_writer.run()).spawn_in(&self.ack_writers);
 
@@ -145,7 +135,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
                     let consumer = self.start_consumer(channel).await?;
                     self.problem.send_replace(None);
                     self.denied = None;
-                    generation.add_credit(self.subscription.prefetch);
+                    generation.consumer_started(self.subscription.prefetch);
                     self.consume(channel, consumer, generation).await?;
                 }
             }
@@ -208,6 +198,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
                     cancelled = true;
                     let cancel = channel.basic_cancel(tag.clone(), BasicCancelOptions::default());
                     cancel.await.map_err(|error| error.to_string())?;
+                    generation.consumer_cancelled();
                     continue;
                 }
                 chunk = coalesced(&coalescer, chunks.next()) => chunk,
@@ -275,14 +266,4 @@ async fn coalesced<C>(coalescer: &DeliveryCoalescer, next_chunk: impl Future<Out
         sleep_until(time).await;
     }
     next_chunk.await
-}
-
-/// The current intake. It is closed if the worker dropped the sender.
-fn current_intake(intake: &watch::Receiver<Intake>) -> Intake {
-    if intake.has_changed().is_err() { Intake::Closed } else { *intake.borrow() }
-}
-
-/// Completes when the intake satisfies `condition`, or when the worker dropped the sender.
-async fn wait_for_intake(intake: &mut watch::Receiver<Intake>, condition: impl Fn(Intake) -> bool) {
-    let _ = intake.wait_for(|intake| condition(*intake)).await;
 }

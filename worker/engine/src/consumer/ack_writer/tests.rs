@@ -60,6 +60,7 @@ struct Bench {
     channel: FakeChannel,
     generation: Arc<ChannelGeneration>,
     counters: SettlementCounters,
+    intake: watch::Sender<Intake>,
     drain: watch::Sender<bool>,
     running: JoinHandle<UnconfirmedAcks>,
 }
@@ -71,10 +72,11 @@ fn bench() -> Bench {
     let subscription = Subscription::for_queues(vec!["queue".into()], 16, "tag").remove(0);
     assert_eq!(batch_size(&subscription), BATCH_SIZE);
     let generation = Arc::new(ChannelGeneration::new(counters.clone(), BATCH_SIZE));
-    let (channel, (drain, draining)) = (FakeChannel::default(), watch::channel(false));
-    let ack_writer = AckWriter::new(channel.clone(), Arc::clone(&generation), &subscription, draining);
-    generation.add_credit(subscription.prefetch);
-    Bench { channel, generation, counters, drain, running: tokio::spawn(ack_writer.run()) }
+    let channel = FakeChannel::default();
+    let ((intake, wanted), (drain, draining)) = (watch::channel(Intake::Open), watch::channel(false));
+    let writer = AckWriter::new(channel.clone(), Arc::clone(&generation), &subscription, wanted, draining);
+    generation.consumer_started(subscription.prefetch);
+    Bench { channel, generation, counters, intake, drain, running: tokio::spawn(writer.run()) }
 }
 
 impl Bench {
@@ -85,6 +87,13 @@ impl Bench {
     fn settle(&self, tags: impl IntoIterator<Item = u64>, settlement: Settlement) {
         tags.into_iter()
             .for_each(|tag| self.generation.request_settlement(SettleRequest { tag, settlement }));
+    }
+
+    /// What the consumer does after the intake has closed.
+    fn end_consumer(&self) {
+        self.intake.send_replace(Intake::Closed);
+        self.generation.consumer_cancelled();
+        self.drain.send_replace(true);
     }
 
     /// The numbers of acked, requeued and lost deliveries.
@@ -143,7 +152,7 @@ async fn a_drain_ends_when_every_delivery_is_settled() {
     let bench = bench();
     bench.deliver(3);
     bench.settle([1], Settlement::Acked);
-    bench.drain.send_replace(true);
+    bench.end_consumer();
     sleep(SHORT_WAIT).await;
     assert!(!bench.running.is_finished(), "two are outstanding");
     bench.settle([2], Settlement::Requeued);
@@ -166,6 +175,43 @@ async fn a_drain_ends_when_every_delivery_is_settled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_requeue_for_a_pause_or_a_stop_is_sent_after_the_consumer_is_cancelled() {
+    for intake in [Intake::Quiet, Intake::Closed] {
+        let bench = bench();
+        bench.deliver(3);
+        bench.settle([1], Settlement::Requeued);
+        sleep(SHORT_WAIT).await;
+        assert_eq!(bench.counts(), (0, 1, 0), "the worker wants messages, so another worker may take it");
+        bench.intake.send_replace(intake);
+        bench.settle([2], Settlement::Requeued);
+        bench.settle([3], Settlement::Acked);
+        sleep(SHORT_WAIT).await;
+        assert_eq!(bench.counts(), (1, 1, 0), "only the requeue is held");
+        bench.generation.consumer_cancelled();
+        sleep(SHORT_WAIT).await;
+        assert_eq!(bench.counts(), (1, 2, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_requeue_is_sent_when_the_worker_resumes_and_lost_when_the_channel_ends() {
+    let bench = bench();
+    bench.deliver(2);
+    bench.intake.send_replace(Intake::Quiet);
+    bench.settle([1], Settlement::Requeued);
+    sleep(SHORT_WAIT).await;
+    bench.intake.send_replace(Intake::Open);
+    sleep(SHORT_WAIT).await;
+    assert_eq!(bench.counts(), (0, 1, 0));
+    bench.intake.send_replace(Intake::Quiet);
+    bench.settle([2], Settlement::Requeued);
+    sleep(SHORT_WAIT).await;
+    drop(bench.drain);
+    drop(timeout(SHORT_WAIT, bench.running).await.unwrap().unwrap());
+    assert_eq!(bench.counters.tally.count(Settlement::LostSettlement), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn flushing_the_stash_before_the_end_confirms_all_settlements() {
     for (frames, stash_flushes) in [(16, 0), (17, 1)] {
         let bench = bench();
@@ -174,7 +220,7 @@ async fn flushing_the_stash_before_the_end_confirms_all_settlements() {
         bench.settle(2..=frames as u64 + 1, Settlement::Acked);
         sleep(SHORT_WAIT).await;
         bench.settle([1], Settlement::Abandoned);
-        bench.drain.send_replace(true);
+        bench.end_consumer();
         let (tally, channel) = (Arc::clone(&bench.counters.tally), bench.channel.clone());
         drop(timeout(SHORT_WAIT, bench.running).await.unwrap().unwrap());
         assert_eq!(channel.sent().len(), frames);
@@ -208,7 +254,7 @@ async fn settlements_that_a_dead_channel_does_not_send_are_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn the_writer_ends_without_spinning_when_its_consumer_is_gone() {
-    let Bench { channel, generation, counters, drain, running } = bench();
+    let Bench { channel, generation, counters, intake: _intake, drain, running } = bench();
     generation.count_delivery(false);
     generation.count_delivery(false);
     generation.request_settlement(SettleRequest { tag: 1, settlement: Settlement::Acked });
