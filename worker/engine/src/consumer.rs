@@ -18,7 +18,7 @@ mod watchdog;
 pub(crate) use channel_generation::{ChannelGeneration, SettlementCounters};
 pub(crate) use connection::{ConsumerConnection, QueueAdmin};
 pub(crate) use delivery::Delivery;
-pub(crate) use intake::Intake;
+pub(crate) use intake::{Intake, LaneIntake, LaneQuiet};
 pub(crate) use missing_queues::MissingQueues;
 pub(crate) use subscriber::Subscriber;
 pub(crate) use subscription::Subscription;

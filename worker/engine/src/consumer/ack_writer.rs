@@ -19,7 +19,7 @@ use tokio::{
 use super::{
     channel_generation::{ChannelGeneration, SettleRequest, SettlementCounters},
     coalescer::TickClock,
-    intake::{Intake, current_intake},
+    intake::{Intake, LaneIntake},
     ledger::{Disposition, Frame, Ledger},
     subscription::Subscription,
 };
@@ -80,8 +80,8 @@ pub(super) struct AckWriter<C> {
     next_flush: Option<Instant>,
     requests_taken: u64,
     frames_sent: u64,
-    /// Whether the worker wants new messages.
-    intake: watch::Receiver<Intake>,
+    /// Whether the lane wants new messages.
+    intake: LaneIntake,
     /// True once the intake is closed: the writer ends when every delivery is settled.
     draining: watch::Receiver<bool>,
 }
@@ -96,7 +96,7 @@ impl<C: SettleChannel> AckWriter<C> {
         channel: C,
         generation: Arc<ChannelGeneration>,
         subscription: &Subscription,
-        intake: watch::Receiver<Intake>,
+        intake: LaneIntake,
         draining: watch::Receiver<bool>,
     ) -> Self {
         let counters = generation.counters.clone();
@@ -166,8 +166,7 @@ impl<C: SettleChannel> AckWriter<C> {
         self.ledger.generation.take_requests(&mut self.requests);
         self.requests_taken += self.requests.len() as u64;
         // Read after the requests: a pool requeues for a stop or a pause only after the intake has changed.
-        let hold_requeues =
-            current_intake(&self.intake) != Intake::Open && self.ledger.generation.is_consuming();
+        let hold_requeues = self.intake.current() != Intake::Open && self.ledger.generation.is_consuming();
         if !hold_requeues {
             self.requests.append(&mut self.ledger.held);
         }

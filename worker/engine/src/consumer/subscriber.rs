@@ -27,7 +27,7 @@ use super::{
     coalescer::DeliveryCoalescer,
     connection::ConsumerConnection,
     delivery::Delivery,
-    intake::{Intake, current_intake, wait_for_intake},
+    intake::{Intake, LaneIntake},
     subscription::Subscription,
     watchdog::Watchdog,
 };
@@ -47,7 +47,7 @@ pub(crate) struct Subscriber<F> {
     pub(crate) connection: ConsumerConnection,
     pub(crate) subscription: Subscription,
     pub(crate) counters: SettlementCounters,
-    pub(crate) intake: watch::Receiver<Intake>,
+    pub(crate) intake: LaneIntake,
     /// Why the queue is not being consumed; `None` while it is.
     pub(crate) problem: watch::Sender<Option<String>>,
     /// Reports that the broker denied the first attempt to consume.
@@ -66,7 +66,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
     /// Consumes the queue. After a panic it may be called again and opens a new channel.
     pub(crate) async fn run(&mut self) {
         let mut backoff = Backoff::reconnect();
-        while current_intake(&self.intake) != Intake::Closed {
+        while self.intake.current() != Intake::Closed {
             let consumed = match self.connection.channel(self.subscription.prefetch).await {
                 Ok((_connection, channel)) => self.run_channel(channel, &mut backoff).await,
                 Err(error) => Err(error.to_string()),
@@ -77,7 +77,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
             self.problem.send_replace(Some(problem));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = wait_for_intake(&mut self.intake, |intake| intake == Intake::Closed) => {}
+                () = self.intake.wait_for(|intake| intake == Intake::Closed) => {}
             }
         }
     }
@@ -110,7 +110,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
         if consumed.is_ok() {
             channel.close(200, "drained".into()).await.map_err(|error| error.to_string())?;
             unconfirmed.confirm_all();
-        } else if current_intake(&self.intake) != Intake::Closed {
+        } else if self.intake.current() != Intake::Closed {
             // While the worker runs, settlements sent before a connection was lost keep their count: whether the
             // broker processed the last of them is unknown. At a shutdown they are counted as lost.
             unconfirmed.confirm_all();
@@ -125,7 +125,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
         generation: &Arc<ChannelGeneration>,
     ) -> Result<(), String> {
         loop {
-            match current_intake(&self.intake) {
+            match self.intake.current() {
                 Intake::Closed => return Ok(()),
                 Intake::Quiet => {
                     self.problem.send_replace(None);
@@ -194,7 +194,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
             let reset_at = backoff.reset_at;
             let chunk = tokio::select! {
                 biased;
-                () = wait_for_intake(intake, |intake| intake != Intake::Open), if !cancelled => {
+                () = intake.wait_for(|intake| intake != Intake::Open), if !cancelled => {
                     cancelled = true;
                     let cancel = channel.basic_cancel(tag.clone(), BasicCancelOptions::default());
                     cancel.await.map_err(|error| error.to_string())?;
@@ -250,7 +250,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
         let mut channel_check = tokio::time::interval(CHANNEL_CHECK_INTERVAL);
         loop {
             tokio::select! {
-                () = wait_for_intake(&mut self.intake, |intake| intake != Intake::Quiet) => return Ok(()),
+                () = self.intake.wait_for(|intake| intake != Intake::Quiet) => return Ok(()),
                 () = generation.ended() => return Err(NO_SETTLEMENTS.into()),
                 _ = channel_check.tick() => if !channel.status().connected() {
                     return Err("the channel closed while the worker was quiet".into());

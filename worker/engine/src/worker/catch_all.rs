@@ -11,45 +11,51 @@ use garenne_common::supervise;
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    consumer::Intake,
+    consumer::{Intake, LaneQuiet},
     fleet::{CATCH_ALL_CHECK_INTERVAL, Member},
 };
 
-/// The intake of the catch-all lane in a worker without a handler for its tasks: quiet while another worker serves
-/// the lane, otherwise as `intake`.
-pub(super) fn standby_intake(
+/// Keeps the catch-all lane of a worker without a handler for its tasks quiet while another worker serves the lane.
+pub(super) fn stand_by(
     member: Arc<Member>,
-    intake: watch::Receiver<Intake>,
-) -> watch::Receiver<Intake> {
-    let (sender, receiver) = watch::channel(Intake::Quiet);
-    let state = (member, intake, sender);
-    supervise::restarting("catch-all-standby", state, |(member, intake, sender)| {
-        update_intake(member, intake, sender).boxed()
+    worker: watch::Receiver<Intake>,
+    quiet: watch::Sender<LaneQuiet>,
+) {
+    // Until the others are known.
+    quiet.send_modify(|quiet| quiet.is_standby = true);
+    let state = (member, worker, quiet);
+    supervise::restarting("catch-all-standby", state, |(member, worker, quiet)| {
+        update_standby(member, worker, quiet).boxed()
     })
     .spawn()
     .detach();
-    receiver
 }
 
-/// Updates the lane's intake until the worker's intake is closed.
-async fn update_intake(
+/// Updates the lane until the worker's intake is closed.
+async fn update_standby(
     member: &Arc<Member>,
-    intake: &mut watch::Receiver<Intake>,
-    sender: &watch::Sender<Intake>,
+    worker: &mut watch::Receiver<Intake>,
+    quiet: &watch::Sender<LaneQuiet>,
 ) {
-    while *sender.borrow() != Intake::Closed {
-        let wanted = *intake.borrow_and_update();
+    loop {
+        let wanted = *worker.borrow_and_update();
+        if wanted == Intake::Closed {
+            return;
+        }
         let update = async {
-            let is_left = wanted == Intake::Open && member.others_serve_catch_all(None).await;
-            let new = if is_left { Intake::Quiet } else { wanted };
-            sender.send_if_modified(|current| std::mem::replace(current, new) != new);
+            if wanted == Intake::Open {
+                let is_standby = member.others_serve_catch_all(None).await;
+                quiet.send_if_modified(|quiet| {
+                    std::mem::replace(&mut quiet.is_standby, is_standby) != is_standby
+                });
+            }
             sleep(CATCH_ALL_CHECK_INTERVAL).await;
         };
         // A stop does not wait for the answer of the broker.
         tokio::select! {
             biased;
-            changed = intake.changed() => if changed.is_err() {
-                sender.send_replace(Intake::Closed);
+            changed = worker.changed() => if changed.is_err() {
+                return;
             },
             () = update => {}
         }

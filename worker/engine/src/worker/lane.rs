@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use super::WorkerError;
 use crate::{
-    consumer::{ConsumerConnection, Intake, SettlementCounters, Subscriber, Subscription},
+    consumer::{ConsumerConnection, LaneIntake, SettlementCounters, Subscriber, Subscription},
     pipeline::{LanePipeline, LanePool},
     status::QueueProblem,
 };
@@ -83,7 +83,7 @@ impl Consumers {
         pipeline: &Arc<LanePipeline>,
         subscription: Subscription,
         counters: SettlementCounters,
-        intake: watch::Receiver<Intake>,
+        intake: LaneIntake,
     ) -> QueueProblem {
         let queue = subscription.queue.clone();
         let (problem, current_problem) = watch::channel(Some("consuming has not started".to_owned()));

@@ -31,15 +31,17 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Worker, WorkerError,
-    catch_all::standby_intake,
+    catch_all::stand_by,
     drain::Running,
     handler_runtime::HandlerRuntime,
     lane::{Consumers, requeue_overdue_tasks, start_pool, update_gauges},
-    lane_pause::pausable_intake,
+    lane_pause::follow_pauses,
 };
 use crate::{
     budget,
-    consumer::{ConsumerConnection, Intake, MissingQueues, SettlementCounters, Subscription},
+    consumer::{
+        ConsumerConnection, Intake, LaneIntake, LaneQuiet, MissingQueues, SettlementCounters, Subscription,
+    },
     fleet::{AmqpFleetBroker, Command as FleetCommand, Directives, Member, Membership},
     handler::{Routes, WorkerContext},
     payload_memory,
@@ -327,14 +329,14 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
         supervise::restarting("sweep", sweep, |(pool, max)| requeue_overdue_tasks(pool, *max).boxed())
             .spawn()
             .detach();
-        let intake = match is_quarantine {
-            true => intake.subscribe(),
-            false => pausable_intake(&name, &pool, &member, intake.subscribe()),
-        };
-        let intake = match lane.catch_all && !member.serves_catch_all() {
-            true => standby_intake(Arc::clone(&member), intake),
-            false => intake,
-        };
+        let quiet = watch::Sender::new(LaneQuiet::default());
+        if !is_quarantine {
+            follow_pauses(&name, &pool, &member, intake.subscribe(), quiet.clone());
+        }
+        if lane.catch_all && !member.serves_catch_all() {
+            stand_by(Arc::clone(&member), intake.subscribe(), quiet.clone());
+        }
+        let intake = LaneIntake::new(intake.subscribe(), quiet.subscribe());
         let tag = format!("{}.{name}", worker.name);
         let consumed = Subscription::for_queues(queues, lane.prefetch, &tag).into_iter().map(|queue| {
             let counters = SettlementCounters { tally: Arc::clone(&worker.tally), lane: metrics.clone() };

@@ -13,6 +13,7 @@ use tokio::{
 };
 
 use super::*;
+use crate::consumer::intake::LaneQuiet;
 
 /// A channel that records its frames.
 #[derive(Clone, Default)]
@@ -74,6 +75,8 @@ fn bench() -> Bench {
     let generation = Arc::new(ChannelGeneration::new(counters.clone(), BATCH_SIZE));
     let channel = FakeChannel::default();
     let ((intake, wanted), (drain, draining)) = (watch::channel(Intake::Open), watch::channel(false));
+    let quiet = watch::Sender::new(LaneQuiet::default());
+    let wanted = LaneIntake::new(wanted, quiet.subscribe());
     let writer = AckWriter::new(channel.clone(), Arc::clone(&generation), &subscription, wanted, draining);
     generation.consumer_started(subscription.prefetch);
     Bench { channel, generation, counters, intake, drain, running: tokio::spawn(writer.run()) }
