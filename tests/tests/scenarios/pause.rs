@@ -94,7 +94,8 @@ async fn a_paused_lane_keeps_its_tasks_in_its_queue_until_it_is_resumed() -> Res
 #[tokio::test]
 async fn a_retry_of_a_paused_lane_waits_in_its_queue_and_a_drain_of_its_worker_loses_nothing() -> Result<()> {
     let env = TestEnv::new().await?;
-    let first = small(env.worker("first")?).start().await?;
+    // The pause must arrive before the retry does.
+    let first = small(env.worker("first")?).env("GARENNE_RETRY__DELAYS", "8s").start().await?;
     env.publish("bench.fail", &json!({"times": 1}), "failing", 1).await?;
     first
         .until_metric("garenne_settlements_total", &["lane=\"fast\"", "settlement=\"retried\""], 1.0)
