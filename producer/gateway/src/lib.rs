@@ -20,6 +20,7 @@ mod certificate;
 mod client_stream;
 mod connection;
 mod context;
+mod decompress;
 mod expiry;
 mod http;
 mod idempotency;

@@ -96,7 +96,7 @@ impl Refusal {
     /// An unsupported content encoding.
     pub(super) fn encoding(given: &str) -> Self {
         let message =
-            format!("content-encoding {} is not supported, expected gzip or identity", quoted(given));
+            format!("content-encoding {} is not supported, expected gzip, zstd or identity", quoted(given));
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message)
     }
 

@@ -17,6 +17,7 @@ use super::request_trace::RequestTrace;
 use crate::{
     auth::{Caller, Peer},
     context::GatewayContext,
+    decompress::Encoding,
     ingest::Sender,
     memory::append,
     payload::Payload,
@@ -118,11 +119,7 @@ impl Authenticated {
         if announced.is_some_and(|length: u64| length > limit.0) {
             return Err(Refusal::too_large("body", limit));
         }
-        let gzip = match text(headers, "content-encoding")?.map(str::trim) {
-            None | Some("" | "identity") => false,
-            Some("gzip" | "x-gzip") => true,
-            Some(other) => return Err(Refusal::encoding(other)),
-        };
+        let encoding = Encoding::parse(text(headers, "content-encoding")?)?;
         let limit = announced.map_or(limit, Size);
         let (mut bytes, mut memory) = (Vec::new(), gateway.budget.empty());
         let collecting = async {
@@ -138,7 +135,10 @@ impl Authenticated {
         };
         let body_timeout = gateway.limits.body_timeout;
         timeout(body_timeout, collecting).await.map_err(|_| Refusal::timeout("body", body_timeout))??;
-        if gzip { Payload::gzip(bytes, memory) } else { Ok(Payload::plain(bytes, memory)) }
+        match encoding {
+            Some(encoding) => Payload::compressed(encoding, bytes, memory),
+            None => Ok(Payload::plain(bytes, memory)),
+        }
     }
 }
 
