@@ -18,6 +18,7 @@ mod auth;
 pub mod broker;
 mod certificate;
 mod client_stream;
+mod cloud_event;
 mod connection;
 mod context;
 mod decompress;

@@ -9,13 +9,14 @@ use axum::{
 };
 use base64::Engine;
 use garenne_common::config::Size;
-use garenne_protocol::task::{ContentType, Envelope, Kind, NewTask, TaskId, TraceContext};
+use garenne_protocol::task::{Envelope, Kind, NewTask, TaskId, TraceContext};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use super::request_trace::RequestTrace;
 use crate::{
     auth::{Caller, Peer},
+    cloud_event::content_type,
     context::GatewayContext,
     decompress::Encoding,
     ingest::Sender,
@@ -83,16 +84,7 @@ impl Authenticated {
     /// there is one.
     pub(super) fn task(&self, kind: Kind, idempotency_key: Option<&TaskId>) -> Result<NewTask, Refusal> {
         let headers = &self.head.headers;
-        let content_type = match text(headers, "content-type")? {
-            None => ContentType::Json,
-            Some(given) => {
-                let media = given.split(';').next().unwrap_or_default().trim();
-                [ContentType::Json, ContentType::SenmlJson]
-                    .into_iter()
-                    .find(|allowed| media.eq_ignore_ascii_case(allowed.as_str()))
-                    .ok_or_else(|| Refusal::media_type(given))?
-            }
-        };
+        let content_type = content_type(text(headers, "content-type")?)?;
         let task = NewTask::new(kind, content_type, Vec::new());
         Ok(NewTask {
             id: idempotency_key.cloned().unwrap_or(task.id),
