@@ -42,6 +42,7 @@ pub(super) fn router(gateway: Arc<GatewayContext>) -> Router {
         .route("/v1/readings", post(api::readings))
         .route("/v1/tasks/{kind}", post(api::task))
         .route("/v1/map/{name}", post(api::mapped))
+        .route("/v1/events", post(api::events))
         .route("/openapi.json", get(description))
         .route("/api/v2/write", post(influx::write))
         .route("/write", post(influx::write))

@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     auth::Caller,
+    cloud_event::EventFormat,
     idempotency::{Fingerprint, UsedKeys},
     influx::{self, Precision},
     limits::Limits,
@@ -152,6 +153,35 @@ impl Ingest {
             Ok(vec![NewTask { body, ..task }])
         };
         self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, None, parse))
+    }
+
+    /// Publishes one task for each event of a body.
+    ///
+    /// # Errors
+    /// An event is invalid or the caller may not send it, and nothing is published; or as
+    /// [`Ingest::publish_and_confirm`].
+    pub(super) fn ingest_events(
+        self: &Arc<Self>,
+        format: EventFormat,
+        payload: Payload,
+        sender: Sender,
+    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
+        // Every event of a batch is an object.
+        let mark = if let EventFormat::Batch = format { Some(b'{') } else { None };
+        let ingest = Arc::clone(self);
+        let parse = move |body: Vec<u8>| {
+            let mut tasks = format.tasks(body, &ingest.routes, &sender.caller, ingest.limits.max_records)?;
+            for (index, task) in tasks.iter_mut().enumerate() {
+                let admitted = ingest.admit_task(task, &task.body, &sender.caller);
+                admitted.map_err(|refusal| refusal.of_record(index))?;
+                task.trace.clone_from(&sender.trace);
+            }
+            for task in &tasks {
+                ingest.used_keys.check(&task.id, Fingerprint::of(task.kind.as_str(), &task.body))?;
+            }
+            Ok(tasks)
+        };
+        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, mark, parse))
     }
 
     /// Checks that the caller may send a task of this kind with this payload now.

@@ -1,13 +1,13 @@
 //! The bytes of a request or line with their memory reservation, and their conversion into tasks.
 
-use std::io::{Cursor, Read};
+use std::io::Read;
 
-use flate2::read::MultiGzDecoder;
 use futures_util::future::{BoxFuture, Either, Ready, ready};
 use garenne_common::config::Size;
 use garenne_protocol::task::{NewTask, TaskId};
 
 use crate::{
+    decompress::Encoding,
     limits::Limits,
     memory::{Reservation, append},
     offload::Offload,
@@ -19,8 +19,6 @@ use crate::{
 const LARGE: usize = 64 * 1024;
 /// Bodies with more records than this are parsed on a blocking thread as well: a small body may have many.
 const MANY_RECORDS: usize = 1000;
-/// Memory of a gzip decoder: its window and tables.
-const DECODER: usize = 64 * 1024;
 /// Memory of a record while it is parsed and converted.
 const RECORD: usize = 1024;
 /// Memory of a task besides its fields: its message, its queue entries and its confirm.
@@ -31,10 +29,18 @@ const ID: usize = 192;
 /// The body of a request, or a line.
 pub(super) struct Payload {
     /// What is not decompressed yet, if the body is compressed.
-    compressed: Option<Box<MultiGzDecoder<Cursor<Vec<u8>>>>>,
+    compressed: Option<Compressed>,
     plain: Vec<u8>,
     /// The reservation of both.
     memory: Reservation,
+}
+
+/// A compressed body.
+struct Compressed {
+    encoding: Encoding,
+    /// Its length in bytes.
+    length: usize,
+    decoder: Box<dyn Read + Send>,
 }
 
 /// Ids of tasks that are stored.
@@ -63,20 +69,25 @@ impl Payload {
         Self { compressed: None, plain, memory }
     }
 
-    /// A body in gzip. `memory` is the reservation of its capacity.
+    /// A compressed body. `memory` is the reservation of its capacity.
     ///
     /// # Errors
-    /// No memory for a decoder.
-    pub(super) fn gzip(bytes: Vec<u8>, mut memory: Reservation) -> Result<Self, Refusal> {
-        memory.grow(DECODER)?;
-        let compressed = Some(Box::new(MultiGzDecoder::new(Cursor::new(bytes))));
+    /// No memory for a decoder, or the body does not begin as its encoding does.
+    pub(super) fn compressed(
+        encoding: Encoding,
+        bytes: Vec<u8>,
+        mut memory: Reservation,
+    ) -> Result<Self, Refusal> {
+        let length = bytes.len();
+        let decoder = encoding.decoder(bytes, &mut memory)?;
+        let compressed = Some(Compressed { encoding, length, decoder });
         Ok(Self { compressed, plain: Vec::new(), memory })
     }
 
     /// The plain bytes of a body of at most `limit` bytes.
     ///
     /// # Errors
-    /// It is larger, or it is not gzip although it says so.
+    /// It is larger, or it is not in the encoding that it names.
     pub(super) fn small(mut self, limit: Size) -> Result<(Vec<u8>, Reservation), Refusal> {
         self.decompress(usize::MAX, limit)?;
         Ok((self.plain, self.memory))
@@ -116,17 +127,18 @@ impl Payload {
 
     /// Decompresses the body if it is small.
     fn is_small(&mut self, max_body: Size) -> Result<bool, Refusal> {
-        let compressed = self.compressed.as_ref().map_or(0, |decoder| decoder.get_ref().get_ref().len());
+        let compressed = self.compressed.as_ref().map_or(0, |body| body.length);
         Ok(compressed < LARGE && self.decompress(LARGE, max_body)? && self.plain.len() < LARGE)
     }
 
     /// Decompresses until there are `until` plain bytes, at most `limit`. True when the body is complete.
     fn decompress(&mut self, until: usize, limit: Size) -> Result<bool, Refusal> {
-        let Some(decoder) = &mut self.compressed else { return Ok(true) };
+        let Some(Compressed { encoding, decoder, .. }) = &mut self.compressed else { return Ok(true) };
         let mut chunk = [0; 8 * 1024];
         while self.plain.len() < until {
             let read = decoder.read(&mut chunk);
-            let read = read.map_err(|error| Refusal::not_json(format!("not gzip: {error}")))?;
+            let read =
+                read.map_err(|error| Refusal::not_json(format!("not {}: {error}", encoding.name())))?;
             if read == 0 {
                 self.compressed = None;
                 self.memory.shrink_to(self.plain.capacity());
@@ -204,7 +216,11 @@ mod tests {
 
     fn payload(budget: &MemoryBudget, bytes: Vec<u8>, gzip: bool) -> Payload {
         let memory = budget.reserve(bytes.capacity()).unwrap();
-        if gzip { Payload::gzip(bytes, memory).unwrap() } else { Payload::plain(bytes, memory) }
+        if gzip {
+            Payload::compressed(Encoding::Gzip, bytes, memory).unwrap()
+        } else {
+            Payload::plain(bytes, memory)
+        }
     }
 
     fn task(body: Vec<u8>) -> NewTask {

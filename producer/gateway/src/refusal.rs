@@ -96,7 +96,7 @@ impl Refusal {
     /// An unsupported content encoding.
     pub(super) fn encoding(given: &str) -> Self {
         let message =
-            format!("content-encoding {} is not supported, expected gzip or identity", quoted(given));
+            format!("content-encoding {} is not supported, expected gzip, zstd or identity", quoted(given));
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message)
     }
 
@@ -107,6 +107,27 @@ impl Refusal {
             quoted(given)
         );
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", message)
+    }
+
+    /// A request that announces no CloudEvent.
+    pub(super) fn no_event(media: &str) -> Self {
+        let message = format!(
+            "no CloudEvent: content-type {} is neither application/cloudevents+json nor \
+             application/cloudevents-batch+json, and there is no header ce-specversion",
+            quoted(media)
+        );
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", message)
+    }
+
+    /// More events in a batch than are allowed.
+    pub(super) fn too_many_events(most: usize) -> Self {
+        let message = format!("body: more than {most} events");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-many-records", message).at("body")
+    }
+
+    /// The same, of the record at this index.
+    pub(super) fn of_record(self, record: usize) -> Self {
+        Self { message: format!("record {record}: {}", self.message), record: Some(record), ..self }
     }
 
     /// Authentication failed.

@@ -1,5 +1,6 @@
 //! The gateway over real sockets, with tasks kept in memory.
 
+mod cloud_events;
 mod connections;
 mod hostile;
 mod idempotency;

@@ -17,8 +17,8 @@ use super::{
     request::{Authenticated, text},
 };
 use crate::{
-    context::GatewayContext, ingest::ReadingsFormat, memory::Reservation, payload::Receipts,
-    refusal::Refusal, task_publisher::Durability,
+    cloud_event::EventFormat, context::GatewayContext, ingest::ReadingsFormat, memory::Reservation,
+    payload::Receipts, refusal::Refusal, task_publisher::Durability,
 };
 
 /// `POST /v1/readings`.
@@ -59,6 +59,17 @@ pub(super) async fn task(
     let task = request.task(gateway.ingest.routes.kind(&kind)?, idempotency_key.as_ref())?;
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
     gateway.ingest.ingest_task(task, body, request.into_sender(idempotency_key)).await.map(accepted)
+}
+
+/// `POST /v1/events`.
+pub(super) async fn events(
+    State(gateway): State<Arc<GatewayContext>>,
+    request: Request,
+) -> Result<Response<Body>, Refusal> {
+    let mut request = Authenticated::new(&gateway, request, None)?;
+    let format = EventFormat::of(&request.head.headers)?;
+    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
+    gateway.ingest.ingest_events(format, body, request.into_sender(None)).await.map(accepted)
 }
 
 /// The body of a 202.

@@ -9,14 +9,16 @@ use axum::{
 };
 use base64::Engine;
 use garenne_common::config::Size;
-use garenne_protocol::task::{ContentType, Envelope, Kind, NewTask, TaskId, TraceContext};
+use garenne_protocol::task::{Envelope, Kind, NewTask, TaskId, TraceContext};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use super::request_trace::RequestTrace;
 use crate::{
     auth::{Caller, Peer},
+    cloud_event::content_type,
     context::GatewayContext,
+    decompress::Encoding,
     ingest::Sender,
     memory::append,
     payload::Payload,
@@ -82,16 +84,7 @@ impl Authenticated {
     /// there is one.
     pub(super) fn task(&self, kind: Kind, idempotency_key: Option<&TaskId>) -> Result<NewTask, Refusal> {
         let headers = &self.head.headers;
-        let content_type = match text(headers, "content-type")? {
-            None => ContentType::Json,
-            Some(given) => {
-                let media = given.split(';').next().unwrap_or_default().trim();
-                [ContentType::Json, ContentType::SenmlJson]
-                    .into_iter()
-                    .find(|allowed| media.eq_ignore_ascii_case(allowed.as_str()))
-                    .ok_or_else(|| Refusal::media_type(given))?
-            }
-        };
+        let content_type = content_type(text(headers, "content-type")?)?;
         let task = NewTask::new(kind, content_type, Vec::new());
         Ok(NewTask {
             id: idempotency_key.cloned().unwrap_or(task.id),
@@ -118,11 +111,7 @@ impl Authenticated {
         if announced.is_some_and(|length: u64| length > limit.0) {
             return Err(Refusal::too_large("body", limit));
         }
-        let gzip = match text(headers, "content-encoding")?.map(str::trim) {
-            None | Some("" | "identity") => false,
-            Some("gzip" | "x-gzip") => true,
-            Some(other) => return Err(Refusal::encoding(other)),
-        };
+        let encoding = Encoding::parse(text(headers, "content-encoding")?)?;
         let limit = announced.map_or(limit, Size);
         let (mut bytes, mut memory) = (Vec::new(), gateway.budget.empty());
         let collecting = async {
@@ -138,7 +127,10 @@ impl Authenticated {
         };
         let body_timeout = gateway.limits.body_timeout;
         timeout(body_timeout, collecting).await.map_err(|_| Refusal::timeout("body", body_timeout))??;
-        if gzip { Payload::gzip(bytes, memory) } else { Ok(Payload::plain(bytes, memory)) }
+        match encoding {
+            Some(encoding) => Payload::compressed(encoding, bytes, memory),
+            None => Ok(Payload::plain(bytes, memory)),
+        }
     }
 }
 

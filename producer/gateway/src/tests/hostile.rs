@@ -64,7 +64,7 @@ fn head(path: &str, headers: &str) -> String {
 #[tokio::test]
 async fn no_route_reads_a_body_before_authentication() {
     let (gateway, _folder) = with_tokens(Limits::default()).await;
-    for path in ["/v1/readings", "/v1/tasks/bench.noop", "/api/v2/write", "/write", "/query"] {
+    for path in ["/v1/readings", "/v1/tasks/bench.noop", "/v1/events", "/api/v2/write", "/write", "/query"] {
         // The body is announced and not sent: the answer does not wait for it.
         let mut stream = gateway.raw(head(path, "content-length: 4000000\r\n").as_bytes()).await;
         let mut status = [0; 12];
@@ -332,6 +332,8 @@ async fn quotes_of_the_request_are_short() {
         ("/v1/tasks/bench.noop", "content-type"),
         ("/v1/tasks/bench.noop", "garenne-delay-ms"),
         ("/v1/tasks/bench.noop", "garenne-group"),
+        ("/v1/events", "content-type"),
+        ("/v1/events", "ce-specversion"),
         (&*format!("/v1/tasks/{long}"), "x"),
         (&*format!("/v1/tasks/{}%1b", "y".repeat(120)), "x"),
         (&*format!("/api/v2/write?precision={long}"), "x"),

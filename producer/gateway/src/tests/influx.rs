@@ -1,5 +1,7 @@
 use std::io::Write;
 
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
 use super::*;
 
 async fn write(gateway: &Running, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> (u16, String) {
@@ -73,7 +75,16 @@ async fn the_body_limit_applies_after_decompression() {
     let (status, body) = write(&gateway, "/v1/readings", &gzipped, b"plain".to_vec()).await;
     assert_eq!(status, 400);
     assert!(body.contains("not gzip"), "{body}");
+    let zstd = [("content-encoding", "zstd"), ("content-type", "application/json")];
+    let compressed = |plain: &[u8]| compress_to_vec(plain, CompressionLevel::Fastest);
+    let (status, body) = write(&gateway, "/v1/readings", &zstd, compressed(&[b' '; 1 << 20])).await;
+    assert_eq!(status, 413, "{body}");
+    let (status, _) = write(&gateway, "/v1/readings", &zstd, compressed(READING.as_bytes())).await;
+    assert_eq!(status, 202);
+    let (status, body) = write(&gateway, "/v1/readings", &zstd, b"plain".to_vec()).await;
+    assert_eq!(status, 400);
+    assert!(body.contains("not zstd"), "{body}");
     let (status, body) = write(&gateway, "/v1/readings", &[("content-encoding", "br")], vec![]).await;
     assert_eq!(status, 415);
-    assert!(body.contains("expected gzip or identity"), "{body}");
+    assert!(body.contains("expected gzip, zstd or identity"), "{body}");
 }

@@ -19,7 +19,9 @@ async fn post(gateway: &Running, path: &str, origin: &str) -> reqwest::Response 
 #[tokio::test]
 async fn a_page_of_another_origin_is_refused_on_every_route_and_publishes_nothing() {
     let gateway = listing(&[]).await;
-    for path in ["/v1/readings", "/v1/tasks/bench.noop", "/api/v2/write", "/write", "/query", "/health"] {
+    for path in
+        ["/v1/readings", "/v1/tasks/bench.noop", "/v1/events", "/api/v2/write", "/write", "/query", "/health"]
+    {
         for origin in ["https://evil.example", "null", "http://localhost:3000"] {
             let refused = post(&gateway, path, origin).await;
             assert_eq!(refused.status(), 403, "{path} {origin}");
@@ -29,7 +31,7 @@ async fn a_page_of_another_origin_is_refused_on_every_route_and_publishes_nothin
         }
     }
     assert!(gateway.publisher.tasks().is_empty());
-    let counted = r#"garenne_gateway_refusals_total{protocol="http",reason="foreign-origin"} 6"#;
+    let counted = r#"garenne_gateway_refusals_total{protocol="http",reason="foreign-origin"} 9"#;
     assert!(gateway.metrics.encode().contains(counted));
 }
 

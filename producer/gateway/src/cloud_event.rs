@@ -1,0 +1,180 @@
+//! CloudEvents 1.0 as tasks: the type is the kind, the data is the payload, and source and id give the task's id.
+
+use std::borrow::Cow;
+
+use axum::http::HeaderMap;
+use garenne_protocol::task::{ContentType, Envelope, Kind, NewTask, TaskId};
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+
+use crate::{
+    auth::Caller,
+    refusal::{Refusal, quoted},
+    routes::Routes,
+};
+
+/// Longest source and id, in bytes.
+const MAX_ATTRIBUTE: usize = 1024;
+
+/// How a request carries its events.
+pub(super) enum EventFormat {
+    /// The attributes are headers, and the body is the data.
+    Binary(Attributes<'static>),
+    /// The body is one event (`application/cloudevents+json`).
+    Structured,
+    /// The body is an array of events (`application/cloudevents-batch+json`).
+    Batch,
+}
+
+/// The attributes that a task is made of. Others are not passed on.
+#[derive(Deserialize)]
+pub(super) struct Attributes<'e> {
+    #[serde(borrow)]
+    specversion: Option<Cow<'e, str>>,
+    #[serde(borrow)]
+    id: Option<Cow<'e, str>>,
+    #[serde(borrow)]
+    source: Option<Cow<'e, str>>,
+    #[serde(borrow, rename = "type")]
+    kind: Option<Cow<'e, str>>,
+    #[serde(borrow)]
+    datacontenttype: Option<Cow<'e, str>>,
+    /// The extension for partitioning.
+    #[serde(borrow)]
+    partitionkey: Option<Cow<'e, str>>,
+}
+
+/// An event in JSON.
+#[derive(Deserialize)]
+struct JsonEvent<'e> {
+    #[serde(flatten, borrow)]
+    attributes: Attributes<'e>,
+    #[serde(borrow)]
+    data: Option<&'e RawValue>,
+    data_base64: Option<IgnoredAny>,
+}
+
+impl EventFormat {
+    /// The format by the headers of the request.
+    ///
+    /// # Errors
+    /// No event is announced, or an attribute is not valid UTF-8.
+    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let text = |name: &'static str| -> Result<Option<Cow<'static, str>>, Refusal> {
+            let Some(value) = headers.get(name) else { return Ok(None) };
+            let encoded = value.to_str().map_err(|_| Refusal::field(name, "expected visible ASCII"))?;
+            let decoded = percent_decode_str(encoded).decode_utf8().map_err(|e| Refusal::field(name, e))?;
+            Ok(Some(Cow::Owned(decoded.into_owned())))
+        };
+        let content_type = text("content-type")?;
+        let media = content_type.as_deref().and_then(|it| it.split(';').next()).unwrap_or_default().trim();
+        if media.eq_ignore_ascii_case("application/cloudevents+json") {
+            return Ok(Self::Structured);
+        }
+        if media.eq_ignore_ascii_case("application/cloudevents-batch+json") {
+            return Ok(Self::Batch);
+        }
+        if !headers.contains_key("ce-specversion") {
+            return Err(Refusal::no_event(media));
+        }
+        Ok(Self::Binary(Attributes {
+            specversion: text("ce-specversion")?,
+            id: text("ce-id")?,
+            source: text("ce-source")?,
+            kind: text("ce-type")?,
+            datacontenttype: content_type,
+            partitionkey: text("ce-partitionkey")?,
+        }))
+    }
+
+    /// The tasks of a body, with ids of their sender.
+    ///
+    /// # Errors
+    /// An event is invalid, no lane takes its type, or there are more than `max_events`.
+    pub(super) fn tasks(
+        &self,
+        body: Vec<u8>,
+        routes: &Routes,
+        caller: &Caller,
+        max_events: usize,
+    ) -> Result<Vec<NewTask>, Refusal> {
+        match self {
+            Self::Binary(attributes) => {
+                let data = if body.is_empty() { b"null".to_vec() } else { body };
+                serde_json::from_slice::<&RawValue>(&data).map_err(Refusal::not_json)?;
+                Ok(vec![attributes.task(data, routes, caller)?])
+            }
+            Self::Structured => {
+                let event: JsonEvent<'_> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
+                Ok(vec![event.task(routes, caller)?])
+            }
+            Self::Batch => {
+                let events: Vec<JsonEvent<'_>> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
+                if events.len() > max_events {
+                    return Err(Refusal::too_many_events(max_events));
+                }
+                let tasks = events.iter().enumerate().map(|(index, event)| {
+                    event.task(routes, caller).map_err(|refusal| refusal.of_record(index))
+                });
+                tasks.collect()
+            }
+        }
+    }
+}
+
+impl JsonEvent<'_> {
+    fn task(&self, routes: &Routes, caller: &Caller) -> Result<NewTask, Refusal> {
+        if self.data_base64.is_some() {
+            return Err(Refusal::field("data_base64", "a task's payload is JSON: expected data"));
+        }
+        let data = self.data.map_or("null", RawValue::get);
+        self.attributes.task(data.as_bytes().to_vec(), routes, caller)
+    }
+}
+
+impl Attributes<'_> {
+    fn task(&self, data: Vec<u8>, routes: &Routes, caller: &Caller) -> Result<NewTask, Refusal> {
+        let specversion = required("specversion", self.specversion.as_deref())?;
+        if specversion != "1.0" {
+            return Err(Refusal::field("specversion", format!("{} is not 1.0", quoted(specversion))));
+        }
+        let (id, source) = (required("id", self.id.as_deref())?, required("source", self.source.as_deref())?);
+        let kind: Kind = routes.kind(required("type", self.kind.as_deref())?)?;
+        let content_type = content_type(self.datacontenttype.as_deref())?;
+        if let Some(key) = &self.partitionkey
+            && !(1..=Envelope::MAX_TEXT).contains(&key.len())
+        {
+            return Err(Refusal::field(
+                "partitionkey",
+                format!("expected 1 to {} bytes", Envelope::MAX_TEXT),
+            ));
+        }
+        let namespace = TaskId::parse("cloudevent").expect("a constant");
+        // The length keeps a source and an id apart from another pair with the same text.
+        let id = TaskId::derived(&namespace, &format!("{}/{source}/{id}", source.len()));
+        let key = self.partitionkey.as_ref().map(|key| key.clone().into_owned());
+        Ok(NewTask { id: caller.own_id(id), key, ..NewTask::new(kind, content_type, data) })
+    }
+}
+
+fn required<'e>(name: &'static str, value: Option<&'e str>) -> Result<&'e str, Refusal> {
+    match value {
+        Some(value) if (1..=MAX_ATTRIBUTE).contains(&value.len()) => Ok(value),
+        Some(_) => Err(Refusal::field(name, format!("expected 1 to {MAX_ATTRIBUTE} bytes"))),
+        None => Err(Refusal::field(name, "required attribute is missing")),
+    }
+}
+
+/// The content type of a task, JSON if none is given.
+///
+/// # Errors
+/// No handler could read it.
+pub(super) fn content_type(given: Option<&str>) -> Result<ContentType, Refusal> {
+    let Some(given) = given else { return Ok(ContentType::Json) };
+    let media = given.split(';').next().unwrap_or_default().trim();
+    [ContentType::Json, ContentType::SenmlJson]
+        .into_iter()
+        .find(|allowed| media.eq_ignore_ascii_case(allowed.as_str()))
+        .ok_or_else(|| Refusal::media_type(given))
+}
