@@ -12,7 +12,7 @@
 //! propagated to the task that awaits the handle.
 //!
 //! A role makes a [`Supervised`] task, which is spawned on the current runtime, on another runtime, in a
-//! [`TaskTracker`] or in a [`JoinSet`], or awaited in place. Blocking closures and threads are isolated:
+//! [`TaskTracker`] or in a [`JoinSet`], or awaited in place, and perhaps continued if its caller drops it. Blocking closures and threads are isolated:
 //! [`spawn_blocking`], [`spawn_thread`]. To give one of them another role, await its handle in a supervised task.
 //!
 //! ```
@@ -25,6 +25,7 @@
 //! # }
 //! ```
 
+mod continued;
 mod failure;
 mod handle;
 mod panics;
@@ -45,6 +46,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::backoff::Backoff;
 
+pub use continued::Continued;
 use failure::panic_message;
 pub use failure::{Failure, TaskResult};
 pub use handle::{TaskHandle, ThreadHandle};
@@ -161,6 +163,12 @@ where
     /// Outside a tokio runtime.
     pub fn spawn_into(self, set: &mut JoinSet<Result<T, Failure>>) -> AbortHandle {
         set.spawn(self.0)
+    }
+
+    /// Runs the task in place when it is awaited. If its caller drops it before it completes, the rest is spawned on
+    /// `runtime`.
+    pub fn continued_on(self, runtime: &runtime::Handle) -> Continued<F> {
+        Continued::new(self.0, runtime)
     }
 }
 

@@ -25,8 +25,9 @@ const CRATES: [&str; 17] = [
 ];
 
 /// The files that may spawn directly, with the reason.
-const EXCEPTIONS: [(&str, &str); 3] = [
+const EXCEPTIONS: [(&str, &str); 4] = [
     ("common/src/supervise.rs", "the helper itself"),
+    ("common/src/supervise/continued.rs", "a part of the helper"),
     (
         "producer/gateway/src/server/worker_pool.rs",
         "hands connections to the pool, which catches their panics",

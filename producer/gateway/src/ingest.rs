@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use garenne_common::supervise;
 use garenne_map::{Map, Source};
 use garenne_protocol::{
     sensor::{
@@ -24,7 +25,6 @@ use crate::{
     payload::{Payload, Prepared, Receipts, spool_footprint},
     refusal::Refusal,
     routes::{READING, Routes},
-    runtimes::publish_on,
     task_devices::devices_of,
     task_publisher::{Durability, NotAccepted, SpoolingPublisher, TaskPublisher, shutting_down},
 };
@@ -38,7 +38,7 @@ pub struct Ingest {
     records: RecordLimits,
     used_keys: UsedKeys,
     offload: Offload,
-    /// The runtime of the broker's connection.
+    /// Where publishes continue whose sender disconnects.
     publish_runtime: Handle,
     limits: Limits,
 }
@@ -62,7 +62,7 @@ pub(super) struct Sender {
 }
 
 impl Ingest {
-    /// Publishes with `publisher` on the current runtime. A reading's time may be `max_clock_skew` ahead of the local
+    /// Publishes with `publisher`. A publish whose sender disconnects continues on the current runtime. A reading's time may be `max_clock_skew` ahead of the local
     /// clock; 0 for no limit.
     pub fn new(
         publisher: Arc<dyn TaskPublisher>,
@@ -235,11 +235,11 @@ impl Ingest {
             let publisher = Arc::clone(&ingest.publisher);
             let publish = async move { (publisher.publish(tasks).await, memory) };
             let retry_after = ingest.limits.retry_after;
-            match publish_on(&ingest.publish_runtime, publish).await {
-                Some((Ok(durability), memory)) => Ok(Receipts::new(ids, durability, memory)),
-                Some((Err(NotAccepted::Broker(error)), _)) => Err(Refusal::broker(&error, retry_after)),
-                Some((Err(NotAccepted::Spool(error)), _)) => Err(Refusal::spool(&error, retry_after)),
-                None => Err(Refusal::broker(&shutting_down(), retry_after)),
+            match supervise::isolated("publish", publish).continued_on(&ingest.publish_runtime).await {
+                Ok((Ok(durability), memory)) => Ok(Receipts::new(ids, durability, memory)),
+                Ok((Err(NotAccepted::Broker(error)), _)) => Err(Refusal::broker(&error, retry_after)),
+                Ok((Err(NotAccepted::Spool(error)), _)) => Err(Refusal::spool(&error, retry_after)),
+                Err(_) => Err(Refusal::broker(&shutting_down(), retry_after)),
             }
         }
     }
@@ -262,8 +262,7 @@ fn record_id(record: &Record, sender: &Sender, index: usize) -> Option<TaskId> {
 /// value for the same device, metric and time is a conflict that the worker must see, and not a repetition that a
 /// sink may ignore.
 pub fn reading_id(reading: &Reading) -> TaskId {
-    let key = TaskId::parse(&reading.identity().to_string()).expect("a UUID is an id");
-    TaskId::derived(&key, &format!("{:x}", reading.value.to_bits()))
+    TaskId::derived(&reading.identity().into(), &format!("{:x}", reading.value.to_bits()))
 }
 
 pub(super) fn now() -> Timestamp {

@@ -130,7 +130,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 
     /// Returns a frame if the buffer contains one.
-    fn buffered(&mut self, longest: usize) -> Option<Frame> {
+    pub(super) fn buffered(&mut self, longest: usize) -> Option<Frame> {
         loop {
             let Some(end) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
                 self.searched = self.buffer.len();

@@ -6,12 +6,13 @@
 
 mod broker;
 pub mod group_commit;
+mod on_runtime;
 mod spool_drain;
 mod spooling;
 mod traced;
 mod unconfirmed;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use garenne_amqp::PublishError;
@@ -38,4 +39,18 @@ pub trait TaskPublisher: Send + Sync + 'static {
     /// At least one task is not confirmed. Some may be stored all the same; publishing all of them again under the same
     /// ids has no second effect.
     fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>>;
+}
+
+/// Publishes a group of tasks as one message.
+pub trait GroupPublisher: Send + Sync + 'static {
+    /// Checks whether tasks may be published now.
+    ///
+    /// # Errors
+    /// New tasks should be refused with this error.
+    fn check_ready(&self) -> Result<(), PublishError> {
+        Ok(())
+    }
+
+    /// Resolves when the broker has confirmed the message.
+    fn publish_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>>;
 }

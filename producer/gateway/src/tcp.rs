@@ -1,6 +1,6 @@
 //! The TCP line protocol: one JSON document per line, answered in order.
 
-use std::{io, sync::Arc};
+use std::{io, pin::pin, sync::Arc};
 
 use axum::http::StatusCode;
 use futures_util::{
@@ -10,7 +10,10 @@ use futures_util::{
 };
 use garenne_common::telemetry::traces::{Begun, SpanKind};
 use garenne_protocol::{sensor::parse::Form, task::TraceContext};
-use tokio::{io::AsyncWriteExt, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWriteExt},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -64,26 +67,23 @@ pub(super) async fn serve(
 ) -> io::Result<()> {
     let limits = &gateway.limits;
     let (reader, mut writer) = tokio::io::split(stream);
-    // `None` until the sender authenticates, if that is required.
-    let mut caller = gateway.access.caller(peer, None).ok();
     let mut lines = LineReader::new(reader, limits.idle_timeout, limits.body_timeout, gateway.budget.empty());
-    let mut in_flight: FuturesOrdered<BoxFuture<'static, Answer>> = FuturesOrdered::new();
+    let mut session = Session::new(gateway, peer);
     let mut buffer = WriteBuffer::default();
-    let mut reading = true;
-    // No memory was left for a line's answer. No line is read until the answers before it are written.
-    let mut short_of_memory = false;
-    while reading || !in_flight.is_empty() {
-        short_of_memory &= !in_flight.is_empty();
-        let longest = limits.max_line.bytes();
-        let longest = if caller.is_some() { longest } else { longest.min(MAX_AUTH_LINE) };
-        let expires = caller.as_ref().and_then(|caller| caller.expires);
+    // One registration for the whole connection: the token is shared by all of them.
+    let mut stopped = pin!(stop.cancelled());
+    while session.reading || !session.in_flight.is_empty() {
+        session.short_of_memory &= !session.in_flight.is_empty();
+        let (reading, takes_lines) = (session.reading, session.takes_lines());
+        let longest = session.longest_line();
+        let expires = session.caller.as_ref().and_then(|caller| caller.expires);
         tokio::select! {
             biased;
-            Some(answer) = in_flight.next(), if !in_flight.is_empty() => {
+            Some(answer) = session.in_flight.next(), if !session.in_flight.is_empty() => {
                 buffer.add(answer, gateway, peer);
                 // Answers that are ready go out in the same write.
                 while buffer.bytes.len() < WRITE_SIZE
-                    && let Some(Some(answer)) = in_flight.next().now_or_never()
+                    && let Some(Some(answer)) = session.in_flight.next().now_or_never()
                 {
                     buffer.add(answer, gateway, peer);
                 }
@@ -96,41 +96,87 @@ pub(super) async fn serve(
                 buffer.clear();
                 lines.answered();
             }
-            () = stop.cancelled(), if reading => reading = false,
-            () = expiry::reached(expires), if reading => {
-                reading = false;
-                in_flight.push_back(Answer::ready(Err(Refusal::unauthorized(EXPIRED)), None));
-            }
-            frame = lines.next(longest), if reading && !short_of_memory && in_flight.len() < limits.max_in_flight => {
-                let line = match frame? {
-                    Frame::Idle if !in_flight.is_empty() => {
-                        lines.answered();
-                        continue;
-                    }
-                    Frame::Idle | Frame::End => {
-                        reading = false;
-                        continue;
-                    }
-                    Frame::Line(line) => Ok(line),
-                    Frame::TooLong if caller.is_none() => Err(Refusal::unauthorized(AUTH_FIRST)),
-                    Frame::TooLong => Err(Refusal::too_large("line", limits.max_line)),
-                    Frame::NoMemory => Err(gateway.budget.exhausted()),
-                    Frame::Slow => Err(Refusal::timeout("line", limits.body_timeout)),
-                };
-                let mut memory = gateway.budget.reserve(LINE_OVERHEAD).ok();
-                short_of_memory = memory.is_none();
-                let answer = line.and_then(|line| answer(&line, &mut caller, gateway, peer, &mut memory));
-                in_flight.push_back(answer.unwrap_or_else(|refusal| {
-                    // Closed after the answer: a slow line cannot be skipped, and guessing a token shall cost a
-                    // connection per guess.
-                    let last = [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT];
-                    reading = !last.contains(&refusal.status);
-                    Answer::ready(Err(refusal), memory)
-                }));
+            () = &mut stopped, if reading => session.reading = false,
+            () = expiry::reached(expires), if reading => session.end(Refusal::unauthorized(EXPIRED)),
+            frame = lines.next(longest), if takes_lines => {
+                let mut frame = Some(frame?);
+                // Lines that arrived together are published together.
+                while let Some(next) = frame {
+                    session.take(next, &mut lines);
+                    frame = session.takes_lines().then(|| lines.buffered(session.longest_line())).flatten();
+                }
             }
         }
     }
     timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
+}
+
+/// The lines of a connection whose answers are outstanding, and whether more are read.
+struct Session<'a> {
+    gateway: &'a Arc<GatewayContext>,
+    peer: &'a Peer,
+    /// `None` until the sender authenticates, if that is required.
+    caller: Option<Arc<Caller>>,
+    in_flight: FuturesOrdered<BoxFuture<'static, Answer>>,
+    reading: bool,
+    /// No memory was left for a line's answer. No line is read until the answers before it are written.
+    short_of_memory: bool,
+}
+
+impl<'a> Session<'a> {
+    fn new(gateway: &'a Arc<GatewayContext>, peer: &'a Peer) -> Self {
+        let caller = gateway.access.caller(peer, None).ok();
+        Self {
+            gateway,
+            peer,
+            caller,
+            in_flight: FuturesOrdered::new(),
+            reading: true,
+            short_of_memory: false,
+        }
+    }
+
+    fn takes_lines(&self) -> bool {
+        self.reading && !self.short_of_memory && self.in_flight.len() < self.gateway.limits.max_in_flight
+    }
+
+    fn longest_line(&self) -> usize {
+        let longest = self.gateway.limits.max_line.bytes();
+        if self.caller.is_some() { longest } else { longest.min(MAX_AUTH_LINE) }
+    }
+
+    /// Answers with `refusal` and reads no more.
+    fn end(&mut self, refusal: Refusal) {
+        self.reading = false;
+        self.in_flight.push_back(Answer::ready(Err(refusal), None));
+    }
+
+    fn take(&mut self, frame: Frame, lines: &mut LineReader<impl AsyncRead + Unpin>) {
+        let Self { gateway, peer, .. } = *self;
+        let limits = &gateway.limits;
+        let line = match frame {
+            Frame::Idle if !self.in_flight.is_empty() => return lines.answered(),
+            Frame::Idle | Frame::End => {
+                self.reading = false;
+                return;
+            }
+            Frame::Line(line) => Ok(line),
+            Frame::TooLong if self.caller.is_none() => Err(Refusal::unauthorized(AUTH_FIRST)),
+            Frame::TooLong => Err(Refusal::too_large("line", limits.max_line)),
+            Frame::NoMemory => Err(gateway.budget.exhausted()),
+            Frame::Slow => Err(Refusal::timeout("line", limits.body_timeout)),
+        };
+        let mut memory = gateway.budget.reserve(LINE_OVERHEAD).ok();
+        self.short_of_memory = memory.is_none();
+        let answer = line.and_then(|line| answer(&line, &mut self.caller, gateway, peer, &mut memory));
+        self.in_flight.push_back(answer.unwrap_or_else(|refusal| {
+            // Closed after the answer: a slow line cannot be skipped, and guessing a token shall cost a connection
+            // per guess.
+            let last = [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT];
+            self.reading = !last.contains(&refusal.status);
+            Answer::ready(Err(refusal), memory)
+        }));
+    }
 }
 
 const AUTH_FIRST: &str = "the first line must be auth TOKEN";

@@ -20,8 +20,8 @@ use garenne_gateway::{
     Access, BrokerSettings, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps, MemoryBudget,
     Routes,
     task_publisher::{
-        BrokerPublisher, SpoolingPublisher, TaskPublisher,
-        group_commit::{GroupCommit, GroupCommitConfig, GroupPublisher},
+        BrokerPublisher, GroupPublisher, SpoolingPublisher, TaskPublisher,
+        group_commit::{GroupCommit, GroupCommitConfig},
     },
 };
 use garenne_protocol::{

@@ -16,7 +16,7 @@ use garenne_protocol::{
     topology::Names,
 };
 
-use super::{TaskPublisher, group_commit::GroupPublisher, unconfirmed::UnconfirmedMessages};
+use super::{GroupPublisher, TaskPublisher, unconfirmed::UnconfirmedMessages};
 
 /// Most messages of one call in flight at once. It bounds the memory that their frames need.
 const MAX_IN_FLIGHT: usize = 512;

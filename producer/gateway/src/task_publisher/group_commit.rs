@@ -8,6 +8,7 @@
 //! does not wait behind the parts of a request with thousands of records.
 
 mod commit_loop;
+mod waiting;
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -22,13 +23,11 @@ use garenne_common::{
 };
 use garenne_protocol::task::{Kind, MOST_RECORDS, NewTask};
 use serde::{Deserialize, Serialize};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use tokio::{sync::oneshot, time::Instant};
 
-use super::{PUBLISH_SLOT_TIMEOUT, TaskPublisher, shutting_down};
+use super::{GroupPublisher, PUBLISH_SLOT_TIMEOUT, TaskPublisher, on_runtime::OnRuntime, shutting_down};
 use commit_loop::GroupCommitLoop;
+use waiting::{CommitRequest, WaitingRequests};
 
 /// Bounds of group commit; the table `group_commit` of the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,40 +77,18 @@ impl GroupCommitConfig {
     }
 }
 
-/// Publishes a group of tasks as one message.
-pub trait GroupPublisher: Send + Sync + 'static {
-    /// Checks whether tasks may be published now.
-    ///
-    /// # Errors
-    /// New tasks should be refused with this error.
-    fn check_ready(&self) -> Result<(), PublishError> {
-        Ok(())
-    }
-
-    /// Resolves when the broker has confirmed the message.
-    fn publish_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>>;
-}
-
 /// A request is small if at least this many of its size fit into one message.
 const SMALL_SHARE: usize = 16;
 
 /// Publishes the tasks of one kind in groups. Tasks that wait for room in a message are refused after
 /// [`PUBLISH_SLOT_TIMEOUT`]; their memory is bounded by the caller, such as by the gateway's memory budget.
 pub struct GroupCommit {
-    small: mpsc::UnboundedSender<CommitRequest>,
-    large: mpsc::UnboundedSender<CommitRequest>,
+    small: Arc<WaitingRequests>,
+    large: Arc<WaitingRequests>,
     kind: Kind,
     /// For tasks that need a message of their own.
     publisher: Arc<dyn GroupPublisher>,
     config: GroupCommitConfig,
-}
-
-/// Tasks that are published together, and where to send the outcome.
-struct CommitRequest {
-    tasks: Vec<NewTask>,
-    bytes: u64,
-    outcome: oneshot::Sender<Result<(), PublishError>>,
-    created_at: Instant,
 }
 
 /// The outcome of tasks that found no room in a message in time. None of them was published.
@@ -120,41 +97,39 @@ fn no_room() -> PublishError {
 }
 
 /// Submits a small request or a part of a large one.
-async fn submit(
-    requests: &mpsc::UnboundedSender<CommitRequest>,
-    tasks: Vec<NewTask>,
-) -> Result<(), PublishError> {
+async fn submit(waiting: &WaitingRequests, tasks: Vec<NewTask>) -> Result<(), PublishError> {
     let (outcome, received) = oneshot::channel();
     let bytes = tasks.iter().map(|task| task.body.len() as u64).sum();
-    let request = CommitRequest { tasks, bytes, outcome, created_at: Instant::now() };
-    requests.send(request).map_err(|_| shutting_down())?;
+    waiting.add(CommitRequest { tasks, bytes, outcome, created_at: Instant::now() })?;
     received.await.map_err(|_| shutting_down())?
 }
 
 impl GroupCommit {
-    /// Starts group commit of the tasks of `kind` on the current runtime. Tasks of other kinds are published singly.
+    /// Starts group commit of the tasks of `kind` on the current runtime. Tasks of other kinds are published singly, on
+    /// the same runtime.
     /// The background tasks end when the value is dropped and all outcomes are sent.
     pub fn start(publisher: Arc<dyn GroupPublisher>, config: GroupCommitConfig, kind: Kind) -> Arc<Self> {
         let start = |messages| {
-            let (requests, receiver) = mpsc::unbounded_channel();
             let config = GroupCommitConfig { messages, ..config };
-            let commits = GroupCommitLoop::new(Arc::clone(&publisher), config, receiver);
+            let waiting = Arc::new(WaitingRequests::new(config));
+            let commits = GroupCommitLoop::new(Arc::clone(&publisher), config, Arc::clone(&waiting));
             supervise::restarting("group-commit", commits, |commits| commits.run().boxed()).spawn().detach();
-            requests
+            waiting
         };
         let large = config.messages / 2;
         let (small, large) = (start(config.messages - large), start(large));
-        Arc::new(Self { small, large, kind, publisher, config })
+        Arc::new(Self { small, large, kind, publisher: OnRuntime::current(publisher), config })
     }
 
-    /// Group commit in front of `publisher`, or `publisher` itself if `config` disables group commit.
+    /// Group commit in front of `publisher`, or only `publisher` on the current runtime if `config` disables group
+    /// commit.
     pub fn in_front_of<P: GroupPublisher + TaskPublisher>(
         publisher: Arc<P>,
         config: GroupCommitConfig,
         kind: Kind,
     ) -> Arc<dyn TaskPublisher> {
         match config {
-            GroupCommitConfig { records: 1, .. } => publisher,
+            GroupCommitConfig { records: 1, .. } => OnRuntime::current(publisher),
             config => Self::start(publisher, config, kind),
         }
     }
@@ -177,7 +152,7 @@ impl GroupCommit {
     }
 
     /// The queue for requests of this size.
-    fn requests(&self, tasks: &[NewTask]) -> &mpsc::UnboundedSender<CommitRequest> {
+    fn requests(&self, tasks: &[NewTask]) -> &WaitingRequests {
         if self.is_small(tasks) { &self.small } else { &self.large }
     }
 
@@ -212,6 +187,13 @@ impl TaskPublisher for GroupCommit {
                 Box::pin(self.publish_parts(tasks)).await
             }
         })
+    }
+}
+
+impl Drop for GroupCommit {
+    fn drop(&mut self) {
+        self.small.close();
+        self.large.close();
     }
 }
 
