@@ -32,7 +32,7 @@ pub use view::{KindPoint, Now, Point};
 use crate::{
     fleet::{HeartbeatListener, MemberView},
     operator::Operator,
-    queues::{QueueStatus, Snapshot},
+    queues::{QueueStatus, SnapshotReader},
     scale::{self, Goal},
     ticks::ticks,
 };
@@ -71,11 +71,11 @@ impl FleetMonitor {
     }
 
     async fn keep_sampling(&self) {
-        let mut connection = None;
+        let mut reader = SnapshotReader::default();
         let mut tick = ticks(SAMPLE_INTERVAL);
         loop {
             tick.tick().await;
-            self.sample_queues(&mut connection).await;
+            self.sample_queues(&mut reader).await;
         }
     }
 
@@ -102,8 +102,8 @@ impl FleetMonitor {
     }
 
     /// Takes a snapshot of the queues and records a sample.
-    async fn sample_queues(&self, connection: &mut Option<lapin::Connection>) {
-        let snapshot = Snapshot::take_on(&self.operator, connection).await;
+    async fn sample_queues(&self, reader: &mut SnapshotReader) {
+        let snapshot = reader.read(&self.operator).await;
         let now = now();
         let mut state = self.state();
         state.roster.forget(now);

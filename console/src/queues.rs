@@ -4,10 +4,12 @@ mod inspector;
 mod look;
 mod origin;
 mod snapshot;
+mod snapshot_reader;
 mod walk;
 
 pub use inspector::{QueueInspector, QueueStatus, failure};
 pub use look::{LookLimits, QueuedTask, Seen, distance, look};
 pub use origin::{Origin, Source};
 pub use snapshot::{LaneStatus, Snapshot};
+pub use snapshot_reader::SnapshotReader;
 pub use walk::QueueWalk;

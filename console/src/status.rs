@@ -16,7 +16,7 @@ use crate::{
     fleet::{Pauses, Roster, count_unacked, poll_fleet},
     operator::Operator,
     output,
-    queues::{Origin, Snapshot, Source},
+    queues::Snapshot,
 };
 
 /// `garenne status`.
@@ -54,7 +54,7 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
     };
     if args.json {
         let mut all = serde_json::to_value(&snapshot).map_err(anyhow::Error::from)?;
-        all["source"] = json!(Origin { source: Source::Amqp, age_ms: snapshot.age_ms(now) });
+        all["source"] = json!(snapshot.origin(now));
         match &poll {
             Ok(roster) => {
                 all["workers"] = json!(roster.members(Program::Worker, now));

@@ -15,9 +15,7 @@ use super::{
     recording::Recording,
     run::{Demo, TICK, TICKS_PER_LINE},
 };
-use crate::{
-    audit_table::totals_table, dead, interrupt::Interrupts, operator::Operator, output, ticks::ticks,
-};
+use crate::{audit_table::totals_table, dead, interrupt::Interrupts, output, ticks::ticks};
 
 /// A drain without progress for this long is over.
 const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -63,9 +61,7 @@ impl Demo<'_> {
             file.display()
         ))?;
         output::lines(&found)?;
-        if let Some(connection) = self.connection {
-            Operator::leave(connection).await;
-        }
+        self.queue_reader.close().await;
         if audit.totals.sent == 0 {
             return Err(Failure::new(Exit::Failed, "no reading was sent: there is nothing to audit"));
         }

@@ -12,7 +12,6 @@ use garenne_chaos::{
     create_run_folder, metric_sum,
 };
 use garenne_common::exit::{Exit, Failure};
-use lapin::Connection;
 use tokio::time::Instant;
 
 use super::{
@@ -24,7 +23,13 @@ use super::{
     story,
     summary::{Counts, Summary},
 };
-use crate::{chaos, interrupt::Interrupts, operator::Operator, queues::Snapshot, ticks::ticks};
+use crate::{
+    chaos,
+    interrupt::Interrupts,
+    operator::Operator,
+    queues::{Snapshot, SnapshotReader},
+    ticks::ticks,
+};
 
 /// Interval between two polls of the processes.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -52,8 +57,8 @@ pub(super) struct Demo<'o> {
     pub(super) bursts: Vec<Replay>,
     /// When the first pass of a recording began.
     pub(super) first_pass: Option<SystemTime>,
-    /// To the broker, for its queue depths; nothing while the broker cannot be reached.
-    pub(super) connection: Option<Connection>,
+    /// Reads the queues' depths.
+    pub(super) queue_reader: SnapshotReader,
     /// Whether the broker's queues hold no task that could still be executed.
     pub(super) idle: bool,
     passes: u64,
@@ -105,8 +110,8 @@ impl<'o> Demo<'o> {
         let mut fleet = WorkerFleet::start(launcher, command, args.workers)?;
         gateway.process.until_ready(&http, &format!("{}/readyz", gateway.admin), START_TIMEOUT).await?;
         fleet.until_ready(&http, START_TIMEOUT).await?;
-        let mut connection = None;
-        let dead_before = queues(operator, &mut connection).await.map_or(0, |queues| queues.dead.ready);
+        let mut queue_reader = SnapshotReader::default();
+        let dead_before = queues(operator, &mut queue_reader).await.map_or(0, |queues| queues.dead.ready);
         let (speed, pace) = pace(&recording, args);
         let addresses = (gateway.url.as_str(), gateway.admin.as_str());
         screen.say(&story::places(addresses, fleet.workers(), operator.management.as_ref(), &dir));
@@ -123,7 +128,7 @@ impl<'o> Demo<'o> {
             main: None,
             bursts: Vec::new(),
             first_pass: None,
-            connection,
+            queue_reader,
             idle: false,
             passes: 0,
             dead_before,
@@ -260,7 +265,7 @@ impl<'o> Demo<'o> {
                 self.redelivered.insert(worker.name().to_owned(), count);
             }
         }
-        let queues = queues(self.operator, &mut self.connection).await;
+        let queues = queues(self.operator, &mut self.queue_reader).await;
         let dead = queues.as_ref().map_or(0, |it| it.dead.ready.saturating_sub(self.dead_before));
         let queued = |it: &Snapshot| it.lanes.iter().map(|lane| lane.queue.ready).sum();
         let account = &self.engine.account;
@@ -317,7 +322,7 @@ fn fitting_speed(recording: &Movable, lasts: Option<Duration>) -> f64 {
 }
 
 /// The queues now; nothing while the broker cannot be reached or a queue is missing.
-async fn queues(operator: &Operator, connection: &mut Option<Connection>) -> Option<Snapshot> {
-    let snapshot = Snapshot::take_on(operator, connection).await.ok()?;
+async fn queues(operator: &Operator, reader: &mut SnapshotReader) -> Option<Snapshot> {
+    let snapshot = reader.read(operator).await.ok()?;
     snapshot.missing.is_empty().then_some(snapshot)
 }

@@ -1,19 +1,12 @@
 //! All queues at one moment.
 
-use std::{collections::BTreeMap, time::SystemTime};
+use std::collections::BTreeMap;
 
-use garenne_common::exit::Failure;
-use garenne_management::STATISTICS_INTERVAL;
-use garenne_protocol::{
-    task::epoch_ms,
-    topology::{BrokerVersion, Delay, LaneQueues, Topology},
-};
-use lapin::Connection;
+use garenne_protocol::topology::{BrokerVersion, Delay, LaneQueues, Topology};
 use serde::Serialize;
-use tokio::time::Instant;
 
 use super::{
-    inspector::{QueueInspector, QueueStatus},
+    inspector::QueueStatus,
     origin::{Origin, Source},
 };
 use crate::operator::Operator;
@@ -39,6 +32,13 @@ pub struct LaneStatus {
     pub rungs: BTreeMap<String, u64>,
 }
 
+/// The counts of all queues by name, as they were read.
+pub(super) struct QueueCounts {
+    pub(super) source: Source,
+    pub(super) read_at: i64,
+    pub(super) found: BTreeMap<String, QueueStatus>,
+}
+
 /// All queues of a fleet at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Snapshot {
@@ -50,8 +50,10 @@ pub struct Snapshot {
     pub version: String,
     /// The fleet's prefix.
     pub prefix: String,
-    /// When the broker was asked first, milliseconds since 1970 by the console's clock. Ready messages, consumers and
-    /// retrying tasks are counts of passive declares since then.
+    /// Source of ready messages, consumers and retrying tasks.
+    #[serde(skip)]
+    pub source: Source,
+    /// They were counted since then, milliseconds since 1970 by the console's clock.
     pub read_at: i64,
     /// The lanes, by name.
     pub lanes: Vec<LaneStatus>,
@@ -69,78 +71,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads every queue.
-    ///
-    /// # Errors
-    /// As [`take_on`](Self::take_on).
-    pub async fn take(operator: &Operator) -> Result<Self, Failure> {
-        let mut connection = None;
-        let snapshot = Self::take_on(operator, &mut connection).await;
-        if let Some(connection) = connection {
-            Operator::leave(connection).await;
-        }
-        snapshot
+    /// Source and age of ready messages, consumers and retrying tasks.
+    pub fn origin(&self, now: i64) -> Origin {
+        Origin { source: self.source, age_ms: now.saturating_sub(self.read_at).max(0).unsigned_abs() }
     }
 
-    /// The same for regular polling: `connection` is opened if it is needed, and kept.
-    ///
-    /// Ready messages and consumers come from passive declares. If the management API is configured, it adds what they
-    /// do not count, and the queues of former settings.
-    ///
-    /// # Errors
-    /// One line and an exit code. The broker or its configured management API refuses, or does not answer.
-    pub async fn take_on(operator: &Operator, connection: &mut Option<Connection>) -> Result<Self, Failure> {
-        connection.take_if(|connection| !connection.status().connected());
-        let connection = match connection {
-            Some(connection) => connection,
-            None => connection.insert(operator.connect().await?),
-        };
-        let version = operator.broker.version().await?;
-        let mut statistics = BTreeMap::new();
-        if let Some(management) = &operator.management {
-            let asked = Instant::now();
-            for queue in management.queue_counts(&operator.broker.vhost()).await? {
-                let age = STATISTICS_INTERVAL + asked.elapsed();
-                let age_ms = age.as_millis().try_into().unwrap_or(u64::MAX);
-                let status = QueueStatus {
-                    ready: queue.ready,
-                    unacked: Some(queue.unacked),
-                    counted: Some(queue.ready + queue.unacked),
-                    unacked_from: Some(Origin { source: Source::Management, age_ms }),
-                    consumers: queue.consumers,
-                    published: queue.published,
-                };
-                statistics.insert(queue.name, status);
-            }
-        }
-        let read_at = epoch_ms(SystemTime::now());
-        let mut inspector = QueueInspector::new(connection);
-        let mut found = statistics.clone();
-        for name in wanted(operator, &operator.topology(version)) {
-            let counted = inspector.find(&name).await?;
-            match (counted, statistics.get(&name)) {
-                (Some(counted), Some(statistics)) => {
-                    let QueueStatus { ready, consumers, .. } = counted;
-                    found.insert(name, QueueStatus { ready, consumers, ..*statistics });
-                }
-                (Some(counted), None) => drop(found.insert(name, counted)),
-                (None, _) => drop(found.remove(&name)),
-            }
-        }
-        Ok(Self::of(operator, version, read_at, &found))
-    }
-
-    /// The age of what passive declares counted, milliseconds.
-    pub fn age_ms(&self, now: i64) -> u64 {
-        now.saturating_sub(self.read_at).max(0).unsigned_abs()
-    }
-
-    fn of(
-        operator: &Operator,
-        version: BrokerVersion,
-        read_at: i64,
-        found: &BTreeMap<String, QueueStatus>,
-    ) -> Self {
+    /// The snapshot of the queues that were found.
+    pub(super) fn of(operator: &Operator, version: BrokerVersion, counts: &QueueCounts) -> Self {
+        let QueueCounts { source, read_at, found } = counts;
         let topology = operator.topology(version);
         let wanted = wanted(operator, &topology);
         let queue = |name: &str| found.get(name).copied().unwrap_or_default();
@@ -182,7 +120,8 @@ impl Snapshot {
             vhost: operator.broker.vhost(),
             version: version.to_string(),
             prefix: operator.settings.common.prefix.clone(),
-            read_at,
+            source: *source,
+            read_at: *read_at,
             lanes: lanes.collect(),
             quarantine: queue(&names.quarantine()),
             dead: queue(&names.dead()),
@@ -194,7 +133,7 @@ impl Snapshot {
 }
 
 /// The queues that a snapshot is about: all but the streams.
-fn wanted(operator: &Operator, topology: &Topology) -> Vec<String> {
+pub(super) fn wanted(operator: &Operator, topology: &Topology) -> Vec<String> {
     let streams = [operator.names.directives(), operator.names.lifecycle()];
     let names = topology.queues.iter().map(|queue| queue.name.clone());
     names.filter(|name| !streams.contains(name)).collect()

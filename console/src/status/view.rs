@@ -13,8 +13,12 @@ use crate::{
 pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses, now: i64) -> String {
     let Snapshot { broker, version, vhost, prefix, .. } = snapshot;
     let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n");
-    let age = duration(snapshot.age_ms(now));
-    let _ = writeln!(text, "ready, consumers and retrying: counted by the broker {age} ago\n");
+    let Origin { source, age_ms } = snapshot.origin(now);
+    let counted = match source {
+        Source::Management => format!("from the management API, up to {} old", duration(age_ms)),
+        Source::Amqp | Source::Heartbeats => format!("counted by the broker {} ago", duration(age_ms)),
+    };
+    let _ = writeln!(text, "ready, consumers and retrying: {counted}\n");
     let columns = ["queue", ">ready", ">unacked", "unacked from", ">consumers", ">retrying"];
     let row = |name: String, queue: &QueueStatus, retrying: Option<u64>| {
         vec![
@@ -118,6 +122,7 @@ mod tests {
             vhost: "/".into(),
             version: "4.0.5".into(),
             prefix: "garenne".into(),
+            source: Source::Amqp,
             read_at: 1_000,
             lanes: Vec::new(),
             quarantine: QueueStatus::default(),
@@ -155,6 +160,14 @@ mod tests {
         assert_eq!(lines[5], "quarantine 0 - - 0");
         assert_eq!(lines[6], "dead 1,271 7 management, up to 5.0s old 3");
         assert!(text.contains("unacked of fast is what workers reported last"), "{text}");
+    }
+
+    #[test]
+    fn counts_of_the_management_api_are_not_shown_as_fresh() {
+        let snapshot = Snapshot { source: Source::Management, ..empty() };
+        let text = table(&snapshot, &[], &Pauses::default(), 6_012);
+        let counted = "ready, consumers and retrying: from the management API, up to 5.0s old\n";
+        assert!(text.contains(counted), "{text}");
     }
 
     #[test]
