@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, builder::RangedU64ValueParser};
 use garenne_common::config::{Certificates, ConfigError, read_secret_file};
 use secrecy::ExposeSecret;
+use serde::Serialize;
 
 /// Flags for sending readings.
 #[derive(Debug, Clone, Args)]
@@ -57,6 +58,29 @@ impl SendingArgs {
     pub(crate) fn certificates(&self) -> Certificates {
         Certificates { ca: self.ca.clone(), cert: self.cert.clone(), key: self.key.clone() }
     }
+}
+
+/// Flags of `serve` and `mqtt` for their spool. Each has the name of its setting.
+#[derive(Debug, Args, Serialize)]
+pub(crate) struct SpoolFlags {
+    /// Directory of the spool, which stores what the broker does not confirm in time [default: no spool]
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+    /// Most bytes in the spool [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    spool_max_bytes: Option<String>,
+    /// Greatest age of the oldest record in the spool [default: 7days]
+    #[arg(long, value_name = "TIME")]
+    spool_max_age: Option<String>,
+    /// Least free space of the spool's disk [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    spool_min_free: Option<String>,
+    /// How long to wait for the broker's confirm before something is spooled [default: 1s]
+    #[arg(long, value_name = "TIME")]
+    spool_after: Option<String>,
+    /// Most records per second that are drained from the spool; 0 for no limit [default: 20000]
+    #[arg(long, value_name = "N")]
+    spool_drain_rate: Option<u32>,
 }
 
 /// A parser of the finite numbers that are `valid`.

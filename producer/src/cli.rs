@@ -15,6 +15,7 @@ use garenne_gateway::GatewaySettings;
 use serde::Serialize;
 
 use crate::{
+    args::SpoolFlags,
     map::{self, MapArgs},
     mqtt::MqttArgs,
     publish::{self, PublishArgs},
@@ -71,7 +72,9 @@ const SERVE_EXAMPLE: &str = "Example:
 const MQTT_EXAMPLE: &str = "Examples:
   garenne-producer mqtt --url mqtt://127.0.0.1 --subscribe 'zigbee2mqtt/#' --maps builtin:zigbee2mqtt
   garenne-producer mqtt --url mqtts://broker.example --protocol 5 --subscribe '$share/garenne/tele/#' \\
-       --maps builtin:tasmota --maps /etc/garenne/site.toml";
+       --maps builtin:tasmota --maps /etc/garenne/site.toml
+  garenne-producer mqtt --url mqtt://127.0.0.1 --subscribe 'zigbee2mqtt/#' --maps builtin:zigbee2mqtt \\
+       --spool /var/lib/garenne/mqtt-spool";
 
 const REPLAY_EXAMPLE: &str = "Examples:
   garenne-producer replay greenhouse.csv --speed 60x --to http://127.0.0.1:8080
@@ -153,24 +156,9 @@ struct ServeArgs {
     /// Origins of web pages that may send, with commas between them [default: none]
     #[arg(long, value_name = "ORIGIN,…")]
     allowed_origins: Option<String>,
-    /// Directory to store requests in while the broker does not confirm [default: refuse them]
-    #[arg(long, value_name = "DIR")]
-    spool: Option<PathBuf>,
-    /// Most bytes in the spool [default: 1GiB]
-    #[arg(long, value_name = "SIZE")]
-    spool_max_bytes: Option<String>,
-    /// Greatest age of the oldest record in the spool [default: 7days]
-    #[arg(long, value_name = "TIME")]
-    spool_max_age: Option<String>,
-    /// Least free space of the spool's disk [default: 256MiB]
-    #[arg(long, value_name = "SIZE")]
-    spool_min_free: Option<String>,
-    /// How long a request waits for the broker's confirm before it is spooled [default: 1s]
-    #[arg(long, value_name = "TIME")]
-    spool_after: Option<String>,
-    /// Most records per second that are drained from the spool; 0 for no limit [default: 20000]
-    #[arg(long, value_name = "N")]
-    spool_drain_rate: Option<u32>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    spool: SpoolFlags,
 }
 
 impl Cli {
@@ -194,8 +182,8 @@ impl Cli {
             Command::Mqtt(_) => {
                 let commands =
                     signal::commands(Mode::SoftTimeout).context("cannot install signal handlers")?;
-                let GatewaySettings { group_commit, max_clock_skew, .. } = settings.gateway;
-                let shared = garenne_mqtt::Shared { group_commit, max_clock_skew };
+                let GatewaySettings { group_commit, max_clock_skew, spool, .. } = settings.gateway;
+                let shared = garenne_mqtt::Shared { group_commit, max_clock_skew, spool };
                 garenne_mqtt::run(settings.broker, shared, settings.mqtt, commands).await
             }
             Command::Replay(args) => replay::run(settings.broker, settings.gateway.spool, *args).await,

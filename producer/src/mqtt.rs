@@ -5,6 +5,8 @@ use std::{ops::Not, path::PathBuf};
 use clap::Args;
 use serde::Serialize;
 
+use crate::args::SpoolFlags;
+
 /// Flags of `mqtt`. Each has the name of its setting in the table `mqtt`.
 #[derive(Debug, Args, Serialize)]
 pub(crate) struct MqttArgs {
@@ -35,6 +37,10 @@ pub(crate) struct MqttArgs {
     /// Most messages received and not stored yet [default: 256]
     #[arg(long, value_name = "N")]
     in_flight: Option<u16>,
+    /// They are not in the table `mqtt`.
+    #[command(flatten)]
+    #[serde(skip)]
+    spool: SpoolFlags,
 }
 
 /// Certificates for `mqtts://`.
@@ -62,6 +68,8 @@ impl MqttArgs {
         if mqtt.get("tls").and_then(toml::Value::as_table).is_some_and(toml::Table::is_empty) {
             mqtt.remove("tls");
         }
-        Ok(toml::Table::from_iter([("mqtt".to_owned(), mqtt.into())]))
+        let mut flags = toml::Table::try_from(&self.spool)?;
+        flags.insert("mqtt".to_owned(), mqtt.into());
+        Ok(flags)
     }
 }

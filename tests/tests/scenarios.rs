@@ -48,6 +48,7 @@ mod scenarios {
     mod metrics_truth;
     mod missing_queues;
     mod mqtt;
+    mod mqtt_spool;
     mod operators;
     mod operators_walk;
     mod pause;

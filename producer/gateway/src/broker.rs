@@ -104,7 +104,7 @@ impl BrokerSettings {
     ///
     /// # Errors
     /// As [`BrokerSettings::connect`].
-    pub(crate) async fn wait_connected(&self, broker: &Broker, publisher: &Publisher) -> Result<(), Failure> {
+    pub async fn wait_connected(&self, broker: &Broker, publisher: &Publisher) -> Result<(), Failure> {
         let connect = || self.connect_once(broker, publisher);
         retry_while_unavailable(self.connect_timeout, |failure: &Failure| failure.exit, connect).await
     }
@@ -113,7 +113,7 @@ impl BrokerSettings {
     ///
     /// # Errors
     /// The broker's URL or certificates are invalid.
-    pub(crate) fn publisher(
+    pub fn publisher(
         &self,
         config: PublisherConfig,
         metrics: &Metrics,

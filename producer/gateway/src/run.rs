@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures_util::FutureExt;
-use garenne_amqp::{Broker, HeartbeatPublisher, Publisher, PublisherConfig};
+use garenne_amqp::{HeartbeatPublisher, PublisherConfig};
 use garenne_common::{
     config::host_name,
     exit::{Exit, Failure},
@@ -18,7 +18,6 @@ use garenne_common::{
     },
 };
 use garenne_protocol::task::Kind;
-use prometheus::IntGauge;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +25,7 @@ use crate::{
     accept::{listen, raise_file_limit, serve},
     auth::Access,
     broker::BrokerSettings,
+    connector::Connector,
     context::GatewayContext,
     ingest::Ingest,
     instruments::Instruments,
@@ -34,23 +34,14 @@ use crate::{
     routes::READING,
     runtimes::connection_runtime,
     settings::GatewaySettings,
-    spool::export_metrics,
     status::Status,
-    task_publisher::{
-        BrokerPublisher, PUBLISH_SLOT_TIMEOUT, SpoolingPublisher, TracedPublisher, group_commit::GroupCommit,
-    },
+    task_publisher::{BrokerPublisher, PUBLISH_SLOT_TIMEOUT, TracedPublisher, group_commit::GroupCommit},
     tls,
 };
 
 /// Messages that may wait for their publisher confirms. It bounds the memory that a silent broker makes this process
 /// hold.
 const IN_FLIGHT: usize = 8192;
-
-/// How often a lost connection is opened again while no request needs it.
-const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long to wait after a failure that needs an operator, such as a wrong password.
-const BROKEN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the senders file and the certificates are checked for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -116,16 +107,9 @@ pub async fn run(
     let grouped =
         GroupCommit::in_front_of(direct, settings.group_commit, Kind::parse(READING).expect("a constant"));
     let traced = TracedPublisher::wrap(Arc::clone(&grouped), &traces, &broker.names());
-    let (outlet, draining) = match &spool {
-        None => (SpoolingPublisher::direct(traced), None),
-        Some(spool) => {
-            export_metrics(&metrics, spool, settings.spool.spool_max_bytes).context("metrics")?;
-            // Not traced: the tasks of a batch belong to several requests, and keep the spans of these.
-            let draining = settings.spool.start_drain(spool.clone(), grouped);
-            let wait = settings.spool.spool_after;
-            (SpoolingPublisher::with_spool(traced, spool.clone(), wait), Some(draining))
-        }
-    };
+    // The drain is not traced: the tasks of a batch belong to several requests, and keep the spans of these.
+    let (outlet, draining) =
+        settings.spool.outlet(spool.as_ref(), traced, grouped, &metrics).context("metrics")?;
     let ingest = Ingest::with_spool(outlet, broker.routes(), &limits, settings.max_clock_skew);
     let connections = connection_runtime().context("cannot start the threads for connections")?;
     let server = settings.server.start(&limits, &instruments, connections.handle());
@@ -203,44 +187,6 @@ async fn watch_files(context: &GatewayContext) {
         context.instruments.audit.report_suppressed();
         if let Some(tls) = &context.tls {
             tls.refresh();
-        }
-    }
-}
-
-/// Opens the connection to the broker.
-struct Connector {
-    broker: BrokerSettings,
-    endpoint: Broker,
-    publisher: Publisher,
-    /// 1 while the publishing connection is open.
-    connected: IntGauge,
-    /// The topology was ensured. A gateway with a spool starts before.
-    has_topology: bool,
-}
-
-impl Connector {
-    /// Opens a lost connection again without waiting for a request: a gateway that is not ready gets no requests, and
-    /// would not notice that the broker is back.
-    async fn stay_connected(&mut self) {
-        let mut tick = tokio::time::interval(RECONNECT_INTERVAL);
-        loop {
-            tick.tick().await;
-            if !self.has_topology {
-                match self.broker.connect_once(&self.endpoint, &self.publisher).await {
-                    Ok(()) => self.has_topology = true,
-                    Err(Failure { exit: Exit::BrokerUnavailable, .. }) => {
-                        tracing::info!("broker not reachable, requests are spooled");
-                    }
-                    Err(failure) => {
-                        tracing::error!(%failure, "cannot use the broker, requests are spooled");
-                        tokio::time::sleep(BROKEN_INTERVAL).await;
-                    }
-                }
-            } else if self.connected.get() == 0
-                && let Err(error) = self.publisher.connect().await
-            {
-                tracing::info!(%error, "broker not reachable, retrying");
-            }
         }
     }
 }

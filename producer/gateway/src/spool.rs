@@ -1,4 +1,4 @@
-//! The spool of a gateway: its settings, its metrics, and the task that drains it.
+//! The spool of a gateway or a bridge: its settings, its metrics, and the task that drains it.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,7 +21,7 @@ use prometheus::{
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::task_publisher::{SpoolDrain, TaskPublisher};
+use crate::task_publisher::{SpoolDrain, SpoolingPublisher, TaskPublisher};
 
 /// Settings of the spool.
 #[serde_with::apply(Duration => #[serde(with = "humantime_serde")])]
@@ -115,6 +115,24 @@ impl SpoolSettings {
         let drain = self.drain(spool, publisher);
         supervise::restarting("drain-spool", drain, |drain| drain.run(CancellationToken::new()).boxed())
             .spawn()
+    }
+
+    /// Publishes tasks with `direct`. With a spool, stores in it what is not confirmed in time, drains it to `drained` on
+    /// the current runtime, and exports its metrics.
+    ///
+    /// # Errors
+    /// The metrics are registered already.
+    pub fn outlet(
+        &self,
+        spool: Option<&Spool>,
+        direct: Arc<dyn TaskPublisher>,
+        drained: Arc<dyn TaskPublisher>,
+        metrics: &Metrics,
+    ) -> prometheus::Result<(SpoolingPublisher, Option<TaskHandle<()>>)> {
+        let Some(spool) = spool else { return Ok((SpoolingPublisher::direct(direct), None)) };
+        export_metrics(metrics, spool, self.spool_max_bytes)?;
+        let draining = self.start_drain(spool.clone(), drained);
+        Ok((SpoolingPublisher::with_spool(direct, spool.clone(), self.spool_after), Some(draining)))
     }
 }
 

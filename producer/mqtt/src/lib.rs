@@ -6,8 +6,8 @@
 //! receive → map → publish → confirm → PUBACK
 //! ```
 //!
-//! A PUBACK is sent only after the AMQP broker has confirmed everything that the message became, in the order in which
-//! messages arrived. The session of the MQTT broker outlives the connection and the process, so that an unacknowledged
+//! A PUBACK is sent only after the AMQP broker has confirmed everything that the message became, or, if there is a spool,
+//! its disk has it, in the order in which messages arrived. The session of the MQTT broker outlives the connection and the process, so that an unacknowledged
 //! message comes again. What no map accepts becomes a dead letter.
 //!
 //! [`run`] is `garenne-producer mqtt`.
@@ -19,6 +19,7 @@ mod endpoint;
 mod frames;
 mod instruments;
 mod letter;
+mod letter_publisher;
 mod packet;
 mod run;
 mod settings;
@@ -29,6 +30,7 @@ mod transport;
 mod version;
 
 pub use letter::UNMAPPED_KIND;
+pub use letter_publisher::LetterPublisher;
 pub use run::{Shared, run};
 pub use settings::MqttSettings;
 pub use tasks::tasks_of;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures_util::FutureExt;
-use garenne_amqp::{Publisher, PublisherConfig};
+use garenne_amqp::PublisherConfig;
 use garenne_common::{
     config::{Invalid, host_name},
     exit::{Exit, Failure},
@@ -18,7 +18,7 @@ use garenne_common::{
     },
 };
 use garenne_gateway::{
-    BrokerSettings, READING,
+    BrokerSettings, Connector, READING, SpoolSettings,
     task_publisher::{
         BrokerPublisher, TracedPublisher,
         group_commit::{GroupCommit, GroupCommitConfig},
@@ -26,21 +26,17 @@ use garenne_gateway::{
 };
 use garenne_map::Map;
 use garenne_protocol::sensor::Limits;
-use prometheus::IntGauge;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     bridge::Bridge, connection::ConnectError, converter::Converter, instruments::Instruments,
-    settings::MqttSettings, status::Status, store::Store,
+    letter_publisher::LetterPublisher, settings::MqttSettings, status::Status, store::Store,
 };
 
 /// Unconfirmed messages on the AMQP connection. The bridge has at most `mqtt.in_flight` messages of MQTT; group commit
 /// makes fewer of them.
 const IN_FLIGHT: usize = 8192;
-
-/// How often a lost connection to the AMQP broker is opened again while no message needs it.
-const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the bridge takes from the settings of the gateway.
 #[derive(Clone, Debug)]
@@ -49,6 +45,8 @@ pub struct Shared {
     pub group_commit: GroupCommitConfig,
     /// How far a reading's time may be ahead of the local clock; 0 for no limit.
     pub max_clock_skew: Duration,
+    /// The spool.
+    pub spool: SpoolSettings,
 }
 
 /// Runs the bridge until a command stops it.
@@ -77,30 +75,36 @@ pub async fn run(
     let awaited = "starting: connecting to the AMQP broker";
     let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, sender, awaited);
     let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
-    let publisher = tokio::select! {
-        connected = broker.connect(config, &metrics) => connected?,
-        () = stop_requested(&mut commands) => return Ok(Exit::Done),
-    };
+    let (endpoint, publisher) = broker.publisher(config, &metrics)?;
+    let spool = shared.spool.open().await?;
+    if spool.is_none() {
+        tokio::select! {
+            connected = broker.wait_connected(&endpoint, &publisher) => connected?,
+            () = stop_requested(&mut commands) => return Ok(Exit::Done),
+        }
+    }
     let traces = broker.traces("garenne-mqtt", client_id.clone(), &metrics)?;
 
     let names = broker.names();
     let direct = BrokerPublisher::new(publisher.clone(), &names, &broker.lanes);
     let grouped = GroupCommit::in_front_of(direct, shared.group_commit, kind.clone());
-    let tasks = TracedPublisher::wrap(grouped, &traces, &names);
-    let store = Store::new(tasks, publisher.clone(), names, client_id.clone());
+    let traced = TracedPublisher::wrap(Arc::clone(&grouped), &traces, &names);
+    let with_letters = |tasks| LetterPublisher::in_front_of(tasks, publisher.clone(), names.clone());
+    let outlet = shared.spool.outlet(spool.as_ref(), with_letters(traced), with_letters(grouped), &metrics);
+    let (outlet, draining) = outlet.context("metrics")?;
+    let store = Store::new(outlet, client_id.clone());
     let max_ahead = Some(shared.max_clock_skew).filter(|skew| !skew.is_zero());
     let limits = Limits { max_ahead, ..Limits::default() };
     let converter = Converter::new(maps, kind, routes.readings_are_sharded(), limits);
 
     let connected = metrics.connection().up(Role::Publish);
-    let status = Status::new(connected.clone(), instruments.connected.clone());
+    let status = Status::new(connected.clone(), instruments.connected.clone(), spool.is_some());
     admin.begin(Arc::clone(&status) as _);
-    let connector = (publisher.clone(), connected);
-    let connecting =
-        supervise::restarting("connect", connector, |state| stay_connected(state).boxed()).spawn();
+    let (patience, has_topology) = (broker.connect_timeout, spool.is_none());
+    let connector = Connector { broker, endpoint, publisher: publisher.clone(), connected, has_topology };
+    let connecting = supervise::restarting("connect", connector, |it| it.stay_connected().boxed()).spawn();
 
     let stop = CancellationToken::new();
-    let patience = broker.connect_timeout;
     let mut bridge = Bridge::new(url, settings, client_id, converter, store, instruments);
     let stopped = stop.clone();
     let bridging = async move { bridge.run(&stopped, patience).await };
@@ -120,6 +124,9 @@ pub async fn run(
     };
     status.stop();
     connecting.abort();
+    if let Some(draining) = draining {
+        draining.abort();
+    }
     publisher.close().await;
     let interrupted = matches!(ended, Ok(Exit::Interrupted));
     traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
@@ -149,17 +156,4 @@ fn load_maps(settings: &MqttSettings) -> Result<Vec<Arc<Map>>, Invalid> {
         map.map(Arc::new).map_err(|error| Invalid::new("mqtt.maps", format_args!("{name:?}"), error.problem))
     };
     settings.maps.iter().map(load).collect()
-}
-
-/// Opens a lost connection again, so that a bridge without messages is ready again.
-async fn stay_connected((publisher, connected): &mut (Publisher, IntGauge)) {
-    let mut tick = tokio::time::interval(RECONNECT_INTERVAL);
-    loop {
-        tick.tick().await;
-        if connected.get() == 0
-            && let Err(error) = publisher.connect().await
-        {
-            tracing::info!(%error, "AMQP broker not reachable, retrying");
-        }
-    }
 }

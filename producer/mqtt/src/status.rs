@@ -15,11 +15,13 @@ pub(crate) struct Status {
     amqp: IntGauge,
     /// 1 while the bridge is subscribed.
     mqtt: IntGauge,
+    /// Messages are stored without the connection for publishing.
+    has_spool: bool,
 }
 
 impl Status {
-    pub(crate) fn new(amqp: IntGauge, mqtt: IntGauge) -> Arc<Self> {
-        Arc::new(Self { stopping: AtomicBool::new(false), amqp, mqtt })
+    pub(crate) fn new(amqp: IntGauge, mqtt: IntGauge, has_spool: bool) -> Arc<Self> {
+        Arc::new(Self { stopping: AtomicBool::new(false), amqp, mqtt, has_spool })
     }
 
     /// From now on the bridge is not ready.
@@ -33,7 +35,7 @@ impl Process for Status {
         let missing = [
             (self.stopping.load(Ordering::Relaxed), "the bridge is stopping"),
             (self.mqtt.get() == 0, "not subscribed to the MQTT broker"),
-            (self.amqp.get() == 0, "no connection to the AMQP broker"),
+            (self.amqp.get() == 0 && !self.has_spool, "no connection to the AMQP broker"),
         ];
         let reasons: Vec<String> = missing
             .into_iter()

@@ -13,9 +13,11 @@ use garenne_gateway::{
     BrokerSettings, reading_id,
     task_publisher::{BrokerPublisher, NotAccepted, SpoolingPublisher, TaskPublisher, TracedPublisher},
 };
+use garenne_mqtt::LetterPublisher;
 use garenne_protocol::{
     sensor::Reading,
     task::{ContentType, Kind, NewTask, TaskId},
+    topology::Names,
 };
 
 use super::{Destination, SendError};
@@ -59,6 +61,11 @@ impl BrokerConnection {
         let names = settings.names();
         let tasks = BrokerPublisher::new(publisher.clone(), &names, &settings.lanes);
         Ok(Self { tasks: TracedPublisher::wrap(tasks, &traces, &names), publisher, traces })
+    }
+
+    /// Publishes the tasks, and dead letters that the spool of a bridge has.
+    pub(crate) fn with_letters(&self, names: Names) -> Arc<dyn TaskPublisher> {
+        LetterPublisher::in_front_of(Arc::clone(&self.tasks), self.publisher.clone(), names)
     }
 
     /// Closes the connection and exports the remaining spans.

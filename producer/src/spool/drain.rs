@@ -66,7 +66,7 @@ pub(super) async fn run(settings: BrokerSettings, args: DrainArgs) -> Result<Exi
     let opened = Spool::open(&args.directory, SpoolConfig::default()).await;
     let spool = opened.map_err(|error| Failure::new(Exit::Failed, error))?;
     let broker = BrokerConnection::open(&settings, PublisherConfig::default()).await?;
-    let drain = SpoolDrain::new(spool.clone(), broker.tasks.clone(), args.rate);
+    let drain = SpoolDrain::new(spool.clone(), broker.with_letters(settings.names()), args.rate);
     let progress = Progress::new("drain", None);
     let (summary, failure) = drain_all(drain, &spool, args.retry_for, &progress, &mut commands).await;
     broker.close().await;

@@ -1,18 +1,19 @@
 use std::io;
 
 use bytes::BytesMut;
-use garenne_amqp::{Broker, PublishError, Publisher, PublisherConfig};
+use garenne_amqp::PublishError;
 use garenne_common::{
+    config::Size,
     supervise::{self, TaskHandle},
     telemetry::Metrics,
 };
-use garenne_gateway::task_publisher::TaskPublisher;
+use garenne_gateway::task_publisher::{SpoolingPublisher, TaskPublisher};
 use garenne_map::Map;
 use garenne_protocol::{
     sensor::Limits,
     task::{Kind, NewTask},
-    topology::Names,
 };
+use garenne_spool::{Spool, SpoolConfig};
 use rumqttc::mqttbytes::{
     QoS,
     v4::{ConnAck, ConnectReturnCode, Packet, PubAck, Publish, SubAck, SubscribeReasonCode},
@@ -96,15 +97,21 @@ struct Scene {
 
 impl Scene {
     async fn new(change: impl FnOnce(&mut MqttSettings)) -> Self {
+        Self::with(change, SpoolingPublisher::direct).await
+    }
+
+    /// A bridge that stores with what `outlet` makes of the publisher.
+    async fn with(
+        change: impl FnOnce(&mut MqttSettings),
+        outlet: impl FnOnce(Arc<dyn TaskPublisher>) -> SpoolingPublisher,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("mqtt://{}", listener.local_addr().unwrap()).parse().unwrap();
         let mut settings = MqttSettings { subscribe: vec!["n/#".to_owned()], ..MqttSettings::default() };
         change(&mut settings);
         let (sender, publications) = mpsc::unbounded_channel();
-        let amqp = Broker::new("amqp://127.0.0.1:1", "test").unwrap();
-        let letters = Publisher::new(amqp, PublisherConfig::default());
-        let store =
-            Store::new(Arc::new(HeldPublisher(sender)), letters, Names::new("garenne"), "test".to_owned());
+        let outlet = outlet(Arc::new(HeldPublisher(sender)));
+        let store = Store::new(outlet, "test".to_owned());
         let map = Arc::new(Map::parse("test", MAP).unwrap());
         let kind = Kind::parse("reading.process").unwrap();
         let converter = Converter::new(vec![map], kind, false, Limits::default());
@@ -155,6 +162,35 @@ async fn messages_are_acknowledged_after_their_confirms_in_the_order_of_arrival(
     assert_eq!(early.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     first.confirm.send(()).unwrap();
     assert_eq!((session.acknowledged().await, session.acknowledged().await), (7, 8));
+}
+
+#[tokio::test]
+async fn messages_and_letters_are_acknowledged_from_the_spool_while_the_broker_does_not_confirm() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(folder.path(), SpoolConfig { min_free: Size::mib(0), ..Default::default() });
+    let spool = spool.await.unwrap();
+    let opened = spool.clone();
+    let with_spool = |direct| SpoolingPublisher::with_spool(direct, opened, Duration::from_secs(60));
+    let mut scene = Scene::with(|_| (), with_spool).await;
+    let mut session = scene.session(false).await;
+    session.publish("1", 7, false).await;
+    let first = scene.publication().await;
+    session.publish("no number", 8, false).await;
+    let second = scene.publication().await;
+    drop(second.confirm);
+    spool.status().wait_for(|status| status.accepted == 1).await.unwrap();
+    let early = session.stream.try_read(&mut [0; 16]);
+    assert_eq!(early.unwrap_err().kind(), io::ErrorKind::WouldBlock, "the first message is not stored");
+    drop(first.confirm);
+    assert_eq!((session.acknowledged().await, session.acknowledged().await), (7, 8));
+    // Behind the spool, although the broker would confirm again.
+    session.publish("3", 9, false).await;
+    assert_eq!(session.acknowledged().await, 9);
+    assert!(scene.publications.try_recv().is_err());
+    let records = spool.read(0, 10, 1 << 20).await.unwrap().records;
+    let ids: Vec<_> = records.iter().map(|record| record.id.as_str()).collect();
+    assert_eq!(ids[..2], [second.tasks[0].id.as_str(), first.tasks[0].id.as_str()]);
+    assert_eq!((ids.len(), second.tasks[0].kind.as_str()), (3, "mqtt.message"));
 }
 
 #[tokio::test]
