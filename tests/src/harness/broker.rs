@@ -204,8 +204,14 @@ impl Broker {
         Ok(VirtualHost::new(name, self.clone()))
     }
 
-    /// SIGKILL. A queue that was declared less than about half a second before can be lost with its confirmed messages:
-    /// the broker has not written it to disk yet.
+    /// Makes the broker write the queues and streams that were declared until now to disk. It buffers their registration
+    /// for three seconds.
+    pub async fn sync_declarations(&self) -> Result<()> {
+        self.exec_ctl(&["eval", "[dets:sync(Table) || Table <- dets:all()]."]).await.map(drop)
+    }
+
+    /// SIGKILL. A queue or stream that was declared less than three seconds before can be lost with its confirmed
+    /// messages: see [`sync_declarations`](Self::sync_declarations).
     pub async fn kill(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.kill().await }).await

@@ -107,6 +107,7 @@ async fn accepted_messages_are_stored_once_under_kills_of_the_bridge_and_the_amq
     let mut bridge = plan.start().await?;
     device.send_many(MESSAGES).await?;
     until_stored(&database, &device.accepted).await?;
+    broker.sync_declarations().await?;
 
     // The bridge alone.
     killed(bridge, &mut device).await?;
@@ -161,6 +162,7 @@ async fn messages_from_rabbitmqs_mqtt_plugin_are_stored_once_under_kills_and_an_
     proxy.heal();
     bridge.until_ready(true).await?;
     // The MQTT broker: a message that it acknowledged is on its disk.
+    broker.sync_declarations().await?;
     broker.kill().await?;
     bridge.until_ready(false).await?;
     broker.restart().await?;

@@ -57,6 +57,7 @@ async fn worker_and_broker_verify_each_others_certificates() -> Result<()> {
     let ids = env.publish("bench.noop", &json!({}), "task", 50).await?;
     worker.until_done(ids.len()).await?;
     // A reconnect reads the certificate files again.
+    broker.sync_declarations().await?;
     broker.kill().await?;
     broker.restart().await?;
     worker.until_ready().await?;
