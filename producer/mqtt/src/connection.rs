@@ -8,7 +8,7 @@ use std::{future::pending, io, time::Duration};
 use bytes::BytesMut;
 use garenne_common::config::Certificates;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
+    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, copy, sink},
     time::{Instant, sleep_until, timeout},
 };
 
@@ -210,18 +210,21 @@ impl Connection {
         }
     }
 
-    /// Writes what is left and DISCONNECT. The session stays.
+    /// Writes what is left and DISCONNECT, and waits until the broker closes the connection. The session stays.
     ///
     /// # Errors
     /// The connection ended before, so that acknowledged messages may come again.
     pub(crate) async fn close(mut self) -> io::Result<()> {
         write_disconnect(&mut self.out);
-        let writing = async {
+        let closing = async {
             self.writer.write_all(&self.out).await?;
             self.writer.flush().await?;
-            self.writer.shutdown().await
+            self.writer.shutdown().await?;
+            // A socket that is closed with unread bytes is reset, and the broker may lose the acknowledgements. What
+            // is discarded here is not acknowledged, so it comes again.
+            copy(&mut self.reader, &mut sink()).await.map(drop)
         };
-        timeout(CLOSE_TIMEOUT, writing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        timeout(CLOSE_TIMEOUT, closing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -246,5 +249,39 @@ async fn until(at: Instant, on: bool) {
         sleep_until(at).await;
     } else {
         pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// The broker gets everything that was written before the end, also if it sends messages meanwhile.
+    #[tokio::test]
+    async fn a_close_with_unread_messages_loses_no_acknowledgement() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut broker, _) = listener.accept().await.unwrap();
+        let hello = Hello {
+            client_id: "bridge".into(),
+            login: None,
+            keep_alive: Duration::from_secs(60),
+            session_expiry: Duration::ZERO,
+            in_flight: 1,
+            max_packet: 1024,
+        };
+        let mut connection = Connection::on(Box::new(stream), Version::V3, &hello);
+        connection.ack(7);
+        let messages = vec![0; 64 * 1024];
+        broker.write_all(&messages).await.unwrap();
+        let closing = tokio::spawn(connection.close());
+
+        let mut received = Vec::new();
+        broker.read_to_end(&mut received).await.expect("the connection is not reset");
+        assert_eq!(received, [0x40, 2, 0, 7, 0xE0, 0], "PUBACK and DISCONNECT");
+        drop(broker);
+        closing.await.unwrap().unwrap();
     }
 }

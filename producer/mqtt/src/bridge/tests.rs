@@ -259,6 +259,8 @@ async fn a_stop_waits_for_confirms_acknowledges_and_disconnects() {
     publication.confirm.send(()).unwrap();
     assert_eq!(session.acknowledged().await, 7);
     assert_eq!(session.packet().await.unwrap(), Packet::Disconnect);
+    // A broker closes the connection then.
+    drop(session);
     scene.bridge.await.unwrap().unwrap();
 }
 
