@@ -1,6 +1,6 @@
 //! `garenne queue`: lists the fleet's queues and their messages, and purges a queue.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use garenne_common::{
     exit::{Exit, Failure},
     stdout,
@@ -19,6 +19,27 @@ use crate::{
 /// Rows of a list.
 const DEFAULT_LIMIT: usize = 50;
 
+/// How the messages of queues are listed.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ListArgs {
+    /// Which queues are looked at.
+    #[command(flatten)]
+    pub(crate) limits: LookLimits,
+    /// List the first N only [default: 50; all with --json]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ListArgs {
+    /// How many are listed at most.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.unwrap_or(if self.json { usize::MAX } else { DEFAULT_LIMIT })
+    }
+}
+
 /// `garenne queue …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum QueueVerb {
@@ -31,15 +52,9 @@ pub enum QueueVerb {
     List {
         /// The queue [default: list the queues]
         name: Option<String>,
-        /// Which queues are looked at.
+        /// How its messages are listed.
         #[command(flatten)]
-        limits: LookLimits,
-        /// List the first N messages only [default: 50; all with --json]
-        #[arg(long, value_name = "N")]
-        limit: Option<usize>,
-        /// Print one JSON object per line
-        #[arg(long)]
-        json: bool,
+        list: ListArgs,
     },
     /// Remove all ready messages of a queue permanently, without dead letters
     #[command(after_help = "Example:\n  garenne queue purge garenne.tasks.slow --yes")]
@@ -59,10 +74,10 @@ pub enum QueueVerb {
 pub async fn run(operator: &Operator, verb: QueueVerb) -> Result<Exit, Failure> {
     let snapshot = Snapshot::take(operator).await?;
     match verb {
-        QueueVerb::List { name: None, json, .. } => list_queues(&snapshot, json),
-        QueueVerb::List { name: Some(name), limits, limit, json } => {
+        QueueVerb::List { name: None, list } => list_queues(&snapshot, list.json),
+        QueueVerb::List { name: Some(name), list } => {
             known(&snapshot, &name)?;
-            list_messages(operator, &name, limits, limit, json).await
+            list_messages(operator, &name, list).await
         }
         QueueVerb::Purge { name, yes } => {
             let status = known(&snapshot, &name)?;
@@ -95,25 +110,18 @@ fn list_queues(snapshot: &Snapshot, json: bool) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn list_messages(
-    operator: &Operator,
-    name: &str,
-    limits: LookLimits,
-    limit: Option<usize>,
-    json: bool,
-) -> Result<Exit, Failure> {
-    let limit = limit.unwrap_or(if json { usize::MAX } else { DEFAULT_LIMIT });
+async fn list_messages(operator: &Operator, name: &str, list: ListArgs) -> Result<Exit, Failure> {
     let (mut tasks, mut count) = (Vec::new(), 0);
     let connection = operator.connect().await?;
-    look(&connection, name, limits, |seen| {
+    look(&connection, name, list.limits, |seen| {
         count += 1;
-        if tasks.len() < limit {
+        if tasks.len() < list.limit() {
             tasks.push(seen.task);
         }
     })
     .await?;
     Operator::leave(connection).await;
-    if json {
+    if list.json {
         return print_json(&tasks);
     }
     let mut text = if tasks.is_empty() { String::new() } else { table(&tasks) + "\n" };

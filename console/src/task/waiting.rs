@@ -6,13 +6,10 @@ use garenne_common::exit::{Exit, Failure};
 use crate::{
     operator::Operator,
     output,
-    queue::{print_json, row},
-    queues::{LookLimits, QueuedTask, Snapshot, look},
+    queue::{ListArgs, print_json, row},
+    queues::{QueuedTask, Snapshot, look},
     table::{grouped, lay_out},
 };
-
-/// Rows of the list.
-const DEFAULT_LIMIT: usize = 50;
 
 /// `garenne task waiting`.
 #[derive(Args, Clone, Debug)]
@@ -20,15 +17,9 @@ pub struct WaitingArgs {
     /// Only tasks of this lane
     #[arg(long, value_name = "NAME")]
     lane: Option<String>,
-    /// Which queues are looked at.
+    /// How the tasks are listed.
     #[command(flatten)]
-    limits: LookLimits,
-    /// List the first N tasks only [default: 50; all with --json]
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    list: ListArgs,
 }
 
 /// A retry queue: its name, its lane and its delay as text.
@@ -67,14 +58,14 @@ pub(super) async fn run(operator: &Operator, args: &WaitingArgs) -> Result<Exit,
     let connection = operator.connect().await?;
     let mut found: Vec<(QueuedTask, String)> = Vec::new();
     for RetryQueue { name, delay } in retry_queues(operator, &snapshot, args.lane.as_deref())? {
-        look(&connection, &name, args.limits, |seen| found.push((seen.task, delay.clone()))).await?;
+        look(&connection, &name, args.list.limits, |seen| found.push((seen.task, delay.clone()))).await?;
     }
     Operator::leave(connection).await;
     // Tasks without a due time come back when their queue's delay ends; those of short delays are read first.
     found.sort_by_key(|(task, _)| task.due_at);
     let total = found.len();
-    found.truncate(args.limit.unwrap_or(if args.json { usize::MAX } else { DEFAULT_LIMIT }));
-    if args.json {
+    found.truncate(args.list.limit());
+    if args.list.json {
         return print_json(&found.into_iter().map(|(task, _)| task).collect::<Vec<_>>());
     }
     let rows = found.iter().map(|(task, delay)| {
