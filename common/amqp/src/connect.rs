@@ -21,8 +21,12 @@ use lapin::{
     uri::{AMQPScheme, AMQPUri, SASLMechanism},
 };
 use tokio::time::{Instant, sleep};
+use url::{Host, Url};
 
-use super::{error::BrokerError, frames};
+use super::{
+    error::{BrokerError, address_of},
+    frames,
+};
 
 /// Opens connections to one broker.
 #[derive(Clone)]
@@ -90,8 +94,7 @@ impl Broker {
 
     /// `host:port`, for messages.
     pub fn address(&self) -> String {
-        let authority = self.uri().authority;
-        format!("{}:{}", authority.host, authority.port)
+        address_of(&self.uri())
     }
 
     /// The virtual host.
@@ -201,6 +204,10 @@ async fn certificates(tls: &Certificates) -> Result<OwnedTLSConfig, BrokerError>
 
 fn parse(url: &str) -> Result<AMQPUri, BrokerError> {
     let mut uri: AMQPUri = url.parse().map_err(BrokerError::Url)?;
+    // AMQPUri ignores an IPv6 address and takes `localhost`.
+    if let Some(Host::Ipv6(address)) = Url::parse(url).ok().as_ref().and_then(Url::host) {
+        uri.authority.host = address.to_string();
+    }
     if uri.scheme == AMQPScheme::AMQPS && cfg!(not(feature = "tls")) {
         return Err(BrokerError::NoTls);
     }
@@ -232,6 +239,25 @@ mod tests {
         assert!(text.ends_with("is RabbitMQ running there? (--amqp-url)"), "{text}");
         assert!(!text.contains('\n') && !text.contains("secret"), "{text}");
         assert!(!error.is_final());
+    }
+
+    #[tokio::test]
+    async fn a_broker_at_an_ipv6_address_is_connected_to() {
+        let broker = Broker::new("amqps://guest:secret@[fd00::1]/%2f", "test").or_else(|_| {
+            // Without the feature `tls`.
+            Broker::new("amqp://guest:secret@[fd00::1]:5671/%2f", "test")
+        });
+        assert_eq!(broker.unwrap().address(), "[fd00::1]:5671");
+        // Not every machine has IPv6.
+        let Ok(listener) = tokio::net::TcpListener::bind("[::1]:0").await else { return };
+        let address = listener.local_addr().unwrap();
+        let broker = Broker::new(&format!("amqp://guest:secret@{address}/%2f"), "test").unwrap();
+        let accepted = async { drop(listener.accept().await.unwrap()) };
+        let (connected, accepted) =
+            tokio::join!(broker.connect(Role::Operate), tokio::time::timeout(ATTEMPT_TIMEOUT, accepted));
+        accepted.expect("the connection is to this address");
+        let text = connected.unwrap_err().to_string();
+        assert!(text.starts_with(&format!("no broker at {address}: ")), "{text}");
     }
 
     #[test]

@@ -72,6 +72,12 @@ impl HasExit for BrokerError {
     }
 }
 
+/// `host:port`. An IPv6 address is in brackets.
+pub(crate) fn address_of(uri: &lapin::uri::AMQPUri) -> String {
+    let (host, port) = (&uri.authority.host, uri.authority.port);
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
 impl BrokerError {
     /// True if another attempt with the same settings cannot succeed.
     pub fn is_final(&self) -> bool {
@@ -79,7 +85,7 @@ impl BrokerError {
     }
 
     pub(crate) fn from_lapin(error: &lapin::Error, uri: &lapin::uri::AMQPUri) -> Self {
-        let address = format!("{}:{}", uri.authority.host, uri.authority.port);
+        let address = address_of(uri);
         let refusal = match (reply::of(error), error.kind()) {
             // Password or permission; no such virtual host or no right to enter it.
             (Some((reply::ACCESS_REFUSED | reply::NOT_ALLOWED, text)), _) => text,
