@@ -33,8 +33,7 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     };
     let env = TestEnv::new().await?;
     let first = plan(&env, "greenhouse-1")?.option("--max-attempts", "1").start().await?;
-    let dashboard =
-        Dashboard::start_with(&env, |program| program.env("GARENNE_RETRY__DELAYS", "200ms,400ms")).await?;
+    let dashboard = Dashboard::start(&env).await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "import", 1).await?;
     first.until_holds("fast", 1, 0).await?;
     env.publish("bench.fail", &json!({"times": 1}), "order", 3).await?;

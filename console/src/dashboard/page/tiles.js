@@ -37,8 +37,7 @@ export function drawProblems({ now }) {
   const all = [];
   if (now.fleet_problem) all.push(`No heartbeats from workers: ${now.fleet_problem}`);
   if (now.queue_problem) all.push(`Queues cannot be read: ${now.queue_problem}`);
-  const missing = now.queues?.missing ?? [], more = missing.length - 3;
-  if (missing.length) all.push(`Missing: ${missing.slice(0, 3).join(", ")}${more > 0 ? ` and ${more} more` : ""}. Run garenne topology apply to create them.`);
+  if (now.queues?.missing.length) all.push(`Missing: ${now.queues.missing.join(", ")}. Run garenne topology apply to create them.`);
   for (const [name, lane] of Object.entries(now.point?.lanes ?? {})) if (lane.ready > 0 && lane.consumers === 0 && !lane.paused) all.push(`Lane ${name}: tasks are waiting and no worker consumes them.`);
   keyed($("problems"), all, (text) => text, (text) => h("div", "", text), () => {});
 }
