@@ -12,8 +12,9 @@
 //! propagated to the task that awaits the handle.
 //!
 //! A role makes a [`Supervised`] task, which is spawned on the current runtime, on another runtime, in a
-//! [`TaskTracker`] or in a [`JoinSet`], or awaited in place, and perhaps continued if its caller drops it. Blocking closures and threads are isolated:
-//! [`spawn_blocking`], [`spawn_thread`]. To give one of them another role, await its handle in a supervised task.
+//! [`TaskTracker`] or in a [`JoinSet`], or awaited in place, and perhaps continued if its caller drops it. Blocking
+//! closures and threads are isolated: [`spawn_blocking`], [`spawn_thread`]. To give one of them another role, await its
+//! handle in a supervised task.
 //!
 //! ```
 //! use garenne_common::supervise;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use axum::http::HeaderMap;
-use garenne_protocol::task::{ContentType, Envelope, Kind, NewTask, TaskId};
+use garenne_protocol::task::{Kind, NewTask, TaskId};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -12,6 +12,7 @@ use crate::{
     auth::Caller,
     refusal::{Refusal, quoted},
     routes::Routes,
+    task_properties::{content_type, short_text},
 };
 
 /// Longest source and id, in bytes.
@@ -142,18 +143,10 @@ impl Attributes<'_> {
         let (id, source) = (required("id", self.id.as_deref())?, required("source", self.source.as_deref())?);
         let kind: Kind = routes.kind(required("type", self.kind.as_deref())?)?;
         let content_type = content_type(self.datacontenttype.as_deref())?;
-        if let Some(key) = &self.partitionkey
-            && !(1..=Envelope::MAX_TEXT).contains(&key.len())
-        {
-            return Err(Refusal::field(
-                "partitionkey",
-                format!("expected 1 to {} bytes", Envelope::MAX_TEXT),
-            ));
-        }
+        let key = short_text("partitionkey", self.partitionkey.as_deref())?;
         let namespace = TaskId::parse("cloudevent").expect("a constant");
         // The length keeps a source and an id apart from another pair with the same text.
         let id = TaskId::derived(&namespace, &format!("{}/{source}/{id}", source.len()));
-        let key = self.partitionkey.as_ref().map(|key| key.clone().into_owned());
         Ok(NewTask { id: caller.own_id(id), key, ..NewTask::new(kind, content_type, data) })
     }
 }
@@ -164,17 +157,4 @@ fn required<'e>(name: &'static str, value: Option<&'e str>) -> Result<&'e str, R
         Some(_) => Err(Refusal::field(name, format!("expected 1 to {MAX_ATTRIBUTE} bytes"))),
         None => Err(Refusal::field(name, "required attribute is missing")),
     }
-}
-
-/// The content type of a task, JSON if none is given.
-///
-/// # Errors
-/// No handler could read it.
-pub(super) fn content_type(given: Option<&str>) -> Result<ContentType, Refusal> {
-    let Some(given) = given else { return Ok(ContentType::Json) };
-    let media = given.split(';').next().unwrap_or_default().trim();
-    [ContentType::Json, ContentType::SenmlJson]
-        .into_iter()
-        .find(|allowed| media.eq_ignore_ascii_case(allowed.as_str()))
-        .ok_or_else(|| Refusal::media_type(given))
 }

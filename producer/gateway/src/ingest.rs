@@ -62,8 +62,8 @@ pub(super) struct Sender {
 }
 
 impl Ingest {
-    /// Publishes with `publisher`. A publish whose sender disconnects continues on the current runtime. A reading's time may be `max_clock_skew` ahead of the local
-    /// clock; 0 for no limit.
+    /// Publishes with `publisher`. A publish whose sender disconnects continues on the current runtime. A reading's time
+    /// may be `max_clock_skew` ahead of the local clock; 0 for no limit.
     pub fn new(
         publisher: Arc<dyn TaskPublisher>,
         routes: Routes,

@@ -48,6 +48,7 @@ mod source_limit;
 mod spool;
 mod status;
 mod task_devices;
+mod task_properties;
 pub mod task_publisher;
 mod tcp;
 mod tls;

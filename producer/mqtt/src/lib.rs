@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A PUBACK is sent only after the AMQP broker has confirmed everything that the message became, or, if there is a spool,
-//! its disk has it, in the order in which messages arrived. The session of the MQTT broker outlives the connection and the process, so that an unacknowledged
-//! message comes again. What no map accepts becomes a dead letter.
+//! its disk has it, in the order in which messages arrived. The session of the MQTT broker outlives the connection and
+//! the process, so that an unacknowledged message comes again. What no map accepts becomes a dead letter.
 //!
 //! [`run`] is `garenne-producer mqtt`.
 

@@ -16,13 +16,13 @@ use tokio::time::timeout;
 use super::request_trace::RequestTrace;
 use crate::{
     auth::{Caller, Peer},
-    cloud_event::content_type,
     context::GatewayContext,
     decompress::Encoding,
     ingest::Sender,
     memory::append,
     payload::Payload,
     refusal::{Refusal, quoted},
+    task_properties::{content_type, short_text},
 };
 
 /// An authenticated request. Its body is not read yet.
@@ -144,12 +144,7 @@ pub(super) fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Opt
 }
 
 fn name(headers: &HeaderMap, field: &'static str) -> Result<Option<String>, Refusal> {
-    match text(headers, field)? {
-        Some(name) if !(1..=Envelope::MAX_TEXT).contains(&name.len()) => {
-            Err(Refusal::field(field, format!("expected 1 to {} bytes", Envelope::MAX_TEXT)))
-        }
-        name => Ok(name.map(str::to_owned)),
-    }
+    short_text(field, text(headers, field)?)
 }
 
 fn milliseconds(headers: &HeaderMap, field: &'static str) -> Result<Option<Duration>, Refusal> {

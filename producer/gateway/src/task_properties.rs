@@ -1,0 +1,31 @@
+//! Checks of the properties that a sender gives a task.
+
+use garenne_protocol::task::{ContentType, Envelope};
+
+use crate::refusal::Refusal;
+
+/// The content type of a task, JSON if none is given.
+///
+/// # Errors
+/// No handler could read it.
+pub(super) fn content_type(given: Option<&str>) -> Result<ContentType, Refusal> {
+    let Some(given) = given else { return Ok(ContentType::Json) };
+    let media = given.split(';').next().unwrap_or_default().trim();
+    [ContentType::Json, ContentType::SenmlJson]
+        .into_iter()
+        .find(|allowed| media.eq_ignore_ascii_case(allowed.as_str()))
+        .ok_or_else(|| Refusal::media_type(given))
+}
+
+/// The key or group in this field, if it is given.
+///
+/// # Errors
+/// It is empty or too long.
+pub(super) fn short_text(field: &'static str, given: Option<&str>) -> Result<Option<String>, Refusal> {
+    match given {
+        Some(text) if !(1..=Envelope::MAX_TEXT).contains(&text.len()) => {
+            Err(Refusal::field(field, format!("expected 1 to {} bytes", Envelope::MAX_TEXT)))
+        }
+        text => Ok(text.map(str::to_owned)),
+    }
+}
