@@ -83,6 +83,49 @@ pub(crate) struct SpoolFlags {
     spool_drain_rate: Option<u32>,
 }
 
+/// Flags of `serve` for a site that forwards to a central gateway. They are settings of the table `forward`.
+#[derive(Debug, Args)]
+pub(crate) struct ForwardFlags {
+    /// Central gateway to forward to, instead of publishing to the broker; needs --spool
+    #[arg(long = "forward", value_name = "URL")]
+    url: Option<String>,
+    /// File with the token for the central gateway
+    #[arg(long = "forward-token-file", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Certificate authorities of the central gateway in PEM, in addition to the system's
+    #[arg(long = "forward-ca", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Client certificate for the central gateway in PEM
+    #[arg(long = "forward-cert", value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Private key of that certificate in PEM
+    #[arg(long = "forward-key", value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+impl ForwardFlags {
+    /// Adds the table `forward` to the settings if one of its flags is given.
+    ///
+    /// # Errors
+    /// A path is not UTF-8.
+    pub(crate) fn add_to(&self, settings: &mut toml::Table) -> Result<(), toml::ser::Error> {
+        let Self { url, token_file, ca, cert, key } = self;
+        let tls = Certificates { ca: ca.clone(), cert: cert.clone(), key: key.clone() };
+        let mut forward = toml::Table::new();
+        forward.extend(url.as_ref().map(|url| ("url".to_owned(), url.clone().into())));
+        if let Some(file) = token_file {
+            forward.insert("token_file".to_owned(), toml::Value::try_from(file)?);
+        }
+        if tls != Certificates::default() {
+            forward.insert("tls".to_owned(), toml::Value::try_from(&tls)?);
+        }
+        if !forward.is_empty() {
+            settings.insert("forward".to_owned(), forward.into());
+        }
+        Ok(())
+    }
+}
+
 /// A parser of the finite numbers that are `valid`.
 pub(crate) fn number(
     valid: fn(f64) -> bool,

@@ -15,7 +15,7 @@ use garenne_gateway::GatewaySettings;
 use serde::Serialize;
 
 use crate::{
-    args::SpoolFlags,
+    args::{ForwardFlags, SpoolFlags},
     map::{self, MapArgs},
     mqtt::MqttArgs,
     publish::{self, PublishArgs},
@@ -67,7 +67,9 @@ enum Command {
 const SERVE_EXAMPLE: &str = "Example:
   garenne-producer serve --listen 0.0.0.0:8080 --amqp-url amqp://guest:guest@127.0.0.1:5672/%2f
   curl -i -H 'content-type: application/json' http://127.0.0.1:8080/v1/readings \\
-       -d '{\"device\":\"d1\",\"metric\":\"temperature\",\"value\":21.5,\"unit\":\"Cel\"}'";
+       -d '{\"device\":\"d1\",\"metric\":\"temperature\",\"value\":21.5,\"unit\":\"Cel\"}'
+  garenne-producer serve --spool /var/lib/garenne/spool --forward https://central.example:8080 \\
+       --forward-token-file /etc/garenne/central-token";
 
 const MQTT_EXAMPLE: &str = "Examples:
   garenne-producer mqtt --url mqtt://127.0.0.1 --subscribe 'zigbee2mqtt/#' --maps builtin:zigbee2mqtt
@@ -159,6 +161,22 @@ struct ServeArgs {
     #[command(flatten)]
     #[serde(flatten)]
     spool: SpoolFlags,
+    /// They are in the table `forward`.
+    #[command(flatten)]
+    #[serde(skip)]
+    forward: ForwardFlags,
+}
+
+impl ServeArgs {
+    /// The flags as settings.
+    ///
+    /// # Errors
+    /// A path is not UTF-8.
+    fn flags(&self) -> Result<toml::Table, toml::ser::Error> {
+        let mut flags = toml::Table::try_from(self)?;
+        self.forward.add_to(&mut flags)?;
+        Ok(flags)
+    }
 }
 
 impl Cli {
@@ -200,9 +218,7 @@ impl Cli {
     /// The first unknown or invalid setting.
     fn settings(&self) -> Result<ProducerSettings, Failure> {
         let flags = match &self.command {
-            Command::Serve(args) => {
-                toml::Table::try_from(args).map_err(|error| Failure::new(Exit::Usage, error))?
-            }
+            Command::Serve(args) => args.flags().map_err(|error| Failure::new(Exit::Usage, error))?,
             Command::Mqtt(args) => args.flags().map_err(|error| Failure::new(Exit::Usage, error))?,
             _ => toml::Table::new(),
         };

@@ -33,9 +33,14 @@ impl Settings for ProducerSettings {
     }
 
     fn read_from(&mut self, setting: &str, file: &Path) {
-        match &mut self.mqtt.url {
-            Some(url) if setting == "mqtt.url" => url.read_from(file),
-            _ => self.broker.common.read_from(setting, file),
+        let url = match setting {
+            "mqtt.url" => &mut self.mqtt.url,
+            "forward.url" => &mut self.gateway.forward.url,
+            _ => &mut None,
+        };
+        match url {
+            Some(url) => url.read_from(file),
+            None => self.broker.common.read_from(setting, file),
         }
     }
 }

@@ -19,6 +19,8 @@ pub mod mqtt;
 pub mod postgres;
 pub mod process;
 pub mod raw_amqp;
+pub mod sensor;
+pub mod spool;
 pub mod stack;
 pub mod suite;
 pub mod test_env;

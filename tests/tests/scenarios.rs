@@ -34,6 +34,7 @@ mod scenarios {
     mod foreign_headers;
     mod foreign_publishers;
     mod forgotten_consumer;
+    mod forward;
     mod gateway;
     mod gateway_overload;
     mod gateway_receipts;

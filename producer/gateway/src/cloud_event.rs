@@ -113,7 +113,7 @@ impl EventFormat {
             Self::Batch => {
                 let events: Vec<JsonEvent<'_>> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
                 if events.len() > max_events {
-                    return Err(Refusal::too_many_events(max_events));
+                    return Err(Refusal::too_many("events", max_events));
                 }
                 let tasks = events.iter().enumerate().map(|(index, event)| {
                     event.task(routes, caller).map_err(|refusal| refusal.of_record(index))

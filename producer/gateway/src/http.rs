@@ -26,7 +26,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{auth::Peer, client_stream::Transport, context::GatewayContext, openapi};
+use crate::{auth::Peer, client_stream::Transport, context::GatewayContext, forward::PATH, openapi};
 
 /// Largest head of a request, and largest chunk of a body that is read at once, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -40,6 +40,7 @@ pub(super) fn router(gateway: Arc<GatewayContext>) -> Router {
     let description = ([(header::CONTENT_TYPE, "application/json")], description);
     let router = Router::new()
         .route("/v1/readings", post(api::readings))
+        .route(PATH, post(api::forwarded))
         .route("/v1/tasks/{kind}", post(api::task))
         .route("/v1/map/{name}", post(api::mapped))
         .route("/v1/events", post(api::events))

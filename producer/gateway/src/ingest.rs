@@ -13,11 +13,12 @@ use garenne_protocol::{
 };
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
     auth::Caller,
     cloud_event::EventFormat,
+    forward::{Forwarded, JsonTask, Rejected},
     idempotency::{Fingerprint, UsedKeys},
     influx::{self, Precision},
     limits::Limits,
@@ -32,6 +33,8 @@ use crate::{
 /// Validates bodies and publishes their tasks.
 pub struct Ingest {
     publisher: Arc<SpoolingPublisher>,
+    /// Publishes tasks of other gateways, which keep them until the broker has confirmed them.
+    without_spool: Option<Arc<SpoolingPublisher>>,
     pub(super) routes: Routes,
     /// The kind of readings, if a lane takes it; parsed once because most tasks are readings.
     reading: Option<Kind>,
@@ -80,13 +83,24 @@ impl Ingest {
         limits: &Limits,
         max_clock_skew: Duration,
     ) -> Arc<Self> {
+        let without_spool = publisher.without_spool().map(Arc::new);
         let publisher = Arc::new(publisher);
         let max_ahead = Some(max_clock_skew).filter(|skew| !skew.is_zero());
         let records = RecordLimits { records: limits.max_records, max_ahead };
         let reading = routes.kind(READING).ok();
         let (offload, limits) = (Offload::new(limits.retry_after), limits.clone());
         let (used_keys, publish_runtime) = (UsedKeys::new(), Handle::current());
-        Arc::new(Self { publisher, routes, reading, records, used_keys, offload, publish_runtime, limits })
+        Arc::new(Self {
+            publisher,
+            without_spool,
+            routes,
+            reading,
+            records,
+            used_keys,
+            offload,
+            publish_runtime,
+            limits,
+        })
     }
 
     /// Publishes the readings of a body: one task per record, in the order of the records. As in InfluxDB, a body in its
@@ -184,13 +198,64 @@ impl Ingest {
         self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, mark, parse))
     }
 
+    /// Publishes tasks of another gateway under the ids that they have, and waits for the broker's confirms. Each task is
+    /// checked by itself, so that one that is refused for good does not stop the others.
+    ///
+    /// # Errors
+    /// The body is refused, the sender's rate limit is used up, or at least one task is not confirmed.
+    pub(super) fn ingest_forwarded(
+        self: &Arc<Self>,
+        payload: Payload,
+        sender: Sender,
+    ) -> impl Future<Output = Result<Forwarded, Refusal>> + use<> {
+        let ingest = Arc::clone(self);
+        let (send_rejected, rejected) = oneshot::channel();
+        let parse = move |body: Vec<u8>| {
+            let given: Vec<JsonTask<'_>> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
+            if given.len() > ingest.limits.max_records {
+                return Err(Refusal::too_many("tasks", ingest.limits.max_records));
+            }
+            let (mut tasks, mut rejected, mut records) = (Vec::with_capacity(given.len()), Vec::new(), 0);
+            for (record, task) in given.iter().enumerate() {
+                let allowed = task.task(&ingest.routes).and_then(|task| {
+                    records += ingest.allow_task(&task, &task.body, &sender.caller)?;
+                    Ok(task)
+                });
+                match allowed {
+                    Ok(task) => tasks.push(task),
+                    Err(refusal) => rejected.push(Rejected::new(record, refusal)),
+                }
+            }
+            sender.caller.take(records)?;
+            // The receiver is gone if the sender has closed its connection.
+            let _ = send_rejected.send(rejected);
+            Ok(tasks)
+        };
+        // Every task is an object.
+        let prepared = payload.prepare(&self.offload, &self.limits, Some(b'{'), parse);
+        let publishing = self.without_spool.clone().map(|publisher| self.publish(prepared, publisher));
+        async move {
+            let receipts = publishing.ok_or_else(Refusal::no_broker)?.await?;
+            let rejected = rejected.await.unwrap_or_default();
+            Ok(Forwarded { accepted: receipts.ids.len(), rejected })
+        }
+    }
+
     /// Checks that the caller may send a task of this kind with this payload now.
     fn admit_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<(), Refusal> {
+        caller.take(self.allow_task(task, body, caller)?)
+    }
+
+    /// Checks that the caller may send a task of this kind with this payload, whatever its rate. Returns how many records
+    /// the task counts as.
+    fn allow_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<usize, Refusal> {
         let devices = match caller.has_limited_devices() {
             true => devices_of(task, body, &caller.name, now(), &self.records)?,
             false => Vec::new(),
         };
-        caller.admit(task.kind.as_str(), devices.iter().map(String::as_str))
+        caller.allow(task.kind.as_str(), devices.iter().map(String::as_str))?;
+        // A task that names no device counts as well.
+        Ok(devices.len().max(1))
     }
 
     /// Makes one task per record, after checking that the caller may send all of them now.
@@ -214,7 +279,7 @@ impl Ingest {
     }
 
     /// Publishes the tasks of a body and returns their ids, in order, after the broker has confirmed all of them or the
-    /// spool has stored them. Their memory stays reserved until then, also if the sender disconnects before.
+    /// spool has stored them.
     ///
     /// # Errors
     /// The body is refused, or at least one task is not stored.
@@ -222,17 +287,26 @@ impl Ingest {
         self: &Arc<Self>,
         prepared: Prepared,
     ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
+        self.publish(prepared, Arc::clone(&self.publisher))
+    }
+
+    /// Publishes the tasks of a body. Their memory stays reserved until they are stored, also if the sender disconnects
+    /// before.
+    fn publish(
+        self: &Arc<Self>,
+        prepared: Prepared,
+        publisher: Arc<SpoolingPublisher>,
+    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
         let ingest = Arc::clone(self);
         async move {
             let (tasks, mut memory) = prepared.await?;
-            if ingest.publisher.keeps_tasks() {
+            if publisher.keeps_tasks() {
                 memory.grow(tasks.iter().map(spool_footprint).sum())?;
             }
             let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
             if tasks.is_empty() {
                 return Ok(Receipts::new(ids, Durability::Confirmed, memory));
             }
-            let publisher = Arc::clone(&ingest.publisher);
             let publish = async move { (publisher.publish(tasks).await, memory) };
             let retry_after = ingest.limits.retry_after;
             match supervise::isolated("publish", publish).continued_on(&ingest.publish_runtime).await {

@@ -119,9 +119,9 @@ impl Refusal {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", message)
     }
 
-    /// More events in a batch than are allowed.
-    pub(super) fn too_many_events(most: usize) -> Self {
-        let message = format!("body: more than {most} events");
+    /// More events or tasks in a request than are allowed.
+    pub(super) fn too_many(what: &str, most: usize) -> Self {
+        let message = format!("body: more than {most} {what}");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-many-records", message).at("body")
     }
 
@@ -153,6 +153,12 @@ impl Refusal {
     pub(super) fn foreign_kind(kind: &str, sender: &str) -> Self {
         let message = format!("kind: sender {sender:?} may not send {}", quoted(kind));
         Self::new(StatusCode::FORBIDDEN, "foreign-kind", message).at("kind")
+    }
+
+    /// A sender that may not forward tasks of others.
+    pub(super) fn may_not_forward(sender: &str) -> Self {
+        let message = format!("sender {sender:?} may not forward tasks (forward in the senders file)");
+        Self::new(StatusCode::FORBIDDEN, "may-not-forward", message)
     }
 
     /// A request from a web page of another origin.
@@ -195,6 +201,12 @@ impl Refusal {
             _ => "unavailable",
         };
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, error.to_string()).retry_after(wait)
+    }
+
+    /// Forwarded tasks at a gateway that is not connected to a broker.
+    pub(super) fn no_broker() -> Self {
+        let message = "this gateway forwards to another one (forward.url); forward to that one directly";
+        Self::new(StatusCode::NOT_IMPLEMENTED, "no-broker", message)
     }
 
     /// The spool has not stored the tasks. Sending all of them again under the same ids has no second effect.

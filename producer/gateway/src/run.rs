@@ -4,7 +4,6 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures_util::FutureExt;
-use garenne_amqp::{HeartbeatPublisher, PublisherConfig};
 use garenne_common::{
     config::host_name,
     exit::{Exit, Failure},
@@ -13,11 +12,9 @@ use garenne_common::{
     telemetry::{
         Metrics,
         admin::{self, AdminPort},
-        metrics::Role,
         traces::LAST_EXPORT,
     },
 };
-use garenne_protocol::task::Kind;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -25,23 +22,17 @@ use crate::{
     accept::{listen, raise_file_limit, serve},
     auth::Access,
     broker::BrokerSettings,
-    connector::Connector,
     context::GatewayContext,
     ingest::Ingest,
     instruments::Instruments,
     maps::Maps,
     memory::MemoryBudget,
-    routes::READING,
     runtimes::connection_runtime,
     settings::GatewaySettings,
     status::Status,
-    task_publisher::{BrokerPublisher, PUBLISH_SLOT_TIMEOUT, TracedPublisher, group_commit::GroupCommit},
     tls,
+    uplink::{Uplink, connected},
 };
-
-/// Messages that may wait for their publisher confirms. It bounds the memory that a silent broker makes this process
-/// hold.
-const IN_FLIGHT: usize = 8192;
 
 /// How often the senders file and the certificates are checked for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -66,9 +57,9 @@ pub async fn run(
     let access =
         Access::new(settings.senders_file.as_deref(), settings.tls_client_ca.is_some(), limits.max_records)?;
     let maps = Maps::load(&settings.maps)?;
-    let tls = match (settings.tls_cert, settings.tls_key) {
+    let tls = match (settings.tls_cert.clone(), settings.tls_key.clone()) {
         (Some(certificate), Some(key)) => {
-            Some(tls::load_tls(certificate, key, settings.tls_client_ca, settings.tls_min_version)?)
+            Some(tls::load_tls(certificate, key, settings.tls_client_ca.clone(), settings.tls_min_version)?)
         }
         _ => None,
     };
@@ -78,62 +69,35 @@ pub async fn run(
     let metrics = Metrics::new("gateway");
     let awaited = "starting: connecting to the broker";
     let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, sender, awaited);
-    let config = PublisherConfig {
-        in_flight: IN_FLIGHT,
-        acquire_timeout: PUBLISH_SLOT_TIMEOUT,
-        ..PublisherConfig::default()
-    };
-    let (endpoint, publisher) = broker.publisher(config, &metrics)?;
-    let spool = settings.spool.open().await?;
-    if spool.is_none() {
-        tokio::select! {
-            connected = broker.wait_connected(&endpoint, &publisher) => connected?,
-            () = stop_requested(&mut commands) => return Ok(Exit::Done),
-        }
-    }
-
     // The id in heartbeats and traces.
     let id = format!("{}-{}", host_name(), address.port());
     let traces = broker.traces("garenne-gateway", id.clone(), &metrics)?;
     let budget = MemoryBudget::new(&limits);
     let instruments = Instruments::register(&metrics, &budget).context("metrics")?;
 
-    let direct = BrokerPublisher::with_max_confirm_latency(
-        publisher.clone(),
-        &broker.names(),
-        &broker.lanes,
-        limits.max_confirm_latency,
-    );
-    let grouped =
-        GroupCommit::in_front_of(direct, settings.group_commit, Kind::parse(READING).expect("a constant"));
-    let traced = TracedPublisher::wrap(Arc::clone(&grouped), &traces, &broker.names());
-    // The drain is not traced: the tasks of a batch belong to several requests, and keep the spans of these.
-    let (outlet, draining) =
-        settings.spool.outlet(spool.as_ref(), traced, grouped, &metrics).context("metrics")?;
-    let ingest = Ingest::with_spool(outlet, broker.routes(), &limits, settings.max_clock_skew);
+    let spool = settings.spool.open().await?;
+    let forwarder = settings.forward.forwarder(connected(&metrics))?;
+    let (tasks, mut uplink) = match (forwarder, &spool) {
+        (Some(forwarder), Some(spool)) => Uplink::to_gateway(forwarder, &settings, spool, &metrics)?,
+        _ => tokio::select! {
+            uplink = Uplink::to_broker(broker.clone(), &settings, spool.as_ref(), (&metrics, &traces)) => uplink?,
+            () = stop_requested(&mut commands) => return Ok(Exit::Done),
+        },
+    };
+    let ingest = Ingest::with_spool(tasks, broker.routes(), &limits, settings.max_clock_skew);
     let connections = connection_runtime().context("cannot start the threads for connections")?;
     let server = settings.server.start(&limits, &instruments, connections.handle());
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
     let context =
         Arc::new(GatewayContext { ingest, access, network, tls, limits, maps, budget, instruments, traces });
 
-    let connected = metrics.connection().up(Role::Publish);
-    let status = Status::new(connected.clone(), spool.is_some(), settings.server);
+    let status = Status::new(connected(&metrics), spool.is_some(), settings.server);
     let interval = broker.common.events.heartbeat;
-    let heartbeats = HeartbeatPublisher::start(
-        publisher.clone(),
-        broker.names().events(),
-        interval,
-        Arc::default(),
-        status.heartbeats(id, interval, metrics.clone()),
-    );
+    uplink.start_heartbeats(&broker, status.heartbeats(id, interval, metrics.clone()));
     admin.begin(Arc::clone(&status) as _);
 
     let watching = Arc::clone(&context);
     let watching = supervise::restarting("watch-files", watching, |it| watch_files(it).boxed()).spawn();
-    let has_topology = spool.is_none();
-    let connector = Connector { broker, endpoint, publisher: publisher.clone(), connected, has_topology };
-    let connecting = supervise::restarting("connect", connector, |it| it.stay_connected().boxed()).spawn();
     let stop = CancellationToken::new();
     tracing::info!(%address, server = settings.server.as_str(), "gateway is listening");
     // A gateway that accepts nothing must not look alive: if accepting fails, the process stops.
@@ -149,12 +113,7 @@ pub async fn run(
         () = stop_requested(&mut commands) => Ok(Exit::Interrupted),
     };
     watching.abort();
-    connecting.abort();
-    if let Some(draining) = draining {
-        draining.abort();
-    }
-    heartbeats.stop().await;
-    publisher.close().await;
+    uplink.close().await;
     let interrupted = matches!(ended, Ok(Exit::Interrupted));
     context.traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
     admin.close().await;

@@ -12,8 +12,9 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    limits::Limits, network::Network, server::ServerKind, source_limit::SourceLimit, spool::SpoolSettings,
-    task_publisher::group_commit::GroupCommitConfig, tls::TlsVersion,
+    forward::ForwardSettings, limits::Limits, network::Network, server::ServerKind,
+    source_limit::SourceLimit, spool::SpoolSettings, task_publisher::group_commit::GroupCommitConfig,
+    tls::TlsVersion,
 };
 
 /// The default of `max_clock_skew`.
@@ -62,6 +63,8 @@ pub struct GatewaySettings {
     /// Where requests are stored while the broker does not confirm.
     #[serde(flatten)]
     pub spool: SpoolSettings,
+    /// The central gateway that everything is forwarded to, instead of the broker.
+    pub forward: ForwardSettings,
 }
 
 impl Default for GatewaySettings {
@@ -83,6 +86,7 @@ impl Default for GatewaySettings {
             limits: Limits::default(),
             group_commit: GroupCommitConfig::default(),
             spool: SpoolSettings::default(),
+            forward: ForwardSettings::default(),
         }
     }
 }
@@ -102,6 +106,10 @@ impl GatewaySettings {
             (None, None, Some(_)) => return missing("tls_cert", "tls_client_ca"),
             (None, None, None) if self.tls_only => return missing("tls_cert", "tls_only"),
             _ => {}
+        }
+        self.forward.validate()?;
+        if self.forward.url.is_some() && self.spool.spool.is_none() {
+            return missing("spool", "forward.url");
         }
         if self.proxy_protocol && self.trusted_proxies.is_empty() {
             return missing("trusted_proxies", "proxy_protocol");

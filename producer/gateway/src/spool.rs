@@ -21,7 +21,10 @@ use prometheus::{
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::task_publisher::{SpoolDrain, SpoolingPublisher, TaskPublisher};
+use crate::{
+    forward::Forwarder,
+    task_publisher::{SpoolDrain, SpoolingPublisher, TaskPublisher},
+};
 
 /// Settings of the spool.
 #[serde_with::apply(Duration => #[serde(with = "humantime_serde")])]
@@ -106,15 +109,31 @@ impl SpoolSettings {
 
     /// Drains `spool` to `publisher` at the rate of the settings.
     pub fn drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> SpoolDrain {
-        let rate = Some(self.spool_drain_rate).filter(|rate| *rate > 0).map(f64::from);
-        SpoolDrain::new(spool, publisher, rate)
+        SpoolDrain::new(spool, publisher, self.drain_rate())
+    }
+
+    fn drain_rate(&self) -> Option<f64> {
+        Some(self.spool_drain_rate).filter(|rate| *rate > 0).map(f64::from)
     }
 
     /// Starts to drain `spool` to `publisher` on the current runtime.
     pub(crate) fn start_drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> TaskHandle<()> {
-        let drain = self.drain(spool, publisher);
-        supervise::restarting("drain-spool", drain, |drain| drain.run(CancellationToken::new()).boxed())
-            .spawn()
+        start(self.drain(spool, publisher))
+    }
+
+    /// Stores all tasks in `spool`, forwards them on the current runtime, and exports the metrics of the spool.
+    ///
+    /// # Errors
+    /// The metrics are registered already.
+    pub(crate) fn forward(
+        &self,
+        spool: &Spool,
+        forwarder: Forwarder,
+        metrics: &Metrics,
+    ) -> prometheus::Result<(SpoolingPublisher, TaskHandle<()>)> {
+        export_metrics(metrics, spool, self.spool_max_bytes)?;
+        let draining = start(SpoolDrain::forwarding(spool.clone(), forwarder, self.drain_rate()));
+        Ok((SpoolingPublisher::spool_only(spool.clone()), draining))
     }
 
     /// Publishes tasks with `direct`. With a spool, stores in it what is not confirmed in time, drains it to `drained` on
@@ -134,6 +153,10 @@ impl SpoolSettings {
         let draining = self.start_drain(spool.clone(), drained);
         Ok((SpoolingPublisher::with_spool(direct, spool.clone(), self.spool_after), Some(draining)))
     }
+}
+
+fn start(drain: SpoolDrain) -> TaskHandle<()> {
+    supervise::restarting("drain-spool", drain, |drain| drain.run(CancellationToken::new()).boxed()).spawn()
 }
 
 fn log_content(directory: &Path, status: &SpoolStatus) {

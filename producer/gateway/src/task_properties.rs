@@ -1,5 +1,7 @@
 //! Checks of the properties that a sender gives a task.
 
+use std::time::Duration;
+
 use garenne_protocol::task::{ContentType, Envelope};
 
 use crate::refusal::Refusal;
@@ -27,5 +29,17 @@ pub(super) fn short_text(field: &'static str, given: Option<&str>) -> Result<Opt
             Err(Refusal::field(field, format!("expected 1 to {} bytes", Envelope::MAX_TEXT)))
         }
         text => Ok(text.map(str::to_owned)),
+    }
+}
+
+/// The duration in this field.
+///
+/// # Errors
+/// It is longer than a task may have.
+pub(super) fn milliseconds(field: &'static str, given: u64) -> Result<Duration, Refusal> {
+    const MAX: u64 = Envelope::MAX_MS.unsigned_abs();
+    match given {
+        0..=MAX => Ok(Duration::from_millis(given)),
+        _ => Err(Refusal::field(field, format!("{given} ms is too long; {MAX} ms are allowed"))),
     }
 }

@@ -2,6 +2,7 @@
 
 mod cloud_events;
 mod connections;
+mod forward;
 mod hostile;
 mod idempotency;
 mod influx;
@@ -20,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 use garenne_amqp::PublishError;
 use garenne_common::{
     config::{Concurrency, Size},
-    telemetry::{Metrics, Traces},
+    telemetry::{Metrics, Traces, metrics::Role},
 };
 use garenne_protocol::topology::Names;
 use garenne_spool::Spool;
@@ -34,8 +35,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Access, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps, MemoryBudget, Routes,
-    ServerKind, SpoolSettings, Tls,
+    Access, ForwardSettings, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps,
+    MemoryBudget, Routes, ServerKind, SpoolSettings, Tls,
     task_publisher::{SpoolingPublisher, TracedPublisher},
 };
 use memory_publisher::MemoryPublisher;
@@ -99,6 +100,24 @@ async fn start_with_spool(publisher: Arc<MemoryPublisher>, spool: SpoolSettings)
     let running = serve_on(settings, (publisher, outlet), Default::default(), Traces::default()).await;
     crate::spool::export_metrics(&running.metrics, &opened, max_bytes).unwrap();
     (running, opened)
+}
+
+/// A gateway that forwards what it accepts to `url`.
+async fn start_site(
+    url: &str,
+    token_file: Option<std::path::PathBuf>,
+    spool: SpoolSettings,
+) -> (Running, Spool) {
+    let forward = ForwardSettings { url: Some(url.parse().unwrap()), token_file, ..Default::default() };
+    let settings = GatewaySettings { spool, forward, ..GatewaySettings::default() };
+    settings.validate().unwrap();
+    let opened = settings.spool.open().await.unwrap().unwrap();
+    let metrics = Metrics::new("gateway");
+    let forwarder = settings.forward.forwarder(metrics.connection().up(Role::Publish)).unwrap().unwrap();
+    let (outlet, draining) = settings.spool.forward(&opened, forwarder, &metrics).unwrap();
+    draining.detach();
+    let unused = MemoryPublisher::new();
+    (serve_on(settings, (unused, outlet), Default::default(), Traces::default()).await, opened)
 }
 
 async fn serve_on(

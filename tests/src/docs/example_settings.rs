@@ -22,7 +22,7 @@ pub const PATH: &str = "docs/garenne.example.toml";
 const WIDTH: usize = 110;
 
 /// Example values, in TOML, of the settings without a default.
-const EXAMPLES: [(&str, &str); 40] = [
+const EXAMPLES: [(&str, &str); 45] = [
     ("admin", "\"127.0.0.1:9464\""),
     ("admin_tls_cert", "\"/etc/garenne/admin.pem\""),
     ("admin_tls_key", "\"/etc/garenne/admin.key\""),
@@ -37,6 +37,11 @@ const EXAMPLES: [(&str, &str); 40] = [
     ("dashboard.operators", "\"/etc/garenne/operators\""),
     ("dashboard.tls_cert", "\"/etc/garenne/dashboard.pem\""),
     ("dashboard.tls_key", "\"/etc/garenne/dashboard.key\""),
+    ("forward.tls.ca", "\"/etc/garenne/central-ca.pem\""),
+    ("forward.tls.cert", "\"/etc/garenne/site.pem\""),
+    ("forward.tls.key", "\"/etc/garenne/site.key\""),
+    ("forward.token_file", "\"/etc/garenne/central-token\""),
+    ("forward.url", "\"https://central.example:8080\""),
     ("lanes.<name>.consumer_timeout", "\"30m\""),
     ("lanes.<name>.default_kind", "\"reading.process\""),
     ("lanes.<name>.max_per_key", "2"),

@@ -45,7 +45,8 @@ impl GatewayPlan {
         Ok(Self::without_broker()?.env("GARENNE_AMQP_URL_FILE", file.display().to_string()))
     }
 
-    fn without_broker() -> Result<Self> {
+    /// A gateway without the URL of a broker.
+    pub fn without_broker() -> Result<Self> {
         let address = format!("127.0.0.1:{}", port::free_port()?);
         let program = Program::new("garenne-producer")
             .arg("serve")

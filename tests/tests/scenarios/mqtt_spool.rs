@@ -1,18 +1,16 @@
 //! A bridge with a spool: while RabbitMQ is away it acknowledges messages from its disk, and is killed; afterwards each
 //! message is stored once.
 
-use std::path::Path;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use garenne_tests::harness::{
     fault_proxy::FaultProxy,
     mqtt::{BridgePlan, Mosquitto, Sender},
     postgres::Postgres,
     process::Program,
+    spool::{spool_records, until_spooled},
     test_env::TestEnv,
     wait::{Seen, eventually},
 };
-use serde_json::Value;
 
 /// Messages in each phase.
 const MESSAGES: usize = 40;
@@ -24,22 +22,6 @@ async fn send(sender: &mut Sender, numbers: std::ops::Range<usize>) -> Result<()
         sender.publish("zigbee2mqtt/kitchen", payload).await?;
     }
     Ok(())
-}
-
-/// The number of records that wait in a spool.
-async fn records(spool: &Path) -> Result<usize> {
-    let show =
-        Program::new("garenne-producer").arg("spool").arg("show").arg(spool).arg("--json").run().await?;
-    let summary: Value = serde_json::from_str(&show.stdout.join(""))?;
-    Ok(usize::try_from(summary["records"].as_u64().context("a number of records")?)?)
-}
-
-async fn until_records(spool: &Path, wanted: impl Fn(usize) -> bool) -> Result<()> {
-    eventually("the wanted number of records", async || {
-        let records = records(spool).await?;
-        Ok(Seen::when(wanted(records), records))
-    })
-    .await
 }
 
 #[tokio::test]
@@ -64,14 +46,14 @@ async fn messages_that_were_acknowledged_from_the_spool_are_stored_once_after_a_
     let spooled = (MESSAGES + 1) as f64;
     bridge.until_metric("garenne_spool_records_total", "event=\"accepted\"", spooled).await?;
     bridge.kill().await?;
-    assert_eq!(records(&spool).await?, MESSAGES + 1);
+    assert_eq!(spool_records(&spool).await?, MESSAGES + 1);
 
     // The next process drains what the first one left, behind which everything goes.
     let bridge = plan.start().await?;
     send(&mut sender, MESSAGES..2 * MESSAGES).await?;
-    until_records(&spool, |records| records > 2 * MESSAGES).await?;
+    until_spooled(&spool, |records| records > 2 * MESSAGES).await?;
     proxy.heal();
-    until_records(&spool, |records| records == 0).await?;
+    until_spooled(&spool, |records| records == 0).await?;
     send(&mut sender, 2 * MESSAGES..3 * MESSAGES).await?;
     let query = "SELECT count(*), count(DISTINCT time) FROM garenne_readings WHERE device = 'kitchen'";
     let client = database.connect().await?;

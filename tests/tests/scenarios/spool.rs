@@ -1,11 +1,7 @@
 //! A gateway with a spool: the broker is away, the gateway is killed between the write of a request and its answer, and
 //! every accepted reading is stored once.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    time::Duration,
-};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use garenne_tests::harness::{
@@ -13,8 +9,10 @@ use garenne_tests::harness::{
     fault_proxy::FaultProxy,
     frame_proxy::{FrameProxy, Method},
     gateway::{Gateway, GatewayPlan},
-    postgres::{Database, Postgres},
+    postgres::Postgres,
     process::{Program, Signal},
+    sensor::{Sensor, stored, until_stored},
+    spool::spool_summary,
     suite,
     test_env::TestEnv,
     wait::{Seen, eventually},
@@ -42,58 +40,6 @@ const LONG: Outage =
 /// Further kills until one of them came between a write and its answer.
 const MOST_KILLS: u32 = 20;
 
-/// A sensor that counts: every reading has a time of its own. It repeats a request that was not answered.
-struct Sensor {
-    records: usize,
-    requests: usize,
-    accepted: Vec<String>,
-    spooled: usize,
-    /// The numbers of requests that were not answered at first.
-    unanswered: Vec<usize>,
-}
-
-/// The time of the first reading, in seconds since 1970.
-const START: usize = 1_790_000_000;
-
-impl Sensor {
-    fn new(records: usize) -> Self {
-        Self { records, requests: 0, accepted: Vec::new(), spooled: 0, unanswered: Vec::new() }
-    }
-
-    /// Sends the next request. Returns whether it was answered; only then its readings count.
-    async fn send(&mut self, gateway: &Gateway) -> Result<bool> {
-        let request = self.requests;
-        self.requests += 1;
-        let is_answered = self.post(gateway, request).await?;
-        if !is_answered {
-            self.unanswered.push(request);
-        }
-        Ok(is_answered)
-    }
-
-    async fn post(&mut self, gateway: &Gateway, request: usize) -> Result<bool> {
-        let readings: Vec<Value> = self
-            .times(request)
-            .map(|time| {
-                json!({"device": "d1", "metric": "temperature", "value": 20.5, "unit": "Cel", "time": time})
-            })
-            .collect();
-        let body = Value::from(readings).to_string();
-        let Ok(answer) = gateway.post("/v1/readings", "application/json", body).await else {
-            return Ok(false);
-        };
-        self.accepted.extend(answer.ids()?);
-        self.spooled += usize::from(answer.body["durability"] == "spooled");
-        Ok(true)
-    }
-
-    /// The times of a request's readings, in seconds since 1970.
-    fn times(&self, request: usize) -> impl Iterator<Item = usize> + use<> {
-        let first = START + request * self.records;
-        first..first + self.records
-    }
-}
-
 /// The size of a spool's segments.
 fn size(spool: &Path) -> Result<u64> {
     let segments = spool.read_dir()?.map(|entry| Ok(entry?.path()));
@@ -112,31 +58,6 @@ async fn kill_at_write(gateway: &Gateway, spool: &Path) -> Result<()> {
         tokio::task::yield_now().await;
     }
     gateway.process().signal(Signal::KILL)
-}
-
-/// The ids of the stored readings by their times. A reading that is stored twice has two.
-async fn stored(database: &Database) -> Result<BTreeMap<usize, Vec<String>>> {
-    let client = database.connect().await?;
-    let query = "SELECT extract(epoch FROM time)::bigint, task_id FROM garenne_readings";
-    let mut stored: BTreeMap<_, Vec<String>> = BTreeMap::new();
-    for row in client.query(query, &[]).await? {
-        stored.entry(usize::try_from(row.get::<_, i64>(0))?).or_default().push(row.get(1));
-    }
-    Ok(stored)
-}
-
-/// Waits until so many readings are stored. In steps, because a wait is bounded.
-async fn until_stored(database: &Database, count: usize) -> Result<()> {
-    let client = database.connect().await?;
-    for step in 1..=10 {
-        let wanted = count * step / 10;
-        eventually(format!("{wanted} stored readings"), async || {
-            let stored: i64 = client.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
-            Ok(Seen::when(usize::try_from(stored)? >= wanted, stored))
-        })
-        .await?;
-    }
-    Ok(())
 }
 
 /// Whether the last segment has a reading with this time. An export of a large spool takes too long.
@@ -227,9 +148,7 @@ async fn accepted_readings_are_stored_once_after_an_outage_and_kills_of_the_gate
     assert!(twice.is_empty(), "stored twice: {twice:?}");
 
     eventually("the spool is empty and answers are confirmed", async || {
-        let show =
-            Program::new("garenne-producer").arg("spool").arg("show").arg(&spool).arg("--json").run().await?;
-        let summary: Value = serde_json::from_str(&show.stdout.join(""))?;
+        let summary = spool_summary(&spool).await?;
         Ok(Seen::when(summary["records"] == 0 && summary["set_aside"] == 0, summary))
     })
     .await?;

@@ -51,11 +51,23 @@ impl Caller {
         kind: &str,
         devices: impl ExactSizeIterator<Item = &'a str>,
     ) -> Result<(), Refusal> {
+        let records = devices.len();
+        self.allow(kind, devices)?;
+        self.take(records)
+    }
+
+    /// Checks that it may send records of this kind and these devices, whatever its rate.
+    ///
+    /// # Errors
+    /// It may not send the kind or one of the devices.
+    pub(crate) fn allow<'a>(
+        &self,
+        kind: &str,
+        devices: impl Iterator<Item = &'a str>,
+    ) -> Result<(), Refusal> {
         if !self.grants.iter().all(|grant| grant.allows_kind(kind)) {
             return Err(Refusal::foreign_kind(kind, &self.name));
         }
-        // A task that names no device counts as well.
-        let records = devices.len().max(1);
         if self.has_limited_devices() {
             for (record, device) in devices.enumerate() {
                 if !self.allows_device(device) {
@@ -63,7 +75,20 @@ impl Caller {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Counts records against its rate limit: all of them or none.
+    ///
+    /// # Errors
+    /// The rate limit is used up.
+    pub(crate) fn take(&self, records: usize) -> Result<(), Refusal> {
         self.limits.iter().try_for_each(|limit| limit.take(records))
+    }
+
+    /// Whether it may forward tasks of others, under the ids that they have.
+    pub(crate) fn may_forward(&self) -> bool {
+        self.grants.iter().all(|grant| grant.forward)
     }
 
     /// Whether there are devices that it may not send records of.

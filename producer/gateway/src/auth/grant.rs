@@ -20,6 +20,8 @@ pub(super) struct Grant {
     /// From then on nothing is allowed.
     pub(super) expires: Option<OffsetDateTime>,
     pub(super) rate: Option<Rate>,
+    /// Whether it may forward tasks of others, under the ids that they have.
+    pub(super) forward: bool,
 }
 
 /// The devices that a sender may send records of.
@@ -35,7 +37,7 @@ impl Grant {
     pub(super) fn open() -> Self {
         let any = || vec![Pattern::Prefix("".into())];
         let devices = Devices::Matching(any());
-        Self { name: "anonymous".into(), kinds: any(), devices, expires: None, rate: None }
+        Self { name: "anonymous".into(), kinds: any(), devices, expires: None, rate: None, forward: true }
     }
 
     /// Readings of the device that the certificate names.
@@ -47,6 +49,7 @@ impl Grant {
             devices: Devices::OfCertificate,
             expires: None,
             rate: None,
+            forward: false,
         }
     }
 

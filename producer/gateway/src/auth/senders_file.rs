@@ -43,6 +43,8 @@ struct Entry {
     kinds: Option<Vec<String>>,
     devices: Option<Vec<String>>,
     rate: Option<u32>,
+    #[serde(default)]
+    forward: bool,
     expires: Option<toml::Value>,
 }
 
@@ -126,7 +128,7 @@ impl Entry {
         let devices = matches!(known, Known::Certificate(_)).then_some(Devices::OfCertificate);
         let expires = self.expires.as_ref().map(expiry).transpose()?;
         let grant = grant(&self.name, (self.kinds, self.devices, self.rate), devices, context)?;
-        Ok((known, Grant { expires, ..grant }))
+        Ok((known, Grant { expires, forward: self.forward, ..grant }))
     }
 }
 
@@ -157,6 +159,7 @@ fn grant(
         devices,
         expires: None,
         rate: rate.transpose()?,
+        forward: false,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension,
+    Extension, Json,
     body::{Body, Bytes},
     extract::{Path, Request, State},
     http::{HeaderMap, HeaderValue, Response, StatusCode, header},
@@ -59,6 +59,21 @@ pub(super) async fn task(
     let task = request.task(gateway.ingest.routes.kind(&kind)?, idempotency_key.as_ref())?;
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
     gateway.ingest.ingest_task(task, body, request.into_sender(idempotency_key)).await.map(accepted)
+}
+
+/// `POST /v1/tasks`.
+pub(super) async fn forwarded(
+    State(gateway): State<Arc<GatewayContext>>,
+    request: Request,
+) -> Result<Response<Body>, Refusal> {
+    let mut request = Authenticated::new(&gateway, request, None)?;
+    if !request.caller.may_forward() {
+        return Err(Refusal::may_not_forward(&request.caller.name));
+    }
+    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
+    let forwarded = gateway.ingest.ingest_forwarded(body, request.into_sender(None)).await?;
+    let records = Extension(ConfirmedRecords(forwarded.accepted));
+    Ok((StatusCode::ACCEPTED, records, Json(forwarded)).into_response())
 }
 
 /// `POST /v1/events`.

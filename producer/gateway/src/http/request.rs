@@ -9,7 +9,7 @@ use axum::{
 };
 use base64::Engine;
 use garenne_common::config::Size;
-use garenne_protocol::task::{Envelope, Kind, NewTask, TaskId, TraceContext};
+use garenne_protocol::task::{Kind, NewTask, TaskId, TraceContext};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
@@ -22,7 +22,7 @@ use crate::{
     memory::append,
     payload::Payload,
     refusal::{Refusal, quoted},
-    task_properties::{content_type, short_text},
+    task_properties::{content_type, milliseconds, short_text},
 };
 
 /// An authenticated request. Its body is not read yet.
@@ -90,8 +90,8 @@ impl Authenticated {
             id: idempotency_key.cloned().unwrap_or(task.id),
             group: name(headers, "garenne-group")?,
             key: name(headers, "garenne-key")?,
-            delay: milliseconds(headers, "garenne-delay-ms")?,
-            timeout: milliseconds(headers, "garenne-timeout-ms")?,
+            delay: duration(headers, "garenne-delay-ms")?,
+            timeout: duration(headers, "garenne-timeout-ms")?,
             trace: self.trace(),
             ..task
         })
@@ -147,14 +147,12 @@ fn name(headers: &HeaderMap, field: &'static str) -> Result<Option<String>, Refu
     short_text(field, text(headers, field)?)
 }
 
-fn milliseconds(headers: &HeaderMap, field: &'static str) -> Result<Option<Duration>, Refusal> {
-    const MAX: u64 = Envelope::MAX_MS.unsigned_abs();
+fn duration(headers: &HeaderMap, field: &'static str) -> Result<Option<Duration>, Refusal> {
     let Some(value) = text(headers, field)? else { return Ok(None) };
     match value.trim().parse() {
-        Ok(ms @ 0..=MAX) => Ok(Some(Duration::from_millis(ms))),
-        _ => {
-            let problem = format!("{} is not a whole number of milliseconds from 0 to {MAX}", quoted(value));
-            Err(Refusal::field(field, problem))
+        Ok(ms) => milliseconds(field, ms).map(Some),
+        Err(_) => {
+            Err(Refusal::field(field, format!("{} is not a whole number of milliseconds", quoted(value))))
         }
     }
 }

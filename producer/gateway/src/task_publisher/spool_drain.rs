@@ -1,4 +1,4 @@
-//! Publishes what a spool contains, in order.
+//! Publishes or forwards what a spool contains, in order.
 
 use std::{
     collections::VecDeque,
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::TaskPublisher;
+use crate::forward::{ForwardError, Forwarder, Rejected};
 
 /// Most records that are published and acknowledged together.
 const BATCH: usize = 500;
@@ -36,16 +37,25 @@ pub enum DrainError {
     /// At least one task is not confirmed.
     #[error(transparent)]
     Publish(#[from] PublishError),
+    /// The central gateway has not confirmed the tasks.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
     /// The broker returned at least one task as unroutable. It is published again for ten seconds.
     #[error("{0}; it is set aside if this lasts for {RETURN_GRACE:?}")]
     Returned(PublishError),
 }
 
-/// Moves tasks from a spool to the broker. One batch is confirmed before the next is published, so that their order is
+/// Where a spool is drained to.
+enum Target {
+    Broker(Arc<dyn TaskPublisher>),
+    Gateway(Box<Forwarder>),
+}
+
+/// Moves tasks from a spool to the broker or a central gateway. One batch is confirmed before the next is published, so that their order is
 /// kept.
 pub struct SpoolDrain {
     spool: Spool,
-    publisher: Arc<dyn TaskPublisher>,
+    target: Target,
     /// Most records per second; may be infinite.
     rate: f64,
     /// When the next batch may be published.
@@ -68,9 +78,18 @@ struct OpenBatch {
 impl SpoolDrain {
     /// Drains `spool` to `publisher` with at most `rate` records per second.
     pub fn new(spool: Spool, publisher: Arc<dyn TaskPublisher>, rate: Option<f64>) -> Self {
+        Self::to(Target::Broker(publisher), spool, rate)
+    }
+
+    /// Drains `spool` to a central gateway with at most `rate` records per second.
+    pub(crate) fn forwarding(spool: Spool, forwarder: Forwarder, rate: Option<f64>) -> Self {
+        Self::to(Target::Gateway(Box::new(forwarder)), spool, rate)
+    }
+
+    fn to(target: Target, spool: Spool, rate: Option<f64>) -> Self {
         Self {
             spool,
-            publisher,
+            target,
             rate: rate.unwrap_or(f64::INFINITY),
             due: Instant::now(),
             returned_at: None,
@@ -92,7 +111,12 @@ impl SpoolDrain {
                 Ok(_) => backoff = Backoff::reconnect(),
                 Err(error) => {
                     let wait = backoff.next_wait();
-                    tracing::info!(%error, ?wait, "cannot drain the spool, trying again");
+                    match &error {
+                        DrainError::Forward(cause) if cause.needs_operator() => {
+                            tracing::error!(%error, ?wait, "cannot drain the spool, trying again");
+                        }
+                        _ => tracing::info!(%error, ?wait, "cannot drain the spool, trying again"),
+                    }
                     stop.run_until_cancelled(sleep(wait)).await;
                 }
             }
@@ -158,13 +182,17 @@ impl SpoolDrain {
     async fn settle(&mut self, batch: &mut OpenBatch) -> Result<(), DrainError> {
         let tasks: Vec<NewTask> = batch.unconfirmed.iter().map(|(task, _)| task.clone()).collect();
         if !tasks.is_empty() {
-            match self.publisher.publish(tasks).await {
-                Ok(()) => batch.unconfirmed.clear(),
-                // The error does not tell which task it is.
-                Err(PublishError::TooLarge { .. } | PublishError::Unroutable { .. }) => {
-                    self.publish_each(batch).await?;
-                }
-                Err(error) => return Err(error.into()),
+            match &self.target {
+                Target::Broker(publisher) => match publisher.publish(tasks).await {
+                    Ok(()) => batch.unconfirmed.clear(),
+                    // The error does not tell which task it is.
+                    Err(PublishError::TooLarge { .. } | PublishError::Unroutable { .. }) => {
+                        let publisher = Arc::clone(publisher);
+                        self.publish_each(&*publisher, batch).await?;
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+                Target::Gateway(forwarder) => batch.confirm_except(forwarder.forward(&tasks).await?),
             }
         }
         if !batch.rejected.is_empty() {
@@ -174,11 +202,15 @@ impl SpoolDrain {
     }
 
     /// Publishes the tasks one by one.
-    async fn publish_each(&mut self, batch: &mut OpenBatch) -> Result<(), DrainError> {
+    async fn publish_each(
+        &mut self,
+        publisher: &dyn TaskPublisher,
+        batch: &mut OpenBatch,
+    ) -> Result<(), DrainError> {
         let mut returned = None;
         for _ in 0..batch.unconfirmed.len() {
             let Some((task, record)) = batch.unconfirmed.pop_front() else { break };
-            match self.publisher.publish(vec![task.clone()]).await {
+            match publisher.publish(vec![task.clone()]).await {
                 Ok(()) => {}
                 Err(error @ PublishError::TooLarge { .. }) => batch.reject(record, &error),
                 Err(error @ PublishError::Unroutable { .. }) => {
@@ -201,6 +233,14 @@ impl SpoolDrain {
 }
 
 impl OpenBatch {
+    /// All tasks are confirmed, except those that are rejected.
+    fn confirm_except(&mut self, rejected: Vec<Rejected>) {
+        let records: Vec<_> = self.unconfirmed.drain(..).map(|(_, record)| record).collect();
+        for Rejected { record, detail, .. } in rejected {
+            self.reject(records[record].clone(), &detail);
+        }
+    }
+
     fn reject(&mut self, record: Record, error: &dyn Display) {
         let id = &record.id;
         tracing::error!(id, %error, "a record of the spool cannot be published and is set aside");

@@ -37,24 +37,40 @@ pub enum NotAccepted {
 ///
 /// While the spool has content, everything goes behind it, so that the order of a sender's tasks is kept.
 pub struct SpoolingPublisher {
-    direct: Arc<dyn TaskPublisher>,
-    spool: Option<(Spool, Duration)>,
+    outlet: Outlet,
+}
+
+/// Where tasks go.
+enum Outlet {
+    Direct(Arc<dyn TaskPublisher>),
+    /// To the broker, and to the spool what it has not confirmed within the wait.
+    Spooling {
+        direct: Arc<dyn TaskPublisher>,
+        spool: Spool,
+        wait: Duration,
+    },
+    Spool(Spool),
 }
 
 impl SpoolingPublisher {
     /// Publishes with `direct` only.
     pub fn direct(direct: Arc<dyn TaskPublisher>) -> Self {
-        Self { direct, spool: None }
+        Self { outlet: Outlet::Direct(direct) }
+    }
+
+    /// Stores all tasks in `spool`.
+    pub fn spool_only(spool: Spool) -> Self {
+        Self { outlet: Outlet::Spool(spool) }
     }
 
     /// Stores tasks in `spool` that `direct` has not confirmed within `wait`.
     pub fn with_spool(direct: Arc<dyn TaskPublisher>, spool: Spool, wait: Duration) -> Self {
-        Self { direct, spool: Some((spool, wait)) }
+        Self { outlet: Outlet::Spooling { direct, spool, wait } }
     }
 
     /// Whether tasks are kept until their confirm, to be spooled if it does not come.
     pub(crate) fn keeps_tasks(&self) -> bool {
-        self.spool.is_some()
+        matches!(self.outlet, Outlet::Spooling { .. })
     }
 
     /// Resolves when all tasks are stored.
@@ -63,13 +79,18 @@ impl SpoolingPublisher {
     /// At least one task is not stored. Some may be all the same; sending all of them again under the same ids has no
     /// second effect.
     pub async fn publish(&self, tasks: Vec<NewTask>) -> Result<Durability, NotAccepted> {
-        let Some((spool, wait)) = &self.spool else {
-            return Ok(self.direct.publish(tasks).await.map(|()| Durability::Confirmed)?);
+        let spool = match &self.outlet {
+            Outlet::Direct(direct) => {
+                return Ok(direct.publish(tasks).await.map(|()| Durability::Confirmed)?);
+            }
+            Outlet::Spooling { spool, .. } | Outlet::Spool(spool) => spool,
         };
         let is_empty = spool.status().borrow().records() == 0;
-        if is_empty {
+        if let Outlet::Spooling { direct, wait, .. } = &self.outlet
+            && is_empty
+        {
             // If the wait ends, the broker may have stored the tasks. The drain publishes them again under the same ids.
-            match timeout(*wait, self.direct.publish(tasks.clone())).await {
+            match timeout(*wait, direct.publish(tasks.clone())).await {
                 Ok(Ok(())) => return Ok(Durability::Confirmed),
                 Ok(Err(error @ (PublishError::TooLarge { .. } | PublishError::Unroutable { .. }))) => {
                     return Err(error.into());
@@ -82,6 +103,17 @@ impl SpoolingPublisher {
         // Each task is dropped when its record is made.
         spool.append(tasks.into_iter().map(|task| record_of(&task, now)).collect()).await?;
         Ok(Durability::Spooled)
+    }
+
+    /// The same without the spool: what it accepts is confirmed by the broker, and does not wait for what is spooled.
+    /// `None` if there is no broker.
+    pub(crate) fn without_spool(&self) -> Option<Self> {
+        match &self.outlet {
+            Outlet::Direct(direct) | Outlet::Spooling { direct, .. } => {
+                Some(Self::direct(Arc::clone(direct)))
+            }
+            Outlet::Spool(_) => None,
+        }
     }
 }
 

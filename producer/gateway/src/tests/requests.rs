@@ -131,7 +131,10 @@ async fn the_openapi_document_names_every_route() {
     let document: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     let paths: Vec<_> = document["paths"].as_object().unwrap().keys().collect();
-    assert_eq!(paths, ["/openapi.json", "/v1/events", "/v1/map/{name}", "/v1/readings", "/v1/tasks/{kind}"]);
+    assert_eq!(
+        paths,
+        ["/openapi.json", "/v1/events", "/v1/map/{name}", "/v1/readings", "/v1/tasks", "/v1/tasks/{kind}"]
+    );
     // Every path of the document is a route that takes the method.
     let client = reqwest::Client::new();
     for (path, operations) in document["paths"].as_object().unwrap() {

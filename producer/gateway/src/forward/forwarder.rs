@@ -1,0 +1,158 @@
+//! Sends tasks to a central gateway.
+
+use std::{io::Write, path::PathBuf};
+
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use garenne_common::config::{ConfigError, read_secret_file};
+use garenne_gateway_client::{
+    GatewayClient, HeaderMap, InvalidToken, InvalidUri, NoAnswer, StatusCode, authorize,
+    header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue},
+};
+use garenne_protocol::task::NewTask;
+use prometheus::IntGauge;
+use rustls::ClientConfig;
+use secrecy::ExposeSecret;
+use thiserror::Error;
+
+use super::{Forwarded, JsonTask, PATH, Rejected};
+
+/// Why no task of a request is known to be stored. Sending all of them again has no second effect.
+#[derive(Debug, Error)]
+pub enum ForwardError {
+    /// The token file cannot be read.
+    #[error(transparent)]
+    Token(#[from] ConfigError),
+    /// The token cannot be sent.
+    #[error(transparent)]
+    InvalidToken(#[from] InvalidToken),
+    /// The central gateway did not answer.
+    #[error(transparent)]
+    NoAnswer(#[from] NoAnswer),
+    /// It refused the request.
+    #[error("the central gateway answered {status}: {detail}")]
+    Refused {
+        /// The status.
+        status: StatusCode,
+        /// The reason that it gave.
+        detail: String,
+    },
+}
+
+impl ForwardError {
+    /// Whether it lasts until somebody changes a setting here or there.
+    pub(crate) fn needs_operator(&self) -> bool {
+        match self {
+            Self::Token(_) | Self::InvalidToken(_) => true,
+            Self::NoAnswer(_) => false,
+            Self::Refused { status, .. } => {
+                let may_pass = [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT];
+                status.is_client_error() && !may_pass.contains(status)
+            }
+        }
+    }
+}
+
+/// Sends tasks to a central gateway.
+pub(crate) struct Forwarder {
+    client: GatewayClient,
+    token_file: Option<PathBuf>,
+    /// 1 while the central gateway confirms.
+    connected: IntGauge,
+}
+
+impl Forwarder {
+    /// Forwards to the gateway `base`.
+    ///
+    /// # Errors
+    /// `base` is not a URL.
+    pub(crate) fn new(
+        base: &str,
+        token_file: Option<PathBuf>,
+        tls: ClientConfig,
+        connected: IntGauge,
+    ) -> Result<Self, InvalidUri> {
+        let client = GatewayClient::new(base, PATH, tls)?;
+        connected.set(0);
+        Ok(Self { client, token_file, connected })
+    }
+
+    /// Resolves when the central broker has confirmed all tasks except those that are returned: the central gateway
+    /// refuses them for good.
+    ///
+    /// # Errors
+    /// Any of the tasks may not be stored.
+    pub(crate) async fn forward(&self, tasks: &[NewTask]) -> Result<Vec<Rejected>, ForwardError> {
+        let mut rejected = Vec::new();
+        // The first index of each part. Parts that are too large for the central gateway are halved.
+        let mut parts = vec![(0, tasks)];
+        while let Some((start, part)) = parts.pop() {
+            match self.post(part).await {
+                Ok(refused) => rejected
+                    .extend(refused.into_iter().map(|it| Rejected { record: start + it.record, ..it })),
+                Err(ForwardError::Refused { status: StatusCode::PAYLOAD_TOO_LARGE, detail }) => {
+                    if part.len() > 1 {
+                        let (first, second) = part.split_at(part.len() / 2);
+                        parts.extend([(start + first.len(), second), (start, first)]);
+                    } else {
+                        rejected.push(Rejected { record: start, code: "too-large".to_owned(), detail });
+                    }
+                }
+                Err(error) => {
+                    self.connected.set(0);
+                    return Err(error);
+                }
+            }
+        }
+        self.connected.set(1);
+        Ok(rejected)
+    }
+
+    async fn post(&self, tasks: &[NewTask]) -> Result<Vec<Rejected>, ForwardError> {
+        let mut rejected = Vec::new();
+        let mut sent = Vec::with_capacity(tasks.len());
+        let mut indexes = Vec::with_capacity(tasks.len());
+        for (index, task) in tasks.iter().enumerate() {
+            match JsonTask::of(task) {
+                Ok(task) => {
+                    sent.push(task);
+                    indexes.push(index);
+                }
+                Err(error) => rejected.push(Rejected {
+                    record: index,
+                    code: "malformed".to_owned(),
+                    detail: format!("payload: {error}"),
+                }),
+            }
+        }
+        if sent.is_empty() {
+            return Ok(rejected);
+        }
+        let mut headers = HeaderMap::from_iter([
+            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (CONTENT_ENCODING, HeaderValue::from_static("gzip")),
+        ]);
+        if let Some(file) = &self.token_file {
+            authorize(&mut headers, read_secret_file("forward.token_file", file)?.expose_secret())?;
+        }
+        let answer = self.client.post(headers, compressed(&sent)).await?;
+        let refused = |detail| ForwardError::Refused { status: answer.status, detail };
+        if answer.status != StatusCode::ACCEPTED {
+            return Err(refused(answer.problem().detail));
+        }
+        let outcome = serde_json::from_slice::<Forwarded>(&answer.body).ok();
+        let outcome = outcome.filter(|outcome| outcome.is_of(sent.len())).ok_or_else(|| {
+            refused(format!("not the outcome of {} tasks; is this a gateway of Garenne?", sent.len()))
+        })?;
+        let refused = outcome.rejected.into_iter();
+        rejected.extend(refused.map(|it| Rejected { record: indexes[it.record], ..it }));
+        Ok(rejected)
+    }
+}
+
+fn compressed(tasks: &[JsonTask<'_>]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    serde_json::to_writer(&mut encoder, tasks).expect("tasks are JSON, and memory takes every byte");
+    encoder.flush().expect("memory takes every byte");
+    encoder.finish().expect("memory takes every byte").into()
+}

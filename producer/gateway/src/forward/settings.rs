@@ -1,0 +1,81 @@
+//! Settings of forwarding.
+
+use std::path::PathBuf;
+
+use garenne_common::{
+    client_tls::client_config,
+    config::{Certificates, Invalid, SecretUrl, scheme},
+    exit::{Exit, Failure},
+};
+use prometheus::IntGauge;
+use serde::{Deserialize, Serialize};
+
+use super::Forwarder;
+
+/// Settings of forwarding to a central gateway: the table `forward`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ForwardSettings {
+    /// The central gateway, such as `https://central.example:8080`. Unset, tasks are published to the broker.
+    pub url: Option<SecretUrl>,
+    /// File with the token for the central gateway. It is read for every request.
+    pub token_file: Option<PathBuf>,
+    /// Certificates for `https`.
+    pub tls: Certificates,
+}
+
+impl ForwardSettings {
+    /// # Errors
+    /// The first invalid setting.
+    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+        let Some(url) = &self.url else {
+            return Invalid::unless(
+                *self == Self::default(),
+                "forward.url",
+                "unset",
+                "required because other settings of forward are set",
+            );
+        };
+        scheme("forward.url", url, ["http", "https"])?;
+        Invalid::unless(
+            !url.expose().contains(['@', '?', '#']),
+            "forward.url",
+            format_args!("{:?}", url.masked()),
+            "expected https://HOST:PORT without a user, a query and a fragment; a token goes into forward.token_file",
+        )?;
+        let plain = (url.scheme() != "https").then_some("needs a forward.url with https://");
+        self.tls.validate("forward.tls", plain)
+    }
+
+    /// The forwarder, if there is a central gateway. `connected` is 1 while it answers.
+    ///
+    /// # Errors
+    /// A certificate cannot be read.
+    pub(crate) fn forwarder(&self, connected: IntGauge) -> Result<Option<Forwarder>, Failure> {
+        let Some(url) = &self.url else { return Ok(None) };
+        let refused = |problem: String| Failure::new(Exit::Config, problem);
+        let tls = client_config(&self.tls).map_err(|error| refused(format!("forward.tls.{error}")))?;
+        let forwarder = Forwarder::new(url.expose(), self.token_file.clone(), tls, connected);
+        forwarder.map(Some).map_err(|error| refused(format!("forward.url: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invalid_setting_is_named() {
+        let refused = |url: &str, ca: Option<&str>| {
+            let tls = Certificates { ca: ca.map(Into::into), ..Certificates::default() };
+            let url = (!url.is_empty()).then(|| url.parse().unwrap());
+            ForwardSettings { url, token_file: None, tls }.validate().map_err(|invalid| invalid.setting)
+        };
+        assert_eq!(refused("https://central:8080", Some("ca.pem")), Ok(()));
+        assert_eq!(refused("", None), Ok(()));
+        assert_eq!(refused("", Some("ca.pem")), Err("forward.url".into()));
+        assert_eq!(refused("tcp://central:8080", None), Err("forward.url".into()));
+        assert_eq!(refused("https://u:p@central", None), Err("forward.url".into()));
+        assert_eq!(refused("http://central", Some("ca.pem")), Err("forward.tls.ca".into()));
+    }
+}
