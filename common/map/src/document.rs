@@ -5,6 +5,7 @@
 
 use std::{borrow::Cow, fmt};
 
+use garenne_protocol::quoted;
 use serde::{
     Deserialize,
     de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
@@ -54,14 +55,6 @@ impl fmt::Display for Value<'_> {
             Self::Array => f.write_str("an array"),
             Self::Object => f.write_str("an object"),
         }
-    }
-}
-
-/// A text from outside for an error: quoted, escaped, cut to 60 characters.
-pub(crate) fn quoted(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
-        None => format!("{text:?}"),
     }
 }
 

@@ -6,10 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use garenne_protocol::sensor::{Fault, Unit, parse::check_name, units::UnknownUnit};
+use garenne_protocol::{
+    quoted,
+    sensor::{Fault, Unit, parse::check_name, units::UnknownUnit},
+};
 
 use crate::{
-    document::{Document, Value, quoted},
+    document::{Document, Value},
     pointer::Pointer,
     template::{Alternatives, Scope},
     unmapped::Reason,

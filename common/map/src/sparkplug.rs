@@ -6,10 +6,13 @@
 
 use std::sync::Arc;
 
-use garenne_protocol::sensor::{Record, Timestamp, parse::check_name};
+use garenne_protocol::{
+    quoted,
+    sensor::{Record, Timestamp, parse::check_name},
+};
 
 use crate::{
-    document::{Value, quoted},
+    document::Value,
     pattern::Captures,
     plan::{Field, Name, ReadingPlan, UnitPlan},
     readings::{Origin, Readings},

@@ -5,6 +5,9 @@
 
 pub mod audit;
 pub mod heartbeat;
+mod quoted;
 pub mod sensor;
 pub mod task;
 pub mod topology;
+
+pub use quoted::quoted;

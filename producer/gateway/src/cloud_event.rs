@@ -3,14 +3,17 @@
 use std::borrow::Cow;
 
 use axum::http::HeaderMap;
-use garenne_protocol::task::{Kind, NewTask, TaskId};
+use garenne_protocol::{
+    quoted,
+    task::{Kind, NewTask, TaskId},
+};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use crate::{
     auth::Caller,
-    refusal::{Refusal, quoted},
+    refusal::Refusal,
     routes::Routes,
     task_properties::{content_type, short_text},
 };

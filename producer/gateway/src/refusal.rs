@@ -12,23 +12,13 @@ use garenne_amqp::PublishError;
 use garenne_common::config::Size;
 use garenne_map::Unmapped;
 use garenne_protocol::{
+    quoted,
     sensor::BadRecord,
     task::{IdError, KindError},
 };
 use garenne_spool::SpoolError;
 use serde_json::json;
 use thiserror::Error;
-
-/// Most characters of a sender's text that an answer quotes.
-const MAX_QUOTE: usize = 64;
-
-/// A sender's text for an answer: quoted, escaped, and cut after [`MAX_QUOTE`] characters.
-pub(super) fn quoted(text: &str) -> String {
-    match text.char_indices().nth(MAX_QUOTE) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
-        None => format!("{text:?}"),
-    }
-}
 
 /// Why a request or line was refused. None of its records is confirmed.
 #[derive(Debug, Error)]

@@ -96,11 +96,3 @@ pub struct BadRecord {
     /// The kind of error.
     pub code: Fault,
 }
-
-/// A text from outside for a one-line message: quoted, escaped, cut to 60 characters.
-pub(crate) fn quoted(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
-        None => format!("{text:?}"),
-    }
-}

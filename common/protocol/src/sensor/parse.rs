@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fault::{BadField, BadRecord, Fault, quoted};
+use super::fault::{BadField, BadRecord, Fault};
 use super::reading::Reading;
 use super::senml::{Base, Fields, Resolved, Value, name};
 use super::{Timestamp, Unit};
+use crate::quoted;
 
 mod document;
 mod object;

@@ -13,8 +13,9 @@
 
 use std::borrow::Cow;
 
-use super::fault::{BadField, Fault, quoted};
+use super::fault::{BadField, Fault};
 use super::timestamp::Timestamp;
+use crate::quoted;
 
 pub mod name;
 mod record;

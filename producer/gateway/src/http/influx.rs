@@ -11,16 +11,12 @@ use axum::{
     response::IntoResponse,
 };
 use garenne_common::config::Size;
+use garenne_protocol::quoted;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{api::durability_header, observe::ConfirmedRecords, request::Authenticated};
-use crate::{
-    context::GatewayContext,
-    influx::Precision,
-    ingest::ReadingsFormat,
-    refusal::{Refusal, quoted},
-};
+use crate::{context::GatewayContext, influx::Precision, ingest::ReadingsFormat, refusal::Refusal};
 
 /// The query parameters of both versions of the API. Others, such as `db` and `bucket`, are ignored.
 #[derive(Debug, Default, Deserialize)]

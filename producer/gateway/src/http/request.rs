@@ -9,7 +9,10 @@ use axum::{
 };
 use base64::Engine;
 use garenne_common::config::Size;
-use garenne_protocol::task::{Kind, NewTask, TaskId, TraceContext};
+use garenne_protocol::{
+    quoted,
+    task::{Kind, NewTask, TaskId, TraceContext},
+};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
@@ -21,7 +24,7 @@ use crate::{
     ingest::Sender,
     memory::append,
     payload::Payload,
-    refusal::{Refusal, quoted},
+    refusal::Refusal,
     task_properties::{content_type, milliseconds, short_text},
 };
 

@@ -8,8 +8,11 @@ use super::object::{Object, RecordReader};
 use super::scalar::{AnyValue, Scalar};
 use super::{Converter, Limits, Names, Record};
 use crate::sensor::Timestamp;
-use crate::sensor::fault::{BadField, BadRecord, Fault, quoted};
 use crate::sensor::senml::Base;
+use crate::{
+    quoted,
+    sensor::fault::{BadField, BadRecord, Fault},
+};
 
 /// The layout of a body, given by its content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,11 @@ use serde::de::{Error, MapAccess};
 
 use super::scalar::{ReadEntries, Refused, Scalar};
 use crate::sensor::Timestamp;
-use crate::sensor::fault::{BadField, Fault, quoted};
 use crate::sensor::senml::Fields;
+use crate::{
+    quoted,
+    sensor::fault::{BadField, Fault},
+};
 
 /// The fields of a plain reading as they were sent.
 #[derive(Default)]

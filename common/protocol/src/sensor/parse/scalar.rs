@@ -10,8 +10,10 @@ use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
-use crate::sensor::Timestamp;
-use crate::sensor::fault::{Fault, quoted};
+use crate::{
+    quoted,
+    sensor::{Timestamp, fault::Fault},
+};
 
 /// Maximum size of any text field, in bytes, above the limits of all fields. It bounds what is compared before the
 /// field's own check.
