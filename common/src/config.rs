@@ -26,7 +26,7 @@
 //!
 //!     fn validate(&self) -> Result<(), Invalid> {
 //!         self.common.validate()?;
-//!         self.lanes.validate()
+//!         self.lanes.validate(&self.common.prefix)
 //!     }
 //! }
 //!
@@ -49,6 +49,7 @@ mod host;
 mod ignored;
 mod known;
 pub mod lane;
+mod lanes;
 mod layer;
 pub mod list;
 mod load;
@@ -74,8 +75,7 @@ pub use events::Events;
 pub use host::{full_host_name, host_name};
 pub use ignored::IgnoredSettings;
 #[cfg(feature = "cli")]
-pub use lane::LaneArgs;
-pub use lane::{Lane, Lanes};
+pub use lanes::LaneArgs;
 pub use load::{Sources, load, load_with};
 pub use otlp::{Otlp, OtlpProtocol, OtlpSampler};
 pub use print::print_config;
@@ -85,3 +85,4 @@ pub use server_tls::validate_server_tls;
 pub use settings::Settings;
 pub use size::Size;
 pub use toml_text::parse_toml;
+pub use {lane::Lane, lanes::Lanes};

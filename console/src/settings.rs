@@ -109,7 +109,7 @@ impl Settings for ConsoleConfig {
         if let Some(url) = &self.worker_amqp_url {
             scheme("worker_amqp_url", url, ["amqp", "amqps"])?;
         }
-        self.lanes.validate()?;
+        self.lanes.validate(&self.common.prefix)?;
         self.dashboard.validate()?;
         let Common { admin_token_file, .. } = &self.common;
         let DashboardConfig { operators, trusted_proxies, require_login, .. } = &self.dashboard;

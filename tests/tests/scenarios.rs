@@ -46,9 +46,11 @@ mod scenarios {
     mod key_limits;
     mod late_servers;
     mod lost_copies;
+    mod mapped_lanes;
     mod metrics_truth;
     mod missing_queues;
     mod mqtt;
+    mod mqtt_plugin;
     mod mqtt_spool;
     mod operators;
     mod operators_walk;

@@ -3,13 +3,20 @@
 use std::{ops::Not, sync::Arc};
 
 use clap::{Parser, ValueHint};
-use garenne::{Worker, WorkerArgs, WorkerBuilder};
+use garenne::{Payload, Worker, WorkerArgs, WorkerBuilder};
 use garenne_common::{
-    config::Lanes,
+    config::{Invalid, Lanes},
     exit::{Exit, Failure},
 };
+use garenne_map::MapChain;
 use garenne_postgres::{PostgresReadingStore, PostgresSink, SinkOptions};
-use garenne_sensors::{alarm::Rules, alert, reading, spectrum, window};
+use garenne_sensors::{
+    alarm::Rules,
+    alert,
+    message::{self, LaneMaps},
+    reading::{self, Readings},
+    spectrum, window,
+};
 use serde::Serialize;
 use toml::Table;
 
@@ -68,6 +75,10 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
 
     let mut builder = Worker::builder(config.worker.clone());
     builder = reading::register(builder, calibration, config.max_clock_skew);
+    let maps = lane_maps(&config)?;
+    if !maps.is_empty() {
+        builder = message::register(builder, maps, config.max_clock_skew);
+    }
     builder = window::register(builder, store);
     builder = spectrum::register(builder);
     builder = alert::register(builder, config.alert.clone());
@@ -85,6 +96,24 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
         });
     }
     Ok(if config.enable_bench { bench::register(builder) } else { builder })
+}
+
+/// The maps of the lanes that this worker consumes. A lane must take the readings that they make.
+fn lane_maps(config: &StockConfig) -> Result<LaneMaps, Failure> {
+    let lanes = &config.worker.lanes;
+    let mut maps = LaneMaps::new();
+    for (name, lane) in lanes.iter().filter(|(_, lane)| lane.is_mapped()) {
+        let refused = |value: &str, problem: String| {
+            Invalid::new(format!("lanes.{name}.maps"), format_args!("{value:?}"), problem)
+        };
+        let chain = MapChain::load(&lane.maps).map_err(|error| refused(&error.file, error.problem))?;
+        if lanes.taking(Readings::KIND).is_none() {
+            let problem = format!("no lane is bound to {}, which maps make", Readings::KIND);
+            return Err(refused(&lane.maps.join(","), problem).into());
+        }
+        maps.insert(name.to_owned(), chain);
+    }
+    Ok(maps)
 }
 
 /// The alarm rules of the settings, if there are any. The kinds and webhooks that they use must exist.

@@ -48,6 +48,14 @@ pub enum TopologyError {
         /// The lane with several shards.
         lane: String,
     },
+    /// A lane receives foreign messages from an exchange that does not exist.
+    #[error(
+        "exchange {name:?}, which lanes.*.exchange names, does not exist: create it, or correct the setting"
+    )]
+    NoExchange {
+        /// Its name.
+        name: String,
+    },
     /// The connection failed.
     #[error("cannot declare the topology: {0}")]
     Broker(#[from] lapin::Error),
@@ -57,7 +65,7 @@ impl HasExit for TopologyError {
     fn exit(&self) -> Exit {
         match self {
             Self::Denied { .. } => Exit::Denied,
-            Self::Differs { .. } | Self::NoPlugin { .. } => Exit::Failed,
+            Self::Differs { .. } | Self::NoPlugin { .. } | Self::NoExchange { .. } => Exit::Failed,
             Self::Broker(_) => Exit::BrokerUnavailable,
         }
     }
@@ -82,7 +90,14 @@ pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), T
         if is_absent && matches!(route, Route::Unbind(_)) {
             continue;
         }
-        change_route(&channel, route).await.map_err(|error| explain(to.kind(), to.name(), error))?;
+        change_route(&channel, route).await.map_err(|error| {
+            // The topology declares all others.
+            let is_foreign = !topology.exchanges.iter().any(|declared| declared.name == *exchange);
+            match reply::of(&error) {
+                Some((NOT_FOUND, _)) if is_foreign => TopologyError::NoExchange { name: exchange.clone() },
+                _ => explain(to.kind(), to.name(), error),
+            }
+        })?;
     }
     channel.close(200, "done".into()).await?;
     Ok(())

@@ -28,6 +28,7 @@
 //! There is no I/O here but reading rule files, and no AMQP or MQTT client.
 
 pub mod builtin;
+mod chain;
 mod compile;
 mod document;
 mod entry;
@@ -38,12 +39,12 @@ mod plan;
 mod pointer;
 mod readings;
 mod rule;
-mod source;
 mod sparkplug;
 mod template;
 mod time;
 mod unmapped;
 
+pub use chain::MapChain;
+pub use garenne_protocol::task::Source;
 pub use map::{InvalidMap, Map, Mapped};
-pub use source::Source;
 pub use unmapped::{Reason, Unmapped};

@@ -5,7 +5,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use garenne_protocol::sensor::{Limits, Record, Timestamp};
+use garenne_protocol::{
+    sensor::{Limits, Record, Timestamp},
+    task::Source,
+};
 
 use crate::{
     builtin,
@@ -15,7 +18,6 @@ use crate::{
     limits::{MAX_FILE_BYTES, MAX_PAYLOAD_BYTES, MAX_RULES, MAX_SOURCE_BYTES},
     readings::Readings,
     rule::{Action, Rule},
-    source::Source,
     sparkplug::EdgeNodes,
     unmapped::{Reason, Unmapped},
 };

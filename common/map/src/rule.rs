@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use garenne_protocol::sensor::Timestamp;
+use garenne_protocol::{sensor::Timestamp, task::Source};
 
 use crate::{
     document::{Document, Node, Value},
@@ -10,7 +10,6 @@ use crate::{
     plan::{Field, Fields, Name, Numbers, ReadingPlan, Units, step},
     pointer::Pointer,
     readings::{Origin, Readings},
-    source::Source,
     template::{Alternatives, Scope},
     time::TimeFormats,
     unmapped::Reason,

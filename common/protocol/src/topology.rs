@@ -12,7 +12,7 @@ mod version;
 
 pub use export::{Difference, compare, definitions};
 pub use ladder::{Delay, Ladder, LadderError};
-pub use lane::{LaneQueues, LaneSpec, MOST_SHARDS};
+pub use lane::{LaneExchange, LaneQueues, LaneSpec, MOST_SHARDS};
 pub use names::Names;
 pub use plan::{Arg, DIRECTIVES_KEPT, Exchange, ExchangeKind, LIFECYCLE_KEPT, Leftover, Queue, Topology};
 pub use route::{Binding, Destination, Route};

@@ -1,21 +1,15 @@
 //! A lane: one queue on the broker, or several shards, and one local pool whose capacity is their total prefetch.
 
-#[cfg(feature = "cli")]
-mod args;
-
-use std::{collections::BTreeMap, time::Duration};
+use std::{fmt::Display, time::Duration};
 
 use garenne_protocol::{
-    task::matches_binding,
-    topology::{LaneSpec, MOST_SHARDS},
+    task::{FOREIGN_KIND, matches_binding},
+    topology::{LaneExchange, LaneSpec, MOST_SHARDS},
 };
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value};
 
 use super::{Concurrency, Invalid, list, text_or_number::text_or_number};
-
-#[cfg(feature = "cli")]
-pub use args::LaneArgs;
 
 /// Largest prefetch that quorum queues accept.
 pub const MOST_PREFETCH: u16 = 2000;
@@ -23,8 +17,14 @@ pub const MOST_PREFETCH: u16 = 2000;
 /// Longest lane name, in bytes: `<prefix>.retry.<lane>.<delay>` must fit AMQP's 255 bytes.
 pub const LONGEST_NAME: usize = 32;
 
+/// Longest name of an exchange in AMQP, in bytes.
+const LONGEST_EXCHANGE: usize = 255;
+
 /// The quarantine's name in lists of lanes.
 const RESERVED: &str = "quarantine";
+
+/// The binding of a lane of foreign messages that has no other.
+const EVERYTHING: &str = "#";
 
 /// One lane's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +47,12 @@ pub struct Lane {
     /// directly.
     #[serde(with = "list")]
     pub bindings: Vec<String>,
+    /// The maps of a lane of foreign messages, tried in this order: files, or shipped ones such as
+    /// `builtin:zigbee2mqtt`. Such a lane receives no tasks.
+    #[serde(with = "list")]
+    pub maps: Vec<String>,
+    /// The exchange that foreign messages come from. Unset, it is `garenne.mqtt`, and the lane receives everything.
+    pub exchange: Option<String>,
     /// Whether the lane receives the tasks that no lane's bindings match; at most one lane.
     pub catch_all: bool,
     /// The kind of messages whose routing key and `type` property contain none.
@@ -65,6 +71,8 @@ impl Default for Lane {
             max_per_key: None,
             shards: 1,
             bindings: Vec::new(),
+            maps: Vec::new(),
+            exchange: None,
             catch_all: false,
             default_kind: None,
             consumer_timeout: None,
@@ -77,157 +85,60 @@ impl Lane {
     pub fn bound_to(bindings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { bindings: bindings.into_iter().map(Into::into).collect(), ..Self::default() }
     }
-}
 
-/// The lanes, sorted by name: `default`, `fast` and `slow` by default. `default` receives what the others do not.
-///
-/// Setting one field of a lane keeps its other fields. `only` (the flag `--lane`) selects the lanes that this process
-/// works on; the others stay defined, because the topology contains all lanes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Lanes {
-    #[serde(flatten)]
-    defined: BTreeMap<String, Lane>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    only: Option<Vec<String>>,
-    /// New lanes without a `bindings` setting, most likely typos of existing lanes.
-    #[serde(skip)]
-    unbound: Vec<String>,
-}
-
-impl Default for Lanes {
-    fn default() -> Self {
-        [
-            ("default".to_owned(), Lane { catch_all: true, ..Lane::default() }),
-            ("fast".to_owned(), Lane::bound_to(["reading.#", "window.#", "bench.#"])),
-            ("slow".to_owned(), Lane::bound_to(["spectrum.#", "alert.#"])),
-        ]
-        .into_iter()
-        .collect()
-    }
-}
-
-impl FromIterator<(String, Lane)> for Lanes {
-    fn from_iter<I: IntoIterator<Item = (String, Lane)>>(lanes: I) -> Self {
-        Self { defined: lanes.into_iter().collect(), only: None, unbound: Vec::new() }
-    }
-}
-
-impl Lanes {
-    /// The lanes this process works on.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Lane)> {
-        self.defined().filter(|(name, _)| self.is_selected(name))
+    /// Whether the lane's messages are foreign ones, which pass its maps.
+    pub fn is_mapped(&self) -> bool {
+        !self.maps.is_empty()
     }
 
-    /// All lanes, selected or not.
-    pub fn defined(&self) -> impl Iterator<Item = (&str, &Lane)> {
-        self.defined.iter().map(|(name, lane)| (name.as_str(), lane))
+    /// Whether the lane's bindings match a kind. A lane with maps takes only the kind of foreign messages.
+    pub fn is_bound_to(&self, kind: &str) -> bool {
+        match self.is_mapped() {
+            true => kind == FOREIGN_KIND,
+            false => self.bindings.iter().any(|binding| matches_binding(binding, kind)),
+        }
     }
 
-    /// All lanes for the topology. A process that works on some lanes declares all of them, because it may publish to
-    /// the others.
-    pub fn specs(&self) -> Vec<LaneSpec> {
-        self.defined()
-            .map(|(name, lane)| LaneSpec {
-                name: name.to_owned(),
-                bindings: lane.bindings.clone(),
-                catch_all: lane.catch_all,
-                shards: lane.shards,
-                consumer_timeout: lane.consumer_timeout,
-            })
-            .collect()
+    /// The patterns of the kinds of tasks that clients may publish to the lane.
+    pub fn task_bindings(&self) -> &[String] {
+        if self.is_mapped() { &[] } else { &self.bindings }
     }
 
-    /// A lane this process works on.
-    pub fn get(&self, name: &str) -> Option<&Lane> {
-        self.defined.get(name).filter(|_| self.is_selected(name))
+    /// The exchange of foreign messages, if the lane has maps.
+    pub fn foreign_exchange(&self) -> Option<LaneExchange> {
+        let of = |exchange: &String| LaneExchange::Foreign(exchange.clone());
+        self.is_mapped().then(|| self.exchange.as_ref().map_or(LaneExchange::Mqtt, of))
     }
 
-    /// The lane, selected or not, that receives a kind: the first whose bindings match it, or else the catch-all
-    /// lane.
-    pub fn taking(&self, kind: &str) -> Option<&str> {
-        self.bound_to(kind).or_else(|| self.catch_all())
+    /// The lane for the topology.
+    pub(super) fn spec(&self, name: &str) -> LaneSpec {
+        let mut bindings = self.bindings.clone();
+        if self.is_mapped() && bindings.is_empty() {
+            bindings.push(EVERYTHING.to_owned());
+        }
+        LaneSpec {
+            name: name.to_owned(),
+            exchange: self.foreign_exchange().unwrap_or_default(),
+            bindings,
+            catch_all: self.catch_all,
+            shards: self.shards,
+            consumer_timeout: self.consumer_timeout,
+        }
     }
 
-    /// The first lane, selected or not, whose bindings match a kind.
-    pub fn bound_to(&self, kind: &str) -> Option<&str> {
-        let takes = |lane: &Lane| lane.bindings.iter().any(|binding| matches_binding(binding, kind));
-        self.defined().find(|(_, lane)| takes(lane)).map(|(name, _)| name)
-    }
-
-    /// The lane, selected or not, that receives what no lane's bindings match.
-    pub fn catch_all(&self) -> Option<&str> {
-        self.defined().find(|(_, lane)| lane.catch_all).map(|(name, _)| name)
-    }
-
-    /// The number of a lane's queues, selected or not; 1 for an undefined lane.
-    pub fn shards(&self, name: &str) -> u16 {
-        self.defined.get(name).map_or(1, |lane| lane.shards)
-    }
-
-    /// Whether tasks of a kind are distributed over several queues, so that each should have a key.
-    pub fn spread(&self, kind: &str) -> bool {
-        // Fast path: called for each published task, and most fleets have no sharded lane.
-        self.defined.values().any(|lane| lane.shards > 1)
-            && self.taking(kind).is_some_and(|lane| self.shards(lane) > 1)
-    }
-
-    fn is_selected(&self, name: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| only.iter().any(|one| one == name))
+    /// This lane with other values of some settings.
+    pub(super) fn with(&self, settings: Map<String, Value>) -> serde_json::Result<Self> {
+        let mut all: Map<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
+        all.extend(settings);
+        Self::deserialize(Value::Object(all))
     }
 
     /// # Errors
-    /// The first invalid field of a lane.
-    pub fn validate(&self) -> Result<(), Invalid> {
-        if let Some(only) = &self.only {
-            self.validate_only(only)?;
-        }
-        let mut catch_all = self.defined().filter(|(_, lane)| lane.catch_all).map(|(name, _)| name);
-        if let (Some(first), Some(second)) = (catch_all.next(), catch_all.next()) {
-            let problem =
-                format!("lane {first} is the catch-all lane, expected lanes.{first}.catch_all = false");
-            return Err(Invalid::new(format!("lanes.{second}.catch_all"), "true", problem));
-        }
-        let mut lane_of_binding: BTreeMap<&str, &str> = BTreeMap::new();
-        for (name, lane) in self.defined() {
-            validate_name(name)?;
-            validate_lane(name, lane)?;
-            let problem = format!(
-                "expected lanes.{name}.bindings, a list of routing keys ([] where it is only published to directly), \
-                 or one of the lanes {}",
-                self.bound_names()
-            );
-            let path = format!("lanes.{name}");
-            Invalid::unless(!self.is_unbound(name), path, "a lane without bindings", problem)?;
-            for binding in &lane.bindings {
-                if let Some(other) = lane_of_binding.insert(binding, name) {
-                    let problem =
-                        format!("lane {other} has the same routing key, and each task would run twice");
-                    let (path, value) = (format!("lanes.{name}.bindings"), format_args!("{binding:?}"));
-                    return Err(Invalid::new(path, value, problem));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn validate_only(&self, only: &[String]) -> Result<(), Invalid> {
-        let bound = self.bound_names();
-        Invalid::unless(!only.is_empty(), "lanes.only", "[]", format!("expected at least one of {bound}"))?;
-        only.iter().try_for_each(|name| {
-            let exists = self.defined.contains_key(name) && !self.is_unbound(name);
-            let problem =
-                format!("no such lane, expected some of {bound}; a new one needs lanes.{name}.bindings");
-            Invalid::unless(exists, "lanes.only", format_args!("{name:?}"), problem)
-        })
-    }
-
-    fn is_unbound(&self, name: &str) -> bool {
-        self.unbound.iter().any(|one| one == name)
-    }
-
-    fn bound_names(&self) -> String {
-        let names = self.defined.keys().map(String::as_str).filter(|name| !self.is_unbound(name));
-        names.collect::<Vec<_>>().join(", ")
+    /// The first invalid field of the lane with this name. `prefix` begins the names of Garenne's own exchanges.
+    pub(super) fn validate(&self, name: &str, prefix: &str) -> Result<(), Invalid> {
+        validate_name(name)?;
+        validate_numbers(name, self)?;
+        validate_source(name, self, prefix)
     }
 }
 
@@ -244,7 +155,7 @@ fn validate_name(name: &str) -> Result<(), Invalid> {
     )
 }
 
-fn validate_lane(name: &str, lane: &Lane) -> Result<(), Invalid> {
+fn validate_numbers(name: &str, lane: &Lane) -> Result<(), Invalid> {
     let &Lane { prefetch, concurrency, shards, .. } = lane;
     let check = |valid: bool, setting: &str, value: u16, problem: String| {
         Invalid::unless(valid, format!("lanes.{name}.{setting}"), value, problem)
@@ -259,6 +170,47 @@ fn validate_lane(name: &str, lane: &Lane) -> Result<(), Invalid> {
     check(lane.max_per_key != Some(0), "max_per_key", 0, "expected 1 or more".to_owned())?;
     let problem = format!("expected at least {shards}, one for each queue of {of}");
     check(prefetch >= shards, "prefetch", prefetch, problem)
+}
+
+/// Checks what only lanes of foreign messages have, and what they do not have. `prefix` begins the names of Garenne's own
+/// exchanges.
+fn validate_source(name: &str, lane: &Lane, prefix: &str) -> Result<(), Invalid> {
+    let refuse = |setting: &str, value: &dyn Display, problem: String| {
+        Err(Invalid::new(format!("lanes.{name}.{setting}"), value, problem))
+    };
+    if !lane.is_mapped() {
+        let problem = "is for foreign messages, expected lanes.NAME.maps too".replace("NAME", name);
+        let exchange = lane.exchange.as_ref();
+        return exchange.map_or(Ok(()), |it| refuse("exchange", &format_args!("{it:?}"), problem));
+    }
+    let because = format!("because lanes.{name}.maps is set: the lane receives foreign messages");
+    if lane.shards > 1 {
+        return refuse("shards", &lane.shards, format!("expected 1 {because}, which have no key"));
+    }
+    if lane.catch_all {
+        return refuse("catch_all", &true, format!("expected false {because}"));
+    }
+    if let Some(kind) = &lane.default_kind {
+        return refuse("default_kind", &format_args!("{kind:?}"), format!("expected none {because}"));
+    }
+    match &lane.exchange {
+        None if lane.bindings.iter().any(|binding| binding != EVERYTHING) => {
+            let problem =
+                "expected none: what no binding matches would be lost. Let a map skip it, or set exchange";
+            refuse("bindings", &format_args!("{:?}", lane.bindings), problem.to_owned())
+        }
+        Some(exchange) if !(1..=LONGEST_EXCHANGE).contains(&exchange.len()) => {
+            let problem = format!("expected 1 to {LONGEST_EXCHANGE} bytes");
+            refuse("exchange", &format_args!("{exchange:?}"), problem)
+        }
+        Some(exchange) if exchange.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.')) => {
+            let problem = format!(
+                "expected an exchange of other programs, or none for {prefix}.mqtt; {prefix}.… are Garenne's own"
+            );
+            refuse("exchange", &format_args!("{exchange:?}"), problem)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A whole number, or text that is one. Numbers that do not fit the type get the same error as those over `MOST`.
@@ -277,44 +229,3 @@ fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u
         .map(|count| count.map(|Count(count)| count))
         .map_err(|_: D::Error| D::Error::custom(format!("out of range, expected 1 to {}", u16::MAX)))
 }
-
-/// The lanes as the sources have them, with some settings of each.
-#[derive(Deserialize)]
-struct PartialLanes {
-    #[serde(default, deserialize_with = "only_lanes")]
-    only: Option<Vec<String>>,
-    #[serde(flatten)]
-    lanes: BTreeMap<String, Map<String, Value>>,
-}
-
-fn only_lanes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
-    list::deserialize(deserializer).map(Some)
-}
-
-impl<'de> Deserialize<'de> for Lanes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let given = PartialLanes::deserialize(deserializer)?;
-        let mut lanes = Self { only: given.only, ..Self::default() };
-        for (name, settings) in given.lanes {
-            let is_bound = settings.contains_key("bindings") || lanes.defined.contains_key(&name);
-            let lane = lanes.defined.entry(name.clone()).or_default();
-            *lane = lane.with(settings).map_err(D::Error::custom)?;
-            if !is_bound && !lane.catch_all {
-                lanes.unbound.push(name);
-            }
-        }
-        Ok(lanes)
-    }
-}
-
-impl Lane {
-    /// This lane with other values of some settings.
-    fn with(&self, settings: Map<String, Value>) -> serde_json::Result<Self> {
-        let mut all: Map<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
-        all.extend(settings);
-        Self::deserialize(Value::Object(all))
-    }
-}
-
-#[cfg(all(test, feature = "cli"))]
-mod tests;

@@ -3,15 +3,16 @@
 use std::time::SystemTime;
 
 use garenne_amqp::{Message, Target};
+use garenne_common::config::Lane;
 use garenne_protocol::{
-    task::{Copied, DeadReason, epoch_ms, header, matches_binding},
-    topology::{LaneQueues, MOST_SHARDS},
+    task::{Copied, DeadReason, FOREIGN_KIND, ForeignMessage, Source, epoch_ms, header},
+    topology::{LaneExchange, LaneQueues, MOST_SHARDS},
 };
 use lapin::BasicProperties;
 use uuid::Uuid;
 
 use super::{
-    dead_letter::{DeadLetter, FIELD_HEADERS},
+    dead_letter::{DeadLetter, FIELD_HEADERS, first_routing_key},
     held_queue::HeldQueue,
 };
 use crate::operator::Operator;
@@ -89,8 +90,15 @@ fn task_again(
     body: Vec<u8>,
 ) -> Result<Message, String> {
     let Operator { names, settings, .. } = operator;
-    if letter.reason == DeadReason::Unmapped.as_str() {
-        return Err("it is no task; correct the map and use `garenne-producer map publish`".to_owned());
+    if let Some(lane) = expired_in(operator, letter, properties) {
+        return Ok(foreign_again(operator, lane, properties, body));
+    }
+    let has_maps = |lane: &str| settings.lanes.defined().any(|(name, it)| name == lane && it.is_mapped());
+    let is_from_lane = letter.kind == FOREIGN_KIND && letter.lane.as_deref().is_some_and(has_maps);
+    if letter.reason == DeadReason::Unmapped.as_str() && !is_from_lane {
+        let problem = "no lane of the settings (--config) has maps for it; correct the map and use \
+                       `garenne-producer map publish`";
+        return Err(problem.to_owned());
     }
     let now = SystemTime::now();
     // Without a type, the kind is the first routing key, unless that is the dead-letter queue.
@@ -132,16 +140,43 @@ fn task_again(
     Ok(Message { target, properties, body: body.into() })
 }
 
+/// The lane with maps from whose queue the broker itself dead-lettered a message before a worker received it. What the
+/// sender wrote into the message is not trusted.
+fn expired_in<'a>(
+    operator: &'a Operator,
+    letter: &DeadLetter,
+    properties: &BasicProperties,
+) -> Option<&'a str> {
+    let exchange = header::get(properties.headers(), "x-first-death-exchange").and_then(header::text);
+    let is_copy = exchange.as_deref() == Some("") && ForeignMessage::is_copy(properties);
+    let queue = letter.queue.as_deref().filter(|_| letter.by_broker && !is_copy)?;
+    let of_queue = |(name, lane): &(&str, &Lane)| lane.is_mapped() && operator.names.lane(name) == queue;
+    operator.settings.lanes.defined().find(of_queue).map(|(name, _)| name)
+}
+
+/// A foreign message for the queue of its lane, as a worker would have received it.
+fn foreign_again(operator: &Operator, lane: &str, properties: &BasicProperties, body: Vec<u8>) -> Message {
+    let Operator { names, settings, .. } = operator;
+    let key = first_routing_key(properties.headers()).unwrap_or_default();
+    let is_mqtt = settings
+        .lanes
+        .defined()
+        .any(|(name, it)| name == lane && it.foreign_exchange() == Some(LaneExchange::Mqtt));
+    let topic = is_mqtt.then(|| Source::mqtt_topic(&key));
+    let source = topic.as_deref().map_or(Source::RoutingKey(&key), Source::Topic);
+    let now = SystemTime::now();
+    let read = ForeignMessage::read(properties, source, now).properties;
+    let copied = Copied::verbatim(&read, FOREIGN_KIND, now).with(header::REPLAYED_AT, epoch_ms(now));
+    let properties = copied.into_properties().with_message_id(new_id(properties, &body).into());
+    Message { target: Target::lane(LaneQueues::new(names, lane, 1)), properties, body: body.into() }
+}
+
 /// The lane of the copy: the original one if it still has a binding for the kind, else the one that has, else the
 /// original one, else the catch-all lane.
 fn lane_of(operator: &Operator, letter: &DeadLetter, kind: &str) -> Option<String> {
     let Operator { names, settings, ladder, .. } = operator;
     let lanes: Vec<_> = settings.lanes.defined().collect();
-    let has_binding = |name: &str| {
-        lanes.iter().any(|(lane, it)| {
-            *lane == name && it.bindings.iter().any(|binding| matches_binding(binding, kind))
-        })
-    };
+    let has_binding = |name: &str| lanes.iter().any(|(lane, it)| *lane == name && it.is_bound_to(kind));
     let owns = |lane: &str, queue: &str| {
         let is_rung = |&rung| names.retry(lane, rung) == queue || names.retry_shards(lane, rung) == queue;
         (0..MOST_SHARDS).any(|shard| names.shard(lane, shard) == queue) || ladder.rungs().iter().any(is_rung)
@@ -180,171 +215,4 @@ pub(super) fn stable(properties: &BasicProperties) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use garenne_common::config::{Lane, Lanes};
-    use garenne_protocol::task::header::long;
-    use lapin::types::{AMQPValue, FieldTable};
-
-    use super::*;
-    use crate::settings::ConsoleConfig;
-
-    fn properties(kind: &str, headers: &[(&str, AMQPValue)]) -> BasicProperties {
-        let mut table = FieldTable::default();
-        for (name, value) in headers {
-            table.insert((*name).into(), value.clone());
-        }
-        BasicProperties::default().with_message_id("7".into()).with_type(kind.into()).with_headers(table)
-    }
-
-    fn copied(properties: &BasicProperties) -> Result<Message, String> {
-        // Without a catch-all lane.
-        let all = Lanes::default();
-        let bound = all.defined().filter(|(_, lane)| !lane.catch_all);
-        let lanes = bound.map(|(name, lane)| (name.to_owned(), lane.clone())).collect();
-        copied_with(properties, ConsoleConfig { lanes, ..ConsoleConfig::default() })
-    }
-
-    fn copied_with(properties: &BasicProperties, settings: ConsoleConfig) -> Result<Message, String> {
-        let operator = Operator::new(settings).unwrap();
-        let letter = DeadLetter::of("garenne.dead", properties, 2);
-        copy(&operator, HeldQueue::Dead, &letter, properties, b"{}".to_vec())
-    }
-
-    fn target(properties: &BasicProperties) -> Result<(String, String), String> {
-        copied(properties).map(|it| (it.target.exchange, it.target.routing_key))
-    }
-
-    fn to(exchange: &str, key: &str) -> Result<(String, String), String> {
-        Ok((exchange.to_owned(), key.to_owned()))
-    }
-
-    #[test]
-    fn a_copy_goes_to_the_queue_of_its_lane() {
-        let from = |kind: &str, lane: &str| target(&properties(kind, &[(header::LANE, long(lane))]));
-        assert_eq!(target(&properties("alert.notify", &[])), to("", "garenne.tasks.slow"));
-        assert_eq!(from("alert.notify", "fast"), to("", "garenne.tasks.slow"));
-        assert_eq!(from("unbound", "fast"), to("", "garenne.tasks.fast"));
-        assert_eq!(from("alert.notify", "no-such-lane"), to("", "garenne.tasks.slow"));
-        assert_eq!(
-            target(&properties("unbound", &[("x-first-death-queue", long("garenne.retry.slow.5s"))])),
-            to("", "garenne.tasks.slow")
-        );
-    }
-
-    #[test]
-    fn a_copy_of_an_unbound_kind_goes_to_the_catch_all_lane() {
-        let key = |properties: &BasicProperties| {
-            let copy = copied_with(properties, ConsoleConfig::default());
-            copy.map(|copy| copy.target.routing_key)
-        };
-        assert_eq!(key(&properties("unbound", &[])).unwrap(), "garenne.tasks.default");
-        let from_fast = properties("unbound", &[(header::LANE, long("fast"))]);
-        assert_eq!(key(&from_fast).unwrap(), "garenne.tasks.fast");
-        let without_kind = BasicProperties::default().with_message_id("7".into());
-        assert_eq!(key(&without_kind).unwrap_err(), "it has neither a kind nor a lane");
-    }
-
-    #[test]
-    fn a_copy_without_a_known_lane_goes_to_the_tasks_exchange_without_internal_headers() {
-        let in_an_hour = epoch_ms(SystemTime::now()) + 3_600_000;
-        let letter = properties(
-            "unbound",
-            &[
-                (header::LANE, long("elsewhere")),
-                (header::DEPTH, AMQPValue::LongUInt(3)),
-                (header::EXPIRES_AT, AMQPValue::LongLongInt(in_an_hour)),
-                ("mine", long("kept")),
-            ],
-        );
-        assert_eq!(target(&letter), to("garenne.tasks", "unbound"));
-        let copy = copied(&letter).unwrap();
-        let headers = copy.properties.headers().as_ref().unwrap();
-        let names: Vec<_> = headers.inner().keys().map(|name| name.as_str()).collect();
-        assert_eq!(names, ["mine"]);
-        let left: i64 = copy.properties.expiration().as_ref().unwrap().as_str().parse().unwrap();
-        assert!((3_590_000..=3_600_000).contains(&left), "{left}");
-    }
-
-    #[test]
-    fn a_dead_letter_that_cannot_be_published_has_a_reason() {
-        let why = |properties: &BasicProperties| copied(properties).map(|_| ()).unwrap_err();
-        assert_eq!(
-            why(&BasicProperties::default().with_message_id("7".into())),
-            "it has neither a kind nor a lane"
-        );
-        let death = |key: &str| {
-            let mut death = FieldTable::default();
-            death.insert("routing-keys".into(), AMQPValue::FieldArray(vec![long(key)].into()));
-            let deaths = AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into());
-            let mut table = FieldTable::default();
-            table.insert("x-death".into(), deaths);
-            BasicProperties::default().with_headers(table)
-        };
-        assert_eq!(why(&death(&"k".repeat(256))), "its kind has 256 bytes, the limit is 255");
-    }
-
-    #[test]
-    fn a_payload_that_no_map_takes_is_not_replayed_as_a_task() {
-        let unmapped = properties("mqtt.message", &[(header::REASON, long("unmapped"))]);
-        let why = copied_with(&unmapped, ConsoleConfig::default()).map(|_| ()).unwrap_err();
-        assert!(why.contains("garenne-producer map publish"), "{why}");
-    }
-
-    #[test]
-    fn headers_that_are_too_large_are_left_out_of_the_copy() {
-        let large =
-            properties("bench.noop", &[("large", long(&"x".repeat(131_000))), ("small", long("kept"))]);
-        let copy = copied(&large).unwrap().properties;
-        let headers = copy.headers().as_ref().unwrap().inner();
-        assert!(headers.contains_key("small") && !headers.contains_key("large"), "{headers:?}");
-        assert!(headers.contains_key(header::DROPPED) && headers.contains_key(header::DROPPED_BYTES));
-    }
-
-    #[test]
-    fn copies_of_equal_messages_without_an_id_have_ids_with_an_equal_first_half() {
-        let id = |count: u32, body: &[u8]| {
-            let mut table = FieldTable::default();
-            table.insert("x-delivery-count".into(), AMQPValue::LongUInt(count));
-            new_id(&BasicProperties::default().with_headers(table), body)
-        };
-        let (first, again, other) = (id(1, b"{}"), id(2, b"{}"), id(1, b"[]"));
-        assert_ne!(first, again);
-        assert_eq!(first[..33], again[..33]);
-        assert_ne!(first[..33], other[..33]);
-    }
-
-    #[test]
-    fn an_unroutable_message_is_published_again_as_it_was_sent() {
-        let lanes: Lanes = [("fast".to_owned(), Lane::bound_to(["import.#"]))].into_iter().collect();
-        let operator = Operator::new(ConsoleConfig { lanes, ..ConsoleConfig::default() }).unwrap();
-        let sent = properties(
-            "other.kind",
-            &[
-                ("mine", long("kept")),
-                (header::GROUP, long("import-7")),
-                (header::DELAY_MS, AMQPValue::LongUInt(5)),
-                (header::ATTEMPT, AMQPValue::LongUInt(3)),
-                ("x-death", AMQPValue::FieldArray(Vec::new().into())),
-            ],
-        );
-        let sent = sent.with_expiration("60000".into()).with_user_id("sender".into());
-        let copied = |key: &str| {
-            let message = DeadLetter::unroutable(key, &sent, 2);
-            copy(&operator, HeldQueue::Unroutable, &message, &sent, b"{}".to_vec())
-        };
-        let copy = copied("import.csv").unwrap();
-        let target = (copy.target.exchange.as_str(), copy.target.routing_key.as_str());
-        assert_eq!(target, ("garenne.tasks", "import.csv"));
-        let again = copy.properties;
-        let headers = again.headers().as_ref().unwrap().inner();
-        let names: Vec<_> = headers.keys().map(|name| name.as_str()).collect();
-        assert_eq!(names, ["garenne-delay-ms", "garenne-group", "mine"]);
-        assert_eq!(again.kind().as_ref().unwrap().as_str(), "other.kind");
-        assert_eq!(again.message_id().as_ref().unwrap().as_str(), "7");
-        assert_eq!((again.expiration(), again.user_id()), (&Some("60000".into()), &None));
-        assert_eq!(
-            copied("unbound").unwrap_err(),
-            "no lane of the settings (--config) takes the routing key \"unbound\""
-        );
-    }
-}
+mod tests;

@@ -106,7 +106,7 @@ impl DeadLetter {
         let of_worker = |name| word(name).filter(|_| of_broker.is_none());
         let given = of_worker(header::REASON);
         let by_broker = given.is_none();
-        let first_key = || death_field("routing-keys")?.as_array()?.as_slice().first().and_then(text);
+        let first_key = || first_routing_key(headers).map(shortened);
         let kind = properties.kind().as_ref().map(|kind| kind.as_str().to_owned());
         // The broker writes seconds. Other clients can write any number.
         let death_time = death_field("time").and_then(integer).and_then(|seconds| seconds.checked_mul(1000));
@@ -146,9 +146,18 @@ fn as_rfc3339<S: Serializer>(ms: &Option<i64>, serializer: S) -> Result<S::Ok, S
 
 /// A text of at most [`MAX_TEXT`] bytes.
 fn text(value: &AMQPValue) -> Option<String> {
-    let mut text = header::text(value)?;
+    header::text(value).map(shortened)
+}
+
+fn shortened(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_TEXT));
-    Some(text)
+    text
+}
+
+/// The first routing key of a message that the broker dead-lettered.
+pub(super) fn first_routing_key(headers: &Option<FieldTable>) -> Option<String> {
+    let keys = last_death(headers)?.inner().get("routing-keys")?;
+    keys.as_array()?.as_slice().first().and_then(header::text)
 }
 
 /// The newest entry of `x-death`.

@@ -46,7 +46,7 @@ impl BrokerSettings {
     /// The first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
-        self.lanes.validate()?;
+        self.lanes.validate(&self.common.prefix)?;
         self.retry.ladder().map(drop)
     }
 
@@ -57,7 +57,7 @@ impl BrokerSettings {
 
     /// The kinds that the lanes take.
     pub fn routes(&self) -> Routes {
-        let bindings = self.lanes.defined().flat_map(|(_, lane)| lane.bindings.clone()).collect();
+        let bindings = self.lanes.defined().flat_map(|(_, lane)| lane.task_bindings().to_vec()).collect();
         Routes { bindings, readings_are_sharded: self.lanes.spread(READING) }
     }
 

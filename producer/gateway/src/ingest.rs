@@ -6,10 +6,10 @@ use garenne_common::supervise;
 use garenne_map::{Map, Source};
 use garenne_protocol::{
     sensor::{
-        Reading, Record, Timestamp,
+        Record, Timestamp,
         parse::{Form, Limits as RecordLimits, readings_in},
     },
-    task::{ContentType, Kind, NewTask, TaskId, TraceContext},
+    task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_id},
 };
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
@@ -332,34 +332,6 @@ fn record_id(record: &Record, sender: &Sender, index: usize) -> Option<TaskId> {
     (!record.time_assumed).then(|| reading_id(&record.reading))
 }
 
-/// The task id of a reading, derived from its device, metric, time and value. The value is included because another
-/// value for the same device, metric and time is a conflict that the worker must see, and not a repetition that a
-/// sink may ignore.
-pub fn reading_id(reading: &Reading) -> TaskId {
-    TaskId::derived(&reading.identity().into(), &format!("{:x}", reading.value.to_bits()))
-}
-
 pub(super) fn now() -> Timestamp {
     OffsetDateTime::now_utc().into()
-}
-
-#[cfg(test)]
-mod tests {
-    use garenne_protocol::sensor::Timestamp;
-
-    use super::*;
-
-    #[test]
-    fn the_same_reading_has_the_same_id_and_another_value_has_another() {
-        let reading = Reading {
-            device: "d".into(),
-            metric: "t".into(),
-            value: 1.5,
-            unit: None,
-            time: Timestamp::from_micros(1).unwrap(),
-        };
-        assert_eq!(reading_id(&reading), reading_id(&reading.clone()));
-        assert_ne!(reading_id(&reading), reading_id(&Reading { value: 1.6, ..reading.clone() }));
-        assert_ne!(reading_id(&reading), reading_id(&Reading { metric: "u".into(), ..reading }));
-    }
 }

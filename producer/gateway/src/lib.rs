@@ -62,7 +62,7 @@ pub use connection::Connection;
 pub use connector::Connector;
 pub use context::GatewayContext;
 pub use forward::{ForwardError, ForwardSettings};
-pub use ingest::{Ingest, reading_id};
+pub use ingest::Ingest;
 pub use instruments::Instruments;
 pub use limits::Limits;
 pub use maps::Maps;

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesOrdered};
 use garenne_common::{backoff::Backoff, config::SecretUrl};
+use garenne_protocol::task::ReadingTasks;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -225,15 +226,15 @@ impl Bridge {
         };
         let outcome = match &content {
             Content::Letter(_) => Outcome::Unmapped,
-            Content::Tasks { tasks, .. } if tasks.is_empty() => Outcome::Skipped,
-            Content::Tasks { tasks, .. } => {
-                self.instruments.readings.inc_by(tasks.len() as u64);
+            Content::Tasks(readings) if readings.tasks.is_empty() => Outcome::Skipped,
+            Content::Tasks(readings) => {
+                self.instruments.readings.inc_by(readings.tasks.len() as u64);
                 Outcome::Mapped
             }
         };
         self.instruments.received(outcome);
         if message.dup {
-            let repeatable = matches!(&content, Content::Tasks { repeatable: true, .. });
+            let repeatable = matches!(&content, Content::Tasks(readings) if readings.repeatable);
             self.instruments.redelivered(is_known || repeatable);
         }
         let (packet_id, bytes) = (message.packet_id, message.payload.len());
@@ -260,7 +261,7 @@ impl Bridge {
     /// Acknowledges a retained message in its turn, without storing anything.
     fn skip_retained(&mut self, packet_id: Option<u16>) {
         self.instruments.received(Outcome::Retained);
-        self.begin(packet_id, 0, Content::Tasks { tasks: Vec::new(), repeatable: true });
+        self.begin(packet_id, 0, Content::Tasks(ReadingTasks { tasks: Vec::new(), repeatable: true }));
     }
 
     /// Begins to store the content of a message.

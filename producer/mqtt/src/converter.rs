@@ -1,33 +1,29 @@
 //! Turns messages into tasks, or into dead letters.
 
-use std::{sync::Arc, time::SystemTime};
+use std::time::SystemTime;
 
 use garenne_common::supervise;
-use garenne_map::{Map, Mapped, Reason, Source, Unmapped};
+use garenne_map::{MapChain, Source};
 use garenne_protocol::{
-    sensor::{Limits, Record, Timestamp},
-    task::{ContentType, DeadReason, Kind, NewTask, TaskId},
+    sensor::Limits,
+    task::{DeadReason, Kind, ReadingTasks, TaskId},
 };
 use time::OffsetDateTime;
 
-use crate::{frames::TooLarge, letter::Letter, packet::Message, tasks::task_of};
+use crate::{frames::TooLarge, letter::Letter, packet::Message};
 
 /// What is stored of a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Readings. There are none if the map skips the message.
-    Tasks {
-        tasks: Vec<NewTask>,
-        /// Whether another arrival of the message gives the same ids.
-        repeatable: bool,
-    },
+    Tasks(ReadingTasks),
     /// A dead letter.
     Letter(Letter),
 }
 
 /// Turns messages into tasks.
 pub(crate) struct Converter {
-    maps: Vec<Arc<Map>>,
+    maps: MapChain,
     kind: Kind,
     /// Whether the lane of readings has several shards. A task then has its device as its key.
     sharded: bool,
@@ -35,8 +31,8 @@ pub(crate) struct Converter {
 }
 
 impl Converter {
-    /// Tries `maps` in order. `kind` is that of readings.
-    pub(crate) fn new(maps: Vec<Arc<Map>>, kind: Kind, sharded: bool, limits: Limits) -> Self {
+    /// `kind` is that of readings.
+    pub(crate) fn new(maps: MapChain, kind: Kind, sharded: bool, limits: Limits) -> Self {
         Self { maps, kind, sharded, limits }
     }
 
@@ -44,10 +40,14 @@ impl Converter {
     pub(crate) fn convert(&self, message: &Message) -> Content {
         let now = OffsetDateTime::now_utc();
         // After a panic the message would come again and end the next process too.
-        let mapped = supervise::catch(|| self.map(message, now.into()));
+        let source = Source::Topic(&message.topic);
+        let mapped = supervise::catch(|| self.maps.apply(source, &message.payload, now.into(), &self.limits));
         let mapped = mapped.map_err(|panic| format!("the map panicked: {panic}"));
         match mapped.and_then(|mapped| mapped.map_err(|unmapped| unmapped.to_string())) {
-            Ok(mapped) => self.tasks(&mapped.records),
+            Ok(mapped) => {
+                let random = |_| TaskId::random();
+                Content::Tasks(ReadingTasks::new(&self.kind, self.sharded, &mapped.records, random))
+            }
             Err(error) => Content::Letter(Letter {
                 id: TaskId::random(),
                 reason: DeadReason::Unmapped,
@@ -58,34 +58,6 @@ impl Converter {
                 received: now.into(),
             }),
         }
-    }
-
-    /// The first map that has a rule for the message counts.
-    fn map(&self, message: &Message, now: Timestamp) -> Result<Mapped, Unmapped> {
-        let source = Source::Topic(&message.topic);
-        let mut outcome = Err(Unmapped { rule: None, reason: Reason::NoRule });
-        for map in &self.maps {
-            outcome = map.apply(source, &message.payload, now, &self.limits);
-            if !matches!(&outcome, Err(unmapped) if unmapped.reason == Reason::NoRule) {
-                break;
-            }
-        }
-        outcome
-    }
-
-    fn tasks(&self, records: &[Record]) -> Content {
-        let mut repeatable = true;
-        let tasks = records.iter().map(|record| {
-            let (id, body) = task_of(record);
-            repeatable &= id.is_some();
-            NewTask {
-                id: id.unwrap_or_else(TaskId::random),
-                key: self.sharded.then(|| record.reading.device.to_string()),
-                ..NewTask::new(self.kind.clone(), ContentType::Json, body)
-            }
-        });
-        let tasks = tasks.collect();
-        Content::Tasks { tasks, repeatable }
     }
 }
 
@@ -107,10 +79,12 @@ pub(crate) fn too_large(message: &TooLarge, max: usize) -> Letter {
 
 #[cfg(test)]
 mod tests {
+    use garenne_map::Map;
+
     use super::*;
 
     fn converter(maps: &[&str]) -> Converter {
-        let maps = maps.iter().map(|map| Arc::new(Map::parse("test", map).unwrap())).collect();
+        let maps = maps.iter().map(|map| Map::parse("test", map).unwrap()).collect();
         Converter::new(maps, Kind::parse("reading.process").unwrap(), false, Limits::default())
     }
 
@@ -131,7 +105,7 @@ mod tests {
 
     fn tasks(content: Content) -> (Vec<String>, bool) {
         match content {
-            Content::Tasks { tasks, repeatable } => {
+            Content::Tasks(ReadingTasks { tasks, repeatable }) => {
                 (tasks.iter().map(|task| task.id.to_string()).collect(), repeatable)
             }
             Content::Letter(letter) => panic!("{letter:?}"),
@@ -147,13 +121,6 @@ mod tests {
         let number = || tasks(converter.convert(&message("n/a", "1")));
         assert_ne!(number(), number());
         assert!(!number().1);
-    }
-
-    #[test]
-    fn the_first_map_with_a_rule_for_the_topic_counts() {
-        let skip = "[[map]]\ntopic = \"n/#\"\nskip = true\n";
-        assert_eq!(tasks(converter(&[skip, NUMBERS]).convert(&message("n/a", "1"))), (Vec::new(), true));
-        assert_eq!(tasks(converter(&[TIMED, NUMBERS]).convert(&message("n/a", "1"))).0.len(), 1);
     }
 
     #[test]

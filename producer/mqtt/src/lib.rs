@@ -25,7 +25,6 @@ mod run;
 mod settings;
 mod status;
 mod store;
-mod tasks;
 mod transport;
 mod version;
 
@@ -33,5 +32,4 @@ pub use letter::UNMAPPED_KIND;
 pub use letter_publisher::LetterPublisher;
 pub use run::{Shared, run};
 pub use settings::MqttSettings;
-pub use tasks::tasks_of;
 pub use version::Version;

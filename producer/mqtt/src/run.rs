@@ -24,7 +24,7 @@ use garenne_gateway::{
         group_commit::{GroupCommit, GroupCommitConfig},
     },
 };
-use garenne_map::Map;
+use garenne_map::MapChain;
 use garenne_protocol::sensor::Limits;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -150,10 +150,7 @@ fn exit(ended: Result<Result<(), ConnectError>, supervise::Failure>) -> Result<E
     }
 }
 
-fn load_maps(settings: &MqttSettings) -> Result<Vec<Arc<Map>>, Invalid> {
-    let load = |name: &String| {
-        let map = Map::load(name);
-        map.map(Arc::new).map_err(|error| Invalid::new("mqtt.maps", format_args!("{name:?}"), error.problem))
-    };
-    settings.maps.iter().map(load).collect()
+fn load_maps(settings: &MqttSettings) -> Result<MapChain, Invalid> {
+    MapChain::load(&settings.maps)
+        .map_err(|error| Invalid::new("mqtt.maps", format_args!("{:?}", error.file), error.problem))
 }

@@ -37,9 +37,9 @@ impl Store {
     /// published again under the same ids; the MQTT broker keeps what follows.
     pub(crate) async fn store(&self, content: Content) {
         match content {
-            Content::Tasks { tasks, .. } if tasks.is_empty() => {}
-            Content::Tasks { tasks, .. } => {
-                self.until_stored(&tasks, |_| false).await;
+            Content::Tasks(readings) if readings.tasks.is_empty() => {}
+            Content::Tasks(readings) => {
+                self.until_stored(&readings.tasks, |_| false).await;
             }
             Content::Letter(letter) => self.store_letter(letter).await,
         }

@@ -10,13 +10,13 @@ use garenne_common::{
     telemetry::{Metrics, Traces, traces::LAST_EXPORT},
 };
 use garenne_gateway::{
-    BrokerSettings, reading_id,
+    BrokerSettings,
     task_publisher::{BrokerPublisher, NotAccepted, SpoolingPublisher, TaskPublisher, TracedPublisher},
 };
 use garenne_mqtt::LetterPublisher;
 use garenne_protocol::{
     sensor::Reading,
-    task::{ContentType, Kind, NewTask, TaskId},
+    task::{ContentType, Kind, NewTask, TaskId, reading_id},
     topology::Names,
 };
 

@@ -17,11 +17,10 @@ use garenne_common::{
     stdout,
 };
 use garenne_gateway::{BrokerSettings, READING, Routes, task_publisher::SpoolingPublisher};
-use garenne_map::{Map, Reason, Source, Unmapped};
-use garenne_mqtt::tasks_of;
+use garenne_map::{MapChain, Source};
 use garenne_protocol::{
-    sensor::{Limits, Record, Timestamp},
-    task::{NewTask, TaskId},
+    sensor::{Limits, Timestamp},
+    task::{NewTask, ReadingTasks, TaskId},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -66,6 +65,9 @@ struct Letter {
 struct Headers {
     #[serde(rename = "garenne-source")]
     source: String,
+    /// In microseconds since 1970, if a worker received the message.
+    #[serde(rename = "garenne-arrived-us")]
+    arrived: Option<i64>,
 }
 
 /// The form of a body that is not JSON.
@@ -89,8 +91,7 @@ struct Summary {
 /// # Errors
 /// A map or the file cannot be read, or the broker is not available.
 pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result<Exit, Failure> {
-    let load = |name: &String| Map::load(name).map_err(|error| Failure::new(Exit::Usage, error));
-    let maps: Vec<Map> = args.maps.iter().map(load).collect::<Result<_, _>>()?;
+    let maps = MapChain::load(&args.maps).map_err(|error| Failure::new(Exit::Usage, error))?;
     let path = args.file.as_deref().unwrap_or(Path::new("-"));
     let (input, _) = input::open(path).with_context(|| path.display().to_string())?;
     let routes = settings.routes();
@@ -128,7 +129,7 @@ pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result
 ///
 /// # Errors
 /// The line is no letter, or no reading comes out of it.
-fn tasks(line: &str, maps: &[Map], routes: &Routes) -> Result<(TaskId, Vec<NewTask>), String> {
+fn tasks(line: &str, maps: &MapChain, routes: &Routes) -> Result<(TaskId, Vec<NewTask>), String> {
     let expected = "expected a line of `garenne dead show --json` with the header garenne-source";
     let letter: Letter = serde_json::from_str(line).map_err(|error| format!("{error}; {expected}"))?;
     let id = TaskId::parse(&letter.id).map_err(|error| error.to_string())?;
@@ -136,11 +137,19 @@ fn tasks(line: &str, maps: &[Map], routes: &Routes) -> Result<(TaskId, Vec<NewTa
     let received = received.map_err(|error| format!("first_seen {:?}: {error}", letter.first_seen))?;
     let source = Source::from_label(&letter.headers.source)
         .ok_or_else(|| format!("header garenne-source: {:?} is no source", letter.headers.source))?;
-    let records = mapped(maps, source, &payload(&letter.body), received.into())
-        .map_err(|unmapped| format!("{id}: unmapped: {source}: {unmapped}"))?;
+    // Readings without a time have that of the message's arrival.
+    let arrived = letter
+        .headers
+        .arrived
+        .and_then(|micros| Timestamp::from_micros(micros).ok())
+        .unwrap_or_else(|| received.into());
+    let mapped = maps.apply(source, &payload(&letter.body), arrived, &Limits::default());
+    let mapped = mapped.map_err(|unmapped| format!("{id}: unmapped: {source}: {unmapped}"))?;
     let kind = routes.kind(READING).map_err(|refusal| refusal.to_string())?;
-    let tasks = tasks_of(&id, &kind, routes.readings_are_sharded(), records);
-    Ok((id, tasks))
+    // So publishing the letter again has no second effect.
+    let derived = |index: usize| TaskId::derived(&id, &index.to_string());
+    let readings = ReadingTasks::new(&kind, routes.readings_are_sharded(), &mapped.records, derived);
+    Ok((id, readings.tasks))
 }
 
 /// The payload of the message.
@@ -148,23 +157,6 @@ fn payload(body: &RawValue) -> Vec<u8> {
     let encoded = serde_json::from_str::<Encoded>(body.get()).ok();
     let decoded = encoded.and_then(|encoded| BASE64_STANDARD.decode(encoded.base64).ok());
     decoded.unwrap_or_else(|| body.get().as_bytes().to_vec())
-}
-
-/// The readings by the first map that has a rule. Those without a time have the time when the message was received.
-fn mapped(
-    maps: &[Map],
-    source: Source<'_>,
-    payload: &[u8],
-    received: Timestamp,
-) -> Result<Vec<Record>, Unmapped> {
-    let mut outcome = Err(Unmapped { rule: None, reason: Reason::NoRule });
-    for map in maps {
-        outcome = map.apply(source, payload, received, &Limits::default());
-        if !matches!(&outcome, Err(unmapped) if unmapped.reason == Reason::NoRule) {
-            break;
-        }
-    }
-    outcome.map(|mapped| mapped.records)
 }
 
 #[cfg(test)]
@@ -175,7 +167,8 @@ mod tests {
 
     fn read(line: &str) -> Result<(TaskId, Vec<NewTask>), String> {
         let routes = Routes::new(["reading.#".to_owned()]);
-        tasks(line, &[Map::parse("test", MAP).unwrap()], &routes)
+        let map = garenne_map::Map::parse("test", MAP).unwrap();
+        tasks(line, &[map].into_iter().collect(), &routes)
     }
 
     fn letter(topic: &str, body: &str) -> String {

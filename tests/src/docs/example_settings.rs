@@ -22,7 +22,7 @@ pub const PATH: &str = "docs/garenne.example.toml";
 const WIDTH: usize = 110;
 
 /// Example values, in TOML, of the settings without a default.
-const EXAMPLES: [(&str, &str); 45] = [
+const EXAMPLES: [(&str, &str); 46] = [
     ("admin", "\"127.0.0.1:9464\""),
     ("admin_tls_cert", "\"/etc/garenne/admin.pem\""),
     ("admin_tls_key", "\"/etc/garenne/admin.key\""),
@@ -44,6 +44,7 @@ const EXAMPLES: [(&str, &str); 45] = [
     ("forward.url", "\"https://central.example:8080\""),
     ("lanes.<name>.consumer_timeout", "\"30m\""),
     ("lanes.<name>.default_kind", "\"reading.process\""),
+    ("lanes.<name>.exchange", "\"plant\""),
     ("lanes.<name>.max_per_key", "2"),
     ("lanes.only", "[\"fast\"]"),
     ("management_url", "\"http://guest:guest@127.0.0.1:15672\""),

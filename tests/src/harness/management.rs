@@ -73,6 +73,16 @@ impl Management {
         self.send(Method::PUT, path, Some(body)).await.map(drop)
     }
 
+    /// `POST api/<path…>` with a JSON body.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<T> {
+        let answer = self.send(Method::POST, path, Some(body)).await?;
+        serde_json::from_slice(&answer)
+            .with_context(|| format!("unexpected answer of api/{}", path.join("/")))
+    }
+
     /// `DELETE api/<path…>`.
     ///
     /// # Errors

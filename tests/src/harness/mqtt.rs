@@ -7,7 +7,7 @@ use rumqttc::{AsyncClient, Event, EventLoop, MqttOptions, Outgoing, Packet, QoS}
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
-    port,
+    broker, port,
     process::{Ended, Process, Program, Signal},
     suite,
     test_env::TestEnv,
@@ -20,6 +20,13 @@ const MOSQUITTO: &str = "/usr/sbin/mosquitto";
 
 /// The largest packet of a sender.
 const MAX_PACKET: usize = 16 << 20;
+
+/// Debian's path of the command that publishes.
+const MOSQUITTO_PUB: &str = "/usr/bin/mosquitto_pub";
+
+fn is_left_out() -> bool {
+    env::var("GARENNE_TEST_WITHOUT").is_ok_and(|list| list.split(',').any(|name| name.trim() == "mosquitto"))
+}
 
 /// A mosquitto as a process. It keeps its port and its sessions when it is stopped and started again.
 #[derive(Debug)]
@@ -34,10 +41,7 @@ impl Mosquitto {
     /// Starts one that keeps its files in `folder`. With `tls`, the configuration of its certificates, it has another
     /// listener. `None` if it is not installed, and then the test is left out.
     pub async fn start(folder: &Path, tls: Option<&str>) -> Result<Option<Self>> {
-        let left_out = env::var("GARENNE_TEST_WITHOUT")
-            .is_ok_and(|list| list.split(',').any(|name| name.trim() == "mosquitto"));
-        let installed = Path::new(MOSQUITTO).exists();
-        if left_out || !installed {
+        if is_left_out() || !Path::new(MOSQUITTO).exists() {
             suite::leave_out("no mosquitto is installed (apt-get install mosquitto)");
             return Ok(None);
         }
@@ -90,6 +94,53 @@ impl Mosquitto {
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("mqtts://127.0.0.1:{}", self.tls_port)
+    }
+}
+
+/// Publishes with `mosquitto_pub`, as the user `guest` of a virtual host, through RabbitMQ's MQTT plugin.
+#[derive(Clone, Debug)]
+pub struct MosquittoPub(Program);
+
+impl MosquittoPub {
+    /// `None` if it is not installed, and then the test is left out.
+    pub fn find(env: &TestEnv) -> Result<Option<Self>> {
+        if is_left_out() || !Path::new(MOSQUITTO_PUB).exists() {
+            suite::leave_out("no mosquitto_pub is installed (apt-get install mosquitto-clients)");
+            return Ok(None);
+        }
+        let url = env.vhost().broker().mqtt_url().context("MQTT is enabled")?;
+        let port = url.rsplit(':').next().context("a port")?;
+        let user = format!("{}:{}", env.vhost().name(), broker::USER);
+        Ok(Some(
+            Self(Program::foreign(MOSQUITTO_PUB).option("-h", "127.0.0.1").option("-p", port))
+                .user(&user, broker::USER),
+        ))
+    }
+
+    /// As another user, such as `vhost:name`.
+    #[must_use]
+    pub fn user(self, user: &str, password: &str) -> Self {
+        Self(self.0.option("-u", user).option("-P", password))
+    }
+
+    /// Publishes a message with this version of the protocol (`311` or `5`), and with further arguments such as a QoS.
+    pub async fn publish(&self, version: &str, topic: &str, payload: &str, more: &[&str]) -> Result<()> {
+        let more = [&["-m", payload], more].concat();
+        let ended = self.run(version, topic, &more).await?;
+        ensure!(
+            ended.code == Some(0) && ended.stderr.is_empty(),
+            "{topic}: {:?}: {:?}",
+            ended.code,
+            ended.stderr
+        );
+        Ok(())
+    }
+
+    /// Publishes with arguments that say what, which may fail.
+    pub async fn run(&self, version: &str, topic: &str, arguments: &[&str]) -> Result<Ended> {
+        let version = if version == "5" { "mqttv5" } else { version };
+        let program = self.0.clone().option("-V", version).option("-t", topic);
+        arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
     }
 }
 

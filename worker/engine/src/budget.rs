@@ -7,7 +7,6 @@ use garenne_common::{
     shutdown::Mode,
     telemetry::traces::LAST_EXPORT,
 };
-use garenne_protocol::task::matches_binding;
 use humantime::format_duration;
 
 use crate::settings::WorkerConfig;
@@ -85,10 +84,7 @@ fn longest_task<'a>(
     lane: &Lane,
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
 ) -> Option<(&'a str, Duration)> {
-    let receives = |kind: &str| {
-        lane.default_kind.as_deref() == Some(kind)
-            || lane.bindings.iter().any(|binding| matches_binding(binding, kind))
-    };
+    let receives = |kind: &str| lane.default_kind.as_deref() == Some(kind) || lane.is_bound_to(kind);
     let long = kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?)));
     long.filter(|(kind, _)| receives(kind)).max_by_key(|(_, deadline)| *deadline)
 }

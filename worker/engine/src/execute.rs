@@ -120,7 +120,8 @@ impl Attempt {
 
     async fn call_handler(self, cx: pool::TaskContext) -> Result<Output, TaskError> {
         let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
-        let context = TaskContext::new(self.envelope, self.worker, self.worker_context, self.span, cx);
+        let context =
+            TaskContext::new(self.envelope, self.lane, self.worker, self.worker_context, self.span, cx);
         let call = async { (self.entry.handler)(context.clone(), content_type, self.body).await };
         let result = panics::RUNNING.scope(envelope, call).await;
         let follow_ups = context.take_follow_ups();

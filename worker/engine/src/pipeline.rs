@@ -38,10 +38,12 @@ use crate::{
 
 mod admit;
 mod dispatch;
+mod foreign;
 mod key_limits;
 mod quarantine;
 
 use dispatch::ExecutionCompletion;
+pub(crate) use foreign::ForeignLane;
 pub(crate) use key_limits::KeyLimits;
 use quarantine::QuarantineRun;
 
@@ -73,6 +75,8 @@ pub(crate) struct LanePipeline {
     pub(crate) lane: Arc<str>,
     /// The kind of messages that name none.
     pub(crate) default_kind: Option<String>,
+    /// If the lane receives foreign messages instead of tasks.
+    pub(crate) foreign: Option<ForeignLane>,
     /// The maximum size of a message's body, in bytes.
     pub(crate) max_payload: usize,
     pub(crate) worker_context: WorkerContext,

@@ -97,7 +97,7 @@ impl Settings for WorkerConfig {
 
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
-        self.lanes.validate()?;
+        self.lanes.validate(&self.common.prefix)?;
         self.retry.ladder()?;
         Invalid::unless(self.max_attempts > 0, "max_attempts", "0", "expected 1 or more")?;
         Invalid::unless(self.max_payload.bytes() > 0, "max_payload", "0", "expected 1B or more")?;

@@ -33,9 +33,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use garenne_common::telemetry::Metrics;
 use garenne_pool::{Ending, OnEnd, Pool, PoolConfig};
-use garenne_protocol::task::{ContentType, Envelope, Kind, NewTask, TaskId};
+use garenne_protocol::task::{ContentType, Envelope, ForeignMessage, Kind, NewTask, Source, TaskId};
+use lapin::BasicProperties;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
@@ -112,6 +114,19 @@ impl TestWorker {
         self.run_with_directives(task, Arc::default()).await
     }
 
+    /// Runs the first attempt at a foreign message that came to `lane`.
+    ///
+    /// # Panics
+    /// If no handler takes the kind of foreign messages, or outside of a Tokio runtime.
+    pub async fn run_foreign(&self, lane: &str, source: Source<'_>, body: impl Into<Bytes>) -> TestOutcome {
+        let now = SystemTime::now();
+        let properties = ForeignMessage::read(&BasicProperties::default(), source, now).properties;
+        let envelope =
+            Envelope::read("", &properties, None, |_| true, now).expect("the properties are valid");
+        let attempt = self.attempt(envelope, Some(lane.into()), body.into(), Arc::default());
+        Self::finish(&self.start_pool(), attempt).await
+    }
+
     /// Runs a task while these directives are in effect.
     pub(crate) async fn run_with_directives(
         &self,
@@ -141,20 +156,34 @@ impl TestWorker {
         task: &NewTask,
         directives: Arc<Directives>,
     ) -> TestOutcome {
-        let entry = self.registry.get(task.kind.as_str()).expect("the kind has a handler");
+        let attempt = self.attempt(envelope(task), None, task.body.clone().into(), directives);
+        Self::finish(pool, attempt).await
+    }
+
+    fn attempt(
+        &self,
+        envelope: Envelope,
+        lane: Option<Arc<str>>,
+        body: Bytes,
+        directives: Arc<Directives>,
+    ) -> Attempt {
+        let entry = self.registry.get(envelope.kind.as_str()).expect("the kind has a handler");
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let attempt = Attempt {
             entry: Arc::clone(entry),
-            envelope: Arc::new(envelope(task)),
-            lane: None,
+            envelope: Arc::new(envelope),
+            lane,
             worker: "test".into(),
             worker_context: self.worker_context.clone(),
-            body: task.body.clone().into(),
+            body,
             generation: Arc::new(ChannelGeneration::new(counters, 1)),
             directives,
             span: AttemptSpan::default(),
-        }
-        .with_team();
+        };
+        attempt.with_team()
+    }
+
+    async fn finish(pool: &TestPool, attempt: Attempt) -> TestOutcome {
         let spec = attempt.spec(attempt.deadline());
         let (sender, ended) = oneshot::channel();
         let completion: TestCompletion = OnEnd(Box::new(move |ending: Ending<Option<AttemptOutput>>| {

@@ -1,4 +1,5 @@
-//! Sensor kinds for Garenne workers: readings, windows, spectra, alerts, and the alarm rules for stored readings.
+//! Sensor kinds for Garenne workers: readings, foreign messages, windows, spectra, alerts, and the alarm rules for stored
+//! readings.
 //!
 //! Each kind has a module with a `register` function that adds its handler to a
 //! [`WorkerBuilder`](garenne::WorkerBuilder). `window.analyze` reads stored readings through the trait
@@ -6,6 +7,7 @@
 
 pub mod alarm;
 pub mod alert;
+pub mod message;
 pub mod reading;
 pub mod spectrum;
 pub mod window;

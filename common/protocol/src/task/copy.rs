@@ -203,6 +203,8 @@ impl Copied {
             header::ERROR,
             header::WORKER,
             header::LANE,
+            header::SOURCE,
+            header::ARRIVED_US,
             header::FIRST_SEEN,
             header::DIED_AT,
             header::ATTEMPT,

@@ -93,6 +93,10 @@ pub struct Envelope {
     pub quarantine_since: Option<i64>,
     /// The lane that the task came from, if a worker recorded it.
     pub lane: Option<String>,
+    /// Where a foreign message came from; see [`Source::from_label`](super::Source::from_label).
+    pub source: Option<String>,
+    /// When a worker first received a foreign message, in microseconds since 1970.
+    pub arrived_us: Option<i64>,
     /// Length of the chain of follow-ups that led to the task; 0 for a task that a client published.
     pub depth: u32,
     /// When the publisher says it published the task, in seconds since 1970. Absent if the value is too large to
@@ -116,6 +120,8 @@ impl Envelope {
     pub const MAX_MS: i64 = 30 * 24 * 3600 * 1000;
     /// The maximum size of a text header, in bytes.
     pub const MAX_TEXT: usize = 255;
+    /// The maximum size of the source of a foreign message, in bytes. A longer one counts as absent.
+    const MAX_SOURCE: usize = 1_100;
     /// Tolerated clock skew: a due time may be this much later than [`MAX_MS`](Self::MAX_MS) from now. One day.
     const MAX_SKEW_MS: i64 = 24 * 3600 * 1000;
     /// The largest accepted `timestamp`, the end of the year 9999. A larger one cannot be in seconds.
@@ -170,6 +176,10 @@ impl Envelope {
             })?,
             quarantine_since: number(headers, header::QUARANTINE_SINCE, i64::MAX)?,
             lane: text(headers, header::LANE)?,
+            source: header::get(headers, header::SOURCE)
+                .and_then(header::text)
+                .filter(|source| source.len() <= Self::MAX_SOURCE),
+            arrived_us: header::get(headers, header::ARRIVED_US).and_then(integer).filter(|at| *at >= 0),
             depth: count(headers, header::DEPTH)?,
             timestamp: valid_timestamp(properties),
             published_at: number(headers, header::PUBLISHED_AT, i64::MAX)?,

@@ -70,8 +70,12 @@ headers! {
     REASON = "garenne-reason", DeadLetter;
     /// The error of a dead letter, one line.
     ERROR = "garenne-error", DeadLetter;
-    /// Where a foreign payload came from that no map makes a reading of, such as `topic:plant/boiler`.
-    SOURCE = "garenne-source", DeadLetter;
+    /// Where a foreign payload came from, such as `topic:plant/boiler`. Workers write it into copies of messages of a
+    /// lane with maps.
+    SOURCE = "garenne-source", Lane;
+    /// When a worker first received a foreign message, in microseconds since 1970: the time of its readings without one.
+    /// Messages that a worker receives have different times, so that their readings do too.
+    ARRIVED_US = "garenne-arrived-us", Lane;
     /// The worker that published the dead letter.
     WORKER = "garenne-worker", DeadLetter;
     /// When a worker first received the task, in milliseconds since 1970.

@@ -1,16 +1,19 @@
 //! Which internal headers of a delivery are trusted, by the delivery's origin.
 //!
-//! Any client can publish to the tasks exchange, so headers that only workers write are ignored there. Copies
+//! Senders of foreign messages know nothing of Garenne, so none of its headers is trusted there. Any client can publish to
+//! the tasks exchange, so headers that only workers write are ignored there. Copies
 //! and follow-ups are published directly to a queue, but so can be messages of any client that may write to the
 //! default exchange: in these, internal headers are validated ([`Envelope::read`](super::Envelope::read)).
 
 use amq_protocol::{protocol::BasicProperties, types::FieldTable};
 
-use super::header::{WRITTEN_INTO, WrittenInto};
+use super::header::{ALL, WRITTEN_INTO, WrittenInto};
 
 /// How a delivery was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
+    /// Through an exchange whose messages were not written for Garenne.
+    Foreign,
     /// Through an exchange that no worker publishes tasks to.
     Publisher,
     /// Directly to a lane: a retry, a deferral, a follow-up or a replay.
@@ -28,8 +31,7 @@ impl Origin {
     /// All labels that [`believable`](Self::believable) can return.
     pub fn labels() -> impl Iterator<Item = &'static str> {
         let is_separate = |name: &&str| !name.starts_with(QUARANTINE_PREFIX);
-        let internal = WRITTEN_INTO.iter().filter(|(_, into)| *into != WrittenInto::Publisher);
-        internal.map(|(name, _)| *name).filter(is_separate).chain([QUARANTINE_LABEL])
+        ALL.iter().copied().filter(is_separate).chain([QUARANTINE_LABEL])
     }
 
     /// The properties without the headers that are not trusted from this origin, and the metric labels of the
@@ -54,8 +56,8 @@ impl Origin {
         }
         let (label, written_into) = WRITTEN_INTO.iter().find(|(known, _)| *known == name)?;
         let is_trusted = match written_into {
-            WrittenInto::Publisher => true,
-            WrittenInto::Lane => self != Self::Publisher,
+            WrittenInto::Publisher => self != Self::Foreign,
+            WrittenInto::Lane => matches!(self, Self::Lane | Self::Quarantine),
             WrittenInto::Quarantine => self == Self::Quarantine,
             WrittenInto::DeadLetter => false,
         };
@@ -88,6 +90,11 @@ mod tests {
         let public =
             ["garenne-delay-ms", "garenne-group", "garenne-key", "garenne-timeout-ms", "mine", "traceparent"];
         assert_eq!(kept(Origin::Publisher), public);
+    }
+
+    #[test]
+    fn every_header_with_a_meaning_is_ignored_in_a_foreign_message() {
+        assert_eq!(kept(Origin::Foreign), ["mine"]);
     }
 
     #[test]

@@ -113,12 +113,18 @@ fn field_differences(fields: &[&str], want: &Value, have: &Value) -> Vec<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{BrokerVersion, Ladder, LaneSpec, Names};
+    use crate::topology::{BrokerVersion, Ladder, LaneExchange, LaneSpec, Names};
 
     fn wanted(version: &str, shards: u16) -> Topology {
         let bindings = vec!["reading.#".into()];
-        let lane =
-            LaneSpec { name: "fast".into(), bindings, catch_all: false, shards, consumer_timeout: None };
+        let lane = LaneSpec {
+            name: "fast".into(),
+            exchange: LaneExchange::Tasks,
+            bindings,
+            catch_all: false,
+            shards,
+            consumer_timeout: None,
+        };
         let version: BrokerVersion = version.parse().unwrap();
         Topology::new(&Names::new("garenne"), &[lane], &Ladder::default(), version)
     }

@@ -8,12 +8,37 @@ use super::{ladder::Delay, names::Names};
 /// has nodes spread their leaders no further.
 pub const MOST_SHARDS: u16 = 16;
 
+/// The exchange that a lane receives messages from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LaneExchange {
+    /// The exchange of tasks.
+    #[default]
+    Tasks,
+    /// The exchange for foreign messages from RabbitMQ's MQTT plugin. It is part of the topology.
+    Mqtt,
+    /// An exchange with foreign messages that someone else declares.
+    Foreign(String),
+}
+
+impl LaneExchange {
+    /// The exchange's name.
+    pub fn name(&self, names: &Names) -> String {
+        match self {
+            Self::Tasks => names.tasks(),
+            Self::Mqtt => names.mqtt(),
+            Self::Foreign(name) => name.clone(),
+        }
+    }
+}
+
 /// The settings of a lane that determine its part of the topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneSpec {
     /// The lane's name.
     pub name: String,
-    /// Binding keys (topic patterns) of the tasks that the lane receives.
+    /// The exchange that the lane receives messages from.
+    pub exchange: LaneExchange,
+    /// Binding keys (topic patterns) of the messages that the lane receives.
     pub bindings: Vec<String>,
     /// Whether the lane receives the tasks that no lane's bindings match, through the alternate exchange.
     pub catch_all: bool,

@@ -81,6 +81,8 @@ macro_rules! names {
 names! {
     /// The exchange that clients publish tasks to.
     tasks = "tasks";
+    /// The exchange that RabbitMQ's MQTT plugin can publish to. It exists if a lane receives from it.
+    mqtt = "mqtt";
     /// The queue of tasks whose worker crashed. Each of them runs alone.
     quarantine = "quarantine";
     /// The queue of dead letters, and the exchange of the same name.

@@ -7,7 +7,7 @@ use strum::IntoStaticStr;
 
 use super::{
     ladder::{Delay, Ladder},
-    lane::{LaneQueues, LaneSpec, MOST_SHARDS},
+    lane::{LaneExchange, LaneQueues, LaneSpec, MOST_SHARDS},
     names::Names,
     route::{Binding, Destination, Route, task_routes},
     version::BrokerVersion,
@@ -119,6 +119,9 @@ impl Topology {
             exchange(names.control(), ExchangeKind::Topic),
             exchange(names.events(), ExchangeKind::Topic),
         ];
+        if lanes.iter().any(|lane| lane.exchange == LaneExchange::Mqtt) {
+            exchanges.push(exchange(names.mqtt(), ExchangeKind::Topic));
+        }
 
         let mut queues = vec![
             quorum(names.dead(), version),
@@ -181,6 +184,11 @@ fn shard_exchange(names: &Names, lane: &str) -> Exchange {
 
 fn lane_queue(names: &Names, lane: &LaneSpec, shard: u16, version: BrokerVersion) -> Queue {
     let mut queue = dead_lettered(quorum(names.shard(&lane.name, shard), version), &names.dead());
+    if lane.exchange != LaneExchange::Tasks {
+        // A topic of MQTT may be longer than the routing keys that AMQP clients can read. So an expired message would close
+        // the connection of each client that reads dead letters.
+        queue.arguments.insert("x-dead-letter-routing-key", Arg::Text(queue.name.clone()));
+    }
     if let Some(timeout) = lane.consumer_timeout {
         queue.arguments.insert("x-consumer-timeout", Arg::Number(span_ms(timeout)));
     }
@@ -259,6 +267,38 @@ mod tests {
         assert_eq!(argument(names.lifecycle(), "x-max-age"), Arg::Text("1D".into()));
         assert_eq!(argument(names.audit(), "x-max-age"), Arg::Text("365D".into()));
         assert_eq!((DIRECTIVES_KEPT, LIFECYCLE_KEPT), (30 * DAY, DAY));
+    }
+
+    #[test]
+    fn a_lane_of_foreign_messages_is_bound_to_their_exchange_and_renames_expired_ones() {
+        let names = Names::new("p");
+        let topology = |exchange| {
+            let bindings = vec!["#".to_owned()];
+            let name = "mqtt".to_owned();
+            let lane =
+                LaneSpec { name, exchange, bindings, catch_all: false, shards: 1, consumer_timeout: None };
+            Topology::new(&names, &[lane], &Ladder::default(), "4.0.5".parse().unwrap())
+        };
+        let has_exchange = |of: &Topology| of.exchanges.iter().any(|it| it.name == "p.mqtt");
+        let key = |of: &Topology| {
+            let queue = of.queues.iter().find(|it| it.name == "p.tasks.mqtt").unwrap();
+            queue.arguments.get("x-dead-letter-routing-key").cloned()
+        };
+        let source = |of: &Topology| {
+            let to_lane = |it: &&Binding| it.to.name() == "p.tasks.mqtt";
+            of.bindings().filter(to_lane).map(|it| (it.exchange.clone(), it.key.clone())).collect::<Vec<_>>()
+        };
+        let renamed = Some(Arg::Text("p.tasks.mqtt".into()));
+        let bound = |exchange: &str| vec![(exchange.to_owned(), "#".to_owned())];
+        let tasks = topology(LaneExchange::Tasks);
+        assert_eq!((has_exchange(&tasks), key(&tasks), source(&tasks)), (false, None, bound("p.tasks")));
+        let mqtt = topology(LaneExchange::Mqtt);
+        assert_eq!(
+            (has_exchange(&mqtt), key(&mqtt), source(&mqtt)),
+            (true, renamed.clone(), bound("p.mqtt"))
+        );
+        let other = topology(LaneExchange::Foreign("plant".into()));
+        assert_eq!((has_exchange(&other), key(&other), source(&other)), (false, renamed, bound("plant")));
     }
 
     #[test]

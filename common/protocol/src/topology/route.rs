@@ -64,13 +64,13 @@ const ANY_KEY: &str = "#";
 /// first routed through the consistent-hash exchange to its old queue alone, then the other queues are bound;
 /// to return to one queue, the steps are reversed. Queues no longer bound get no new tasks and keep theirs.
 fn lane_routes(names: &Names, lane: &LaneSpec) -> Vec<Route> {
-    let LaneSpec { name, shards, bindings, catch_all, .. } = lane;
+    let LaneSpec { name, shards, exchange, bindings, catch_all, .. } = lane;
     let to_shard = |shard: u16| Binding {
         exchange: names.shards(name),
         to: Destination::Queue(names.shard(name, shard)),
         key: WEIGHT.to_owned(),
     };
-    let mut sources: Vec<_> = bindings.iter().map(|key| (names.tasks(), key.as_str())).collect();
+    let mut sources: Vec<_> = bindings.iter().map(|key| (exchange.name(names), key.as_str())).collect();
     if *catch_all {
         sources.push((names.unroutable(), ANY_KEY));
     }
@@ -132,10 +132,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::topology::LaneExchange;
 
     fn lane(shards: u16) -> LaneSpec {
         let bindings = vec!["reading.#".into(), "window.#".into()];
-        LaneSpec { name: "fast".into(), bindings, catch_all: true, shards, consumer_timeout: None }
+        let exchange = LaneExchange::Tasks;
+        LaneSpec { name: "fast".into(), exchange, bindings, catch_all: true, shards, consumer_timeout: None }
     }
 
     /// For each binding of an exchange with this key: the queues that a task can reach through it.

@@ -16,6 +16,8 @@ pub enum Role {
     Publish,
     /// Consumes and settles.
     Consume,
+    /// Consumes foreign messages, which the broker may be unable to deliver.
+    ConsumeForeign,
     /// Operator commands and topology declarations.
     Operate,
 }

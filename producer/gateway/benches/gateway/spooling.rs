@@ -4,10 +4,10 @@ use std::{path::Path, time::Instant};
 
 use garenne_bench::Rows;
 use garenne_common::config::Size;
-use garenne_gateway::{SpoolSettings, reading_id};
+use garenne_gateway::SpoolSettings;
 use garenne_protocol::{
     sensor::{Reading, Timestamp},
-    task::{ContentType, Kind, NewTask},
+    task::{ContentType, Kind, NewTask, reading_id},
 };
 use garenne_spool::{Spool, task::record_of};
 

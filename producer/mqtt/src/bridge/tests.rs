@@ -112,9 +112,9 @@ impl Scene {
         let (sender, publications) = mpsc::unbounded_channel();
         let outlet = outlet(Arc::new(HeldPublisher(sender)));
         let store = Store::new(outlet, "test".to_owned());
-        let map = Arc::new(Map::parse("test", MAP).unwrap());
+        let map = Map::parse("test", MAP).unwrap();
         let kind = Kind::parse("reading.process").unwrap();
-        let converter = Converter::new(vec![map], kind, false, Limits::default());
+        let converter = Converter::new([map].into_iter().collect(), kind, false, Limits::default());
         let instruments = Instruments::register(&Metrics::new("mqtt")).unwrap();
         let mut bridge =
             Bridge::new(url, settings, "bridge".to_owned(), converter, store, instruments.clone());

@@ -1,7 +1,7 @@
 use std::sync::Mutex;
 
 use futures_util::future::BoxFuture;
-use garenne_gateway::reading_id;
+use garenne_protocol::task::reading_id;
 
 use super::*;
 

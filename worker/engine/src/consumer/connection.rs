@@ -1,4 +1,4 @@
-//! The AMQP connection on which all lanes of a worker consume.
+//! The AMQP connections on which the lanes of a worker consume.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,6 +20,7 @@ use tokio::sync::Mutex;
 #[derive(Clone)]
 pub(crate) struct ConsumerConnection {
     pub(super) broker: Broker,
+    role: Role,
     current: Arc<Mutex<Option<Arc<Connection>>>>,
     pub(super) metrics: Metrics,
     /// Declared on the broker by [`ensure`](Self::ensure), and again when a part of it is missing.
@@ -49,7 +50,20 @@ pub(crate) trait QueueAdmin: Send + Sync + 'static {
 
 impl ConsumerConnection {
     pub(crate) fn new(broker: Broker, metrics: Metrics) -> Self {
-        Self { broker, current: Arc::default(), metrics, topology: Arc::default() }
+        Self { broker, role: Role::Consume, current: Arc::default(), metrics, topology: Arc::default() }
+    }
+
+    /// Another connection to the same broker, for foreign messages.
+    ///
+    /// RabbitMQ closes the connection when it cannot write a delivery, such as one with a routing key of more than 255
+    /// bytes, which MQTT clients can send. Then the lanes of tasks go on.
+    pub(crate) fn for_foreign_messages(&self) -> Self {
+        Self { role: Role::ConsumeForeign, current: Arc::default(), ..self.clone() }
+    }
+
+    /// Whether it is for foreign messages.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.role == Role::ConsumeForeign
     }
 
     /// Opens a channel with this prefetch, on the current connection or a new one.
@@ -72,12 +86,12 @@ impl ConsumerConnection {
         if let Some(connection) = current.as_ref().filter(|connection| connection.status().connected()) {
             return Ok(Arc::clone(connection));
         }
-        let up = self.metrics.connection().up(Role::Consume);
+        let up = self.metrics.connection().up(self.role);
         up.set(0);
         if current.take().is_some() {
-            self.metrics.connection().reconnects(Role::Consume).inc();
+            self.metrics.connection().reconnects(self.role).inc();
         }
-        let connection = Arc::new(self.broker.connect(Role::Consume).await?);
+        let connection = Arc::new(self.broker.connect(self.role).await?);
         up.set(1);
         *current = Some(Arc::clone(&connection));
         Ok(connection)

@@ -39,6 +39,12 @@ const MAX_CHUNK: usize = 64;
 /// How often a quiet subscriber checks whether its channel is open.
 const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The broker's reply text for an error of its own.
+const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
+/// What that means for foreign messages.
+const UNDELIVERABLE: &str = "the queue may have a message with a routing key of more than 255 bytes, which RabbitMQ cannot \
+                             deliver: take it with the management API";
+
 /// The error of a channel whose ack writer has ended.
 const NO_SETTLEMENTS: &str = "the channel can send no more settlements";
 
@@ -71,7 +77,10 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
                 Ok((_connection, channel)) => self.run_channel(channel, &mut backoff).await,
                 Err(error) => Err(error.to_string()),
             };
-            let Err(problem) = consumed else { return };
+            let Err(mut problem) = consumed else { return };
+            if self.connection.is_foreign() && problem.contains(INTERNAL_ERROR) {
+                problem = format!("{problem}; {UNDELIVERABLE}");
+            }
             let wait = backoff.next_wait();
             tracing::warn!(queue = self.subscription.queue, problem, ?wait, "cannot consume, retrying");
             self.problem.send_replace(Some(problem));

@@ -1,10 +1,13 @@
 //! The context that a handler receives with its payload.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use garenne_common::telemetry::Traces;
 use garenne_pool as pool;
-use garenne_protocol::task::{Envelope, Kind, NewTask, TaskId, TraceContext};
+use garenne_protocol::task::{Envelope, Kind, NewTask, Source, TaskId, TraceContext};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +43,7 @@ pub struct TaskContext(Arc<Inner>);
 
 struct Inner {
     envelope: Arc<Envelope>,
+    lane: Option<Arc<str>>,
     worker: Arc<str>,
     pool: pool::TaskContext,
     follow_ups: FollowUps,
@@ -65,6 +69,7 @@ pub(crate) struct WorkerContext {
 impl TaskContext {
     pub(crate) fn new(
         envelope: Arc<Envelope>,
+        lane: Option<Arc<str>>,
         worker: Arc<str>,
         WorkerContext { routes, progress, traces, batch, team }: WorkerContext,
         span: AttemptSpan,
@@ -72,7 +77,18 @@ impl TaskContext {
     ) -> Self {
         let follow_ups = FollowUps::new(routes);
         let progress = ProgressReporter::new(progress, envelope.id.shared());
-        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress, batch, team, span, traces }))
+        Self(Arc::new(Inner {
+            envelope,
+            lane,
+            worker,
+            pool,
+            follow_ups,
+            progress,
+            batch,
+            team,
+            span,
+            traces,
+        }))
     }
 
     /// The task's id. Retries and redeliveries of a task have the same id.
@@ -97,6 +113,27 @@ impl TaskContext {
     /// and so on.
     pub fn depth(&self) -> u32 {
         self.0.envelope.depth
+    }
+
+    /// The lane that the task came from. [`None`] for a record of a batch.
+    pub fn lane(&self) -> Option<&str> {
+        self.0.lane.as_deref()
+    }
+
+    /// Where a foreign message came from. [`None`] for a task.
+    ///
+    /// A lane with the setting `lanes.<name>.maps` receives foreign messages, as tasks of the kind
+    /// [`FOREIGN_KIND`](garenne_protocol::task::FOREIGN_KIND). Nothing of what their senders wrote besides the payload
+    /// has an effect.
+    pub fn source(&self) -> Option<Source<'_>> {
+        self.0.envelope.source.as_deref().and_then(Source::from_label)
+    }
+
+    /// When a worker first received a foreign message, which its retries keep. Each message of a lane has another time.
+    /// [`None`] for a task.
+    pub fn arrived_at(&self) -> Option<SystemTime> {
+        let since = Duration::from_micros(self.0.envelope.arrived_us?.unsigned_abs());
+        SystemTime::UNIX_EPOCH.checked_add(since)
     }
 
     /// The name of the worker that runs the task.
@@ -167,6 +204,18 @@ impl TaskContext {
         payload: &impl Serialize,
     ) -> Result<TaskId, TaskError> {
         self.0.follow_ups.add(&self.0.envelope, kind, Some(id), payload)
+    }
+
+    /// Requests tasks of one kind that were made elsewhere, with the ids that they have. Many are published in few
+    /// messages. Group and trace are those of this task.
+    ///
+    /// # Errors
+    /// As [`follow_up`](Self::follow_up), where [`FollowUps::MAX_COUNT`] is the number of messages; or the body of a task
+    /// is not JSON.
+    pub fn follow_up_tasks(&self, tasks: Vec<NewTask>) -> Result<(), TaskError> {
+        let trace = self.trace();
+        let tasks = tasks.into_iter().map(|task| NewTask { trace: trace.clone(), ..task }).collect();
+        self.0.follow_ups.add_tasks(&self.0.envelope, tasks)
     }
 
     /// Reports the fraction of the work that is done, from 0 to 1. Shown by the admin port's `/pool` and by

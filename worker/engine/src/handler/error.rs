@@ -13,7 +13,7 @@ use super::PayloadError;
 /// | [`retry`](Self::retry), or `?` on any error | is retried after the kind's back-off | yes |
 /// | [`retry_after`](Self::retry_after) | is retried after a given time | yes |
 /// | [`snooze`](Self::snooze) | is deferred | no |
-/// | [`reject`](Self::reject), [`invalid`](Self::invalid) | becomes a dead letter | |
+/// | [`reject`](Self::reject), [`invalid`](Self::invalid), [`unmapped`](Self::unmapped) | becomes a dead letter | |
 /// | [`interrupted`](Self::interrupted) | depends on why it was cancelled | |
 ///
 /// A task whose attempts are spent becomes a dead letter with reason `attempts-exhausted`.
@@ -74,6 +74,12 @@ impl TaskError {
     /// The payload is invalid. The task becomes a dead letter with reason `invalid-payload`.
     pub fn invalid(message: impl Display) -> Self {
         Self::new(ErrorAction::Dead(DeadReason::InvalidPayload), message)
+    }
+
+    /// No map makes anything of a foreign message. It becomes a dead letter with reason `unmapped`, which can be replayed
+    /// after the map was corrected.
+    pub fn unmapped(message: impl Display) -> Self {
+        Self::new(ErrorAction::Dead(DeadReason::Unmapped), message)
     }
 
     /// The task cannot run now. It is deferred by `wait`, without spending an attempt.

@@ -6,11 +6,14 @@ use std::{
 };
 
 use garenne_common::config::Lanes;
-use garenne_protocol::task::{Envelope, Kind, NewTask, TaskId};
+use garenne_protocol::task::{ContentType, Envelope, Kind, MOST_RECORDS, NewTask, TaskId, write_batch};
 use serde::Serialize;
 
 use super::TaskError;
 use crate::panics::lock;
+
+/// Most bytes of a record in a batch besides its payload: names, the id, and a trace with a state.
+const RECORD_OVERHEAD: usize = 1_024;
 
 /// The lanes and the size limit that follow-ups are checked against.
 #[derive(Debug)]
@@ -41,6 +44,40 @@ struct Requested {
     count_by_kind: HashMap<String, usize>,
 }
 
+impl Requested {
+    /// The id of the next follow-up of this kind. It is the same in each run of the parent.
+    fn next_id(&mut self, parent: &Envelope, kind: &str) -> TaskId {
+        let index = self.count_by_kind.entry(kind.to_owned()).or_default();
+        let id = TaskId::derived(&parent.id, &format!("{kind}/{index}"));
+        *index += 1;
+        id
+    }
+}
+
+fn refused(kind: &str, problem: &str) -> TaskError {
+    TaskError::reject(format!("follow-up {kind:?}: {problem}"))
+}
+
+/// Divides tasks into messages of at most [`MOST_RECORDS`] tasks and about `max_bytes`.
+fn in_messages(tasks: Vec<NewTask>, max_bytes: usize) -> Vec<Vec<NewTask>> {
+    let mut messages: Vec<Vec<NewTask>> = Vec::new();
+    let mut bytes = 0;
+    for task in tasks {
+        let size = task.body.len() + RECORD_OVERHEAD;
+        match messages.last_mut() {
+            Some(last) if last.len() < MOST_RECORDS && bytes + size <= max_bytes => {
+                bytes += size;
+                last.push(task);
+            }
+            _ => {
+                bytes = size;
+                messages.push(vec![task]);
+            }
+        }
+    }
+    messages
+}
+
 impl FollowUps {
     /// The maximum number of follow-ups of one task.
     pub const MAX_COUNT: usize = 1000;
@@ -64,35 +101,67 @@ impl FollowUps {
         id: Option<TaskId>,
         payload: &impl Serialize,
     ) -> Result<TaskId, TaskError> {
-        let refused = |problem: String| TaskError::reject(format!("follow-up {kind:?}: {problem}"));
+        let refused = |problem: String| refused(kind, &problem);
         let parsed = Kind::parse(kind).map_err(|error| refused(error.to_string()))?;
+        let body = serde_json::to_vec(payload).map_err(|error| refused(error.to_string()))?;
+        self.check(parent, kind, body.len())?;
+        self.push(kind, |requested| {
+            let id = id.unwrap_or_else(|| requested.next_id(parent, kind));
+            requested.tasks.push(NewTask::following(parent, id.clone(), parsed, body));
+            id
+        })
+    }
+
+    /// Adds tasks of one kind, as few messages.
+    ///
+    /// # Errors
+    /// See [`TaskContext::follow_up_tasks`](super::TaskContext::follow_up_tasks).
+    pub(crate) fn add_tasks(&self, parent: &Envelope, tasks: Vec<NewTask>) -> Result<(), TaskError> {
+        let Some(kind) = tasks.first().map(|task| task.kind.clone()) else { return Ok(()) };
+        for tasks in in_messages(tasks, self.routes.max_payload) {
+            let key = tasks[0].key.clone().filter(|_| tasks.iter().all(|task| task.key == tasks[0].key));
+            let (id, content_type, body) = match <[NewTask; 1]>::try_from(tasks) {
+                Ok([task]) => (Some(task.id), task.content_type, task.body),
+                Err(tasks) => {
+                    let body =
+                        write_batch(&tasks).map_err(|error| refused(kind.as_str(), &error.to_string()))?;
+                    (None, ContentType::Batch, body)
+                }
+            };
+            self.check(parent, kind.as_str(), body.len())?;
+            self.push(kind.as_str(), |requested| {
+                let id = id.unwrap_or_else(|| requested.next_id(parent, kind.as_str()));
+                let following = NewTask::following(parent, id, kind.clone(), body);
+                requested.tasks.push(NewTask { content_type, key, ..following });
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Checks a follow-up of this kind whose body has this size.
+    fn check(&self, parent: &Envelope, kind: &str, bytes: usize) -> Result<(), TaskError> {
         if parent.depth >= Self::MAX_DEPTH {
             let (depth, max) = (parent.depth + 1, Self::MAX_DEPTH);
-            return Err(refused(format!("its depth would be {depth}, the maximum is {max}")));
+            return Err(refused(kind, &format!("its depth would be {depth}, the maximum is {max}")));
         }
         if self.routes.lanes.taking(kind).is_none() {
-            return Err(refused("no lane takes this kind".into()));
+            return Err(refused(kind, "no lane takes this kind"));
         }
-        let body = serde_json::to_vec(payload).map_err(|error| refused(error.to_string()))?;
         let max = self.routes.max_payload;
-        if body.len() > max {
-            return Err(refused(format!("the payload has {} bytes, max_payload allows {max}", body.len())));
+        if bytes > max {
+            return Err(refused(kind, &format!("the payload has {bytes} bytes, max_payload allows {max}")));
         }
+        Ok(())
+    }
+
+    /// Adds a follow-up of this kind, if the attempt has not ended and has room for another.
+    fn push<T>(&self, kind: &str, push: impl FnOnce(&mut Requested) -> T) -> Result<T, TaskError> {
         let mut requested = lock(&self.requested);
-        let Some(Requested { tasks, count_by_kind }) = requested.as_mut() else {
-            return Err(refused("the task has ended".into()));
-        };
-        if tasks.len() >= Self::MAX_COUNT {
-            return Err(refused(format!("a task may have at most {} follow-ups", Self::MAX_COUNT)));
+        let Some(requested) = requested.as_mut() else { return Err(refused(kind, "the task has ended")) };
+        if requested.tasks.len() >= Self::MAX_COUNT {
+            return Err(refused(kind, &format!("a task may have at most {} follow-ups", Self::MAX_COUNT)));
         }
-        let id = id.unwrap_or_else(|| {
-            let index = count_by_kind.entry(kind.to_owned()).or_default();
-            let id = TaskId::derived(&parent.id, &format!("{kind}/{index}"));
-            *index += 1;
-            id
-        });
-        tasks.push(NewTask::following(parent, id.clone(), parsed, body));
-        Ok(id)
+        Ok(push(requested))
     }
 
     /// Takes the follow-ups and ends the attempt: later requests fail.
@@ -213,6 +282,59 @@ mod tests {
             rejection_of(&deep).await,
             "follow-up \"bench.noop\": its depth would be 9, the maximum is 8"
         );
+    }
+
+    #[test]
+    fn many_tasks_are_few_messages_with_the_tasks_own_ids() {
+        let kind = Kind::parse("bench.noop").unwrap();
+        let made = |count: usize| {
+            let task = |n: usize| NewTask {
+                id: TaskId::parse(&format!("t{n}")).unwrap(),
+                key: Some("d".to_owned()),
+                ..NewTask::new(kind.clone(), ContentType::Json, format!("{{\"n\":{n}}}").into_bytes())
+            };
+            (0..count).map(task).collect::<Vec<_>>()
+        };
+        let parent = crate::testing::finished("p", "{}").envelope;
+        let published = |count: usize| {
+            let follow_ups = FollowUps::new(Arc::default());
+            follow_ups.add_tasks(&parent, made(count)).unwrap();
+            follow_ups.take()
+        };
+        assert!(published(0).is_empty());
+        let single = published(1);
+        assert_eq!((single[0].id.as_str(), single[0].content_type), ("t0", ContentType::Json));
+        let many = published(1_001);
+        assert_eq!((many.len(), many[1].id.as_str()), (2, "t1000"));
+        let batch = &many[0];
+        assert_eq!((batch.content_type, batch.key.as_deref()), (ContentType::Batch, Some("d")));
+        assert_eq!(batch.parent, Some((parent.id.clone(), 1)));
+        assert_eq!(batch.id, published(1_001)[0].id, "the same in each run");
+        let records = garenne_protocol::task::read_batch(&batch.body).unwrap();
+        assert_eq!(
+            (records.len(), records[7].id.as_str(), records[7].payload),
+            (1_000, "t7", &br#"{"n":7}"#[..])
+        );
+    }
+
+    #[test]
+    fn messages_of_many_tasks_stay_below_max_payload() {
+        let routes = Routes { max_payload: 10_000, ..Routes::default() };
+        let follow_ups = FollowUps::new(Arc::new(routes));
+        let kind = Kind::parse("bench.noop").unwrap();
+        let task = |size: usize| {
+            NewTask::new(kind.clone(), ContentType::Json, format!("\"{}\"", "x".repeat(size)).into_bytes())
+        };
+        let parent = crate::testing::finished("p", "{}").envelope;
+        follow_ups.add_tasks(&parent, (0..20).map(|_| task(2_000)).collect()).unwrap();
+        let error = follow_ups.add_tasks(&parent, vec![task(10_001)]).unwrap_err();
+        assert_eq!(
+            error.message(),
+            "follow-up \"bench.noop\": the payload has 10003 bytes, max_payload allows 10000"
+        );
+        let messages = follow_ups.take();
+        assert_eq!(messages.len(), 7);
+        assert!(messages.iter().all(|message| message.body.len() <= 10_000));
     }
 
     #[tokio::test]

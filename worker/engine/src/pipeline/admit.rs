@@ -9,7 +9,7 @@ use garenne_common::{shutdown::Settlement, supervise};
 use garenne_protocol::task::{ContentType, DeadReason, Envelope, Origin};
 
 use super::{
-    Admitted, LanePipeline, Ready,
+    Admitted, LanePipeline, Ready, foreign,
     key_limits::{DEFERRAL, NoPlace},
 };
 use crate::{
@@ -43,8 +43,11 @@ impl LanePipeline {
     }
 
     /// Removes headers that only workers write if a publisher may have written them. Copies are made of what is
-    /// left.
+    /// left. Of a foreign message, nothing is left but the payload and its source.
     pub(super) fn without_untrusted_headers(&self, mut delivery: Delivery) -> Delivery {
+        if let Some(lane) = self.foreign.as_ref().filter(|_| foreign::is_foreign(&delivery)) {
+            return self.as_task(delivery, lane);
+        }
         let exchange = delivery.exchange.as_str();
         let origin = if !exchange.is_empty() && exchange != self.settler.names.shards(&self.lane) {
             Origin::Publisher
@@ -55,10 +58,15 @@ impl LanePipeline {
         };
         if let Some((properties, ignored)) = origin.believable(&delivery.properties) {
             tracing::debug!(lane = %self.lane, exchange, ?ignored, "ignored headers that only workers write");
-            ignored.into_iter().for_each(|header| self.settler.metrics.headers_ignored(header).inc());
+            self.count_ignored(ignored);
             delivery.properties = Arc::new(properties);
         }
         delivery
+    }
+
+    /// Counts headers that are not trusted.
+    pub(super) fn count_ignored(&self, headers: Vec<&'static str>) {
+        headers.into_iter().for_each(|header| self.settler.metrics.headers_ignored(header).inc());
     }
 
     /// Reads the envelope of a delivery.
@@ -73,6 +81,13 @@ impl LanePipeline {
         if size > max {
             let error = format!("the body has {size} bytes, max_payload allows {max}");
             return Err((DeadReason::TooLarge, error));
+        }
+        if self.foreign.is_some()
+            && let Some(encoding) = foreign::encoding(&delivery.properties)
+        {
+            let error =
+                format!("the content encoding {encoding:?} is not supported; send the payload without one");
+            return Err((DeadReason::Unmapped, error));
         }
         let is_known = |kind: &str| self.registry.get(kind).is_some();
         let default_kind = self.default_kind.as_deref();

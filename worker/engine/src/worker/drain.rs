@@ -5,7 +5,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use garenne_amqp::{BrokerError, HeartbeatPublisher};
 use garenne_common::{
     shutdown::{Command, Mode},
@@ -155,7 +155,7 @@ impl Running {
 
     async fn close(self) {
         let Self { status, consumers, membership, heartbeats, handlers, admin, .. } = self;
-        let Consumers { connection, ack_writers, mut tasks, .. } = consumers;
+        let Consumers { connection, foreign, ack_writers, mut tasks, .. } = consumers;
         let settler = &status.settler;
         if timeout(CLOSE_TIMEOUT, join_all(&mut tasks)).await.is_err() {
             settler.force_close.cancel();
@@ -170,7 +170,7 @@ impl Running {
             let _ = timeout(CLOSE_TIMEOUT, membership.leave()).await;
             heartbeats.stop().await;
             let _ = timeout(CLOSE_TIMEOUT, settler.publisher.close()).await;
-            let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
+            let _ = timeout(CLOSE_TIMEOUT, join(connection.close(), foreign.close())).await;
         };
         // All spans have ended, so the last export can run beside the closing of connections.
         tokio::join!(closing, settler.traces.close(LAST_EXPORT));

@@ -67,7 +67,10 @@ pub(super) fn start_pool(
 ///
 /// Each queue has its own channel and ledger, so that a missing queue or a failed channel does not affect the others.
 pub(super) struct Consumers {
+    /// The connection of lanes with tasks.
     pub(super) connection: ConsumerConnection,
+    /// The connection of lanes with foreign messages.
+    pub(super) foreign: ConsumerConnection,
     /// Receives an error if the broker denies a queue from the start.
     pub(super) denied: mpsc::Sender<BrokerError>,
     /// The ack writers of the consumers' channels.
@@ -93,7 +96,7 @@ impl Consumers {
         };
         let pipeline = Arc::clone(pipeline);
         let subscriber = Subscriber {
-            connection: self.connection.clone(),
+            connection: if pipeline.foreign.is_some() { &self.foreign } else { &self.connection }.clone(),
             subscription,
             counters,
             intake,

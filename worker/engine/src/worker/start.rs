@@ -45,7 +45,7 @@ use crate::{
     fleet::{AmqpFleetBroker, Command as FleetCommand, Directives, Member, Membership},
     handler::{Routes, WorkerContext},
     payload_memory,
-    pipeline::{KeyLimits, LanePipeline, LanePool},
+    pipeline::{ForeignLane, KeyLimits, LanePipeline, LanePool},
     redelivery::RedeliveryTracker,
     settings::{SinkName, WorkerConfig},
     settlement::Settler,
@@ -298,7 +298,8 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
     };
     let (denied, denials) = mpsc::channel(1);
     let (ack_writers, tasks) = (TaskTracker::new(), Vec::new());
-    let mut consumers = Consumers { connection, denied, ack_writers, tasks };
+    let foreign = connection.for_foreign_messages();
+    let mut consumers = Consumers { connection, foreign, denied, ack_writers, tasks };
     let consume_lane = |lane: Lane| {
         let Lane { name, config: lane, is_quarantine, metrics, pool } = lane;
         let queues = match is_quarantine {
@@ -309,6 +310,7 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
         let pipeline = Arc::new(LanePipeline {
             lane: Arc::clone(&name),
             default_kind: lane.default_kind.clone(),
+            foreign: lane.foreign_exchange().map(ForeignLane::new),
             max_payload: config.max_payload.bytes(),
             worker_context: worker_context.clone(),
             registry: Arc::clone(registry),

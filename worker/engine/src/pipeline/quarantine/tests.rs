@@ -89,6 +89,7 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
     };
     let pool = Pool::start(config, Handle::current()).unwrap();
     let pipeline = Arc::new(LanePipeline {
+        foreign: None,
         lane: Names::QUARANTINE.into(),
         default_kind: None,
         max_payload: 1000,

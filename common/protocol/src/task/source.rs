@@ -1,4 +1,4 @@
-//! Where a payload came from.
+//! Where a foreign payload came from.
 
 use std::fmt;
 
@@ -29,6 +29,17 @@ impl<'a> Source<'a> {
             Self::RoutingKey(_) => "routing-key",
         };
         format!("{kind}:{}", self.text())
+    }
+
+    /// The topic that RabbitMQ's MQTT plugin made this routing key of: it writes dots instead of slashes. A dot in a topic
+    /// is read as a slash too, except that of Sparkplug's namespace, which the plugin writes as `spBv1.0`, or as `spBv1___0`
+    /// with the setting `mqtt.sparkplug`.
+    pub fn mqtt_topic(routing_key: &str) -> String {
+        let sparkplug = ["spBv1.0.", "spBv1___0."].iter().find_map(|prefix| routing_key.strip_prefix(prefix));
+        match sparkplug {
+            Some(rest) => format!("spBv1.0/{}", rest.replace('.', "/")),
+            None => routing_key.replace('.', "/"),
+        }
     }
 
     /// Reads what [`Source::to_label`] wrote.
@@ -65,5 +76,18 @@ mod tests {
         assert_eq!(Source::Topic("a/b").to_label(), "topic:a/b");
         assert_eq!(Source::from_label("queue:x"), None);
         assert_eq!(Source::from_label("a/b"), None);
+    }
+
+    #[test]
+    fn the_dots_of_a_routing_key_are_the_slashes_of_a_topic() {
+        for (key, topic) in [
+            ("zigbee2mqtt.kitchen", "zigbee2mqtt/kitchen"),
+            (".a..b", "/a//b"),
+            ("spBv1.0.plant.NDATA.node", "spBv1.0/plant/NDATA/node"),
+            ("spBv1___0.plant.NDATA.node", "spBv1.0/plant/NDATA/node"),
+            ("spBv1.0", "spBv1/0"),
+        ] {
+            assert_eq!(Source::mqtt_topic(key), topic);
+        }
     }
 }

@@ -1,8 +1,12 @@
+use std::time::Duration;
+
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
+use garenne_protocol::{task::FOREIGN_KIND, topology::LaneExchange};
+
 use super::*;
-use crate::config::{Common, ConfigError, Settings, Sources, load_with};
+use crate::config::{Common, Concurrency, ConfigError, Settings, Sources, load_with};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -20,7 +24,7 @@ impl Settings for Config {
     }
 
     fn validate(&self) -> Result<(), Invalid> {
-        self.lanes.validate()
+        self.lanes.validate(&self.common.prefix)
     }
 }
 
@@ -271,4 +275,49 @@ fn another_lane_can_be_the_catch_all_lane_but_only_one() {
         "setting lanes.slow.catch_all = true (environment GARENNE_LANES__SLOW__CATCH_ALL) is refused: \
          lane default is the catch-all lane, expected lanes.default.catch_all = false"
     );
+}
+
+#[test]
+fn a_lane_with_maps_receives_everything_from_the_exchange_of_the_mqtt_plugin() {
+    let lanes = resolve(&[], &[("GARENNE_LANES__MQTT__MAPS", "builtin:zigbee2mqtt,/etc/site.toml")], "");
+    let lanes = lanes.unwrap();
+    assert_eq!(lanes.get("mqtt").unwrap().maps, ["builtin:zigbee2mqtt", "/etc/site.toml"]);
+    let spec = lanes.specs().into_iter().find(|lane| lane.name == "mqtt").unwrap();
+    assert_eq!((spec.exchange, spec.bindings), (LaneExchange::Mqtt, vec!["#".to_owned()]));
+    // Its binding is none of kinds: everything would match.
+    assert_eq!((lanes.bound_to("odd"), lanes.taking("odd")), (None, Some("default")));
+    assert_eq!(lanes.bound_to(FOREIGN_KIND), Some("mqtt"));
+    assert!(lanes.defined().all(|(name, lane)| name != "mqtt" || lane.task_bindings().is_empty()));
+}
+
+#[test]
+fn a_lane_with_maps_may_have_another_exchange_and_its_bindings() {
+    let file = "[lanes.plant]\nmaps = [\"site.toml\"]\nexchange = \"plant\"\nbindings = [\"a.#\", \"b.*\"]\n\
+                [lanes.other]\nmaps = [\"site.toml\"]\nexchange = \"plant\"\nbindings = [\"c\"]";
+    let lanes = resolve(&[], &[], file).unwrap();
+    let spec = lanes.specs().into_iter().find(|lane| lane.name == "plant").unwrap();
+    assert_eq!(spec.exchange, LaneExchange::Foreign("plant".to_owned()));
+    assert_eq!(spec.bindings, ["a.#", "b.*"]);
+}
+
+#[test]
+fn settings_of_a_lane_with_maps_that_lose_or_double_messages_are_refused() {
+    let refused = |lane: &str| resolve(&[], &[], lane).unwrap_err().to_string();
+    for (settings, expected) in [
+        ("shards = 2", "setting lanes.mqtt.shards = 2 (file"),
+        ("catch_all = true", "setting lanes.mqtt.catch_all = true (file"),
+        ("default_kind = \"x.y\"", "setting lanes.mqtt.default_kind = \"x.y\" (file"),
+        ("bindings = [\"a.#\"]", "setting lanes.mqtt.bindings = [\"a.#\"] (file"),
+        ("exchange = \"\"", "setting lanes.mqtt.exchange = \"\" (file"),
+        ("exchange = \"garenne.tasks\"", "setting lanes.mqtt.exchange = \"garenne.tasks\" (file"),
+    ] {
+        let error = refused(&format!(
+            "[lanes.mqtt]\nmaps = [\"m.toml\"]\n{settings}\n[lanes.default]\ncatch_all = false"
+        ));
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let error = refused("[lanes.slow]\nexchange = \"plant\"");
+    assert!(error.ends_with("is for foreign messages, expected lanes.slow.maps too"), "{error}");
+    let error = refused("[lanes.a]\nmaps = [\"m\"]\n[lanes.b]\nmaps = [\"m\"]");
+    assert!(error.contains("lane a has the same routing key"), "{error}");
 }
