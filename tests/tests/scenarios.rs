@@ -36,6 +36,7 @@ mod scenarios {
     mod forgotten_consumer;
     mod forward;
     mod gateway;
+    mod gateway_doors;
     mod gateway_overload;
     mod gateway_receipts;
     mod group_pause;

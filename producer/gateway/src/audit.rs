@@ -56,11 +56,27 @@ impl Audit {
         code: &'static str,
         trace: Option<&TraceContext>,
     ) {
+        self.log(peer, (protocol, code), None, trace);
+    }
+
+    /// As [`Audit::refused`], with the number of the line.
+    pub(crate) fn refused_line(
+        &self,
+        peer: &Peer,
+        protocol: &'static str,
+        code: &'static str,
+        line: u64,
+        trace: Option<&TraceContext>,
+    ) {
+        self.log(peer, (protocol, code), Some(line), trace);
+    }
+
+    fn log(&self, peer: &Peer, (protocol, code): Reason, line: Option<u64>, trace: Option<&TraceContext>) {
         self.refusals.with_label_values(&[protocol, code]).inc();
         if self.takes((protocol, code)) {
             let trace_id = trace.map(TraceContext::trace_id);
             let (peer, device) = (peer.address, peer.device().map_or("-", |device| device));
-            tracing::info!(target: "garenne_gateway::audit", %peer, device, protocol, code, trace_id, "refused");
+            tracing::info!(target: "garenne_gateway::audit", %peer, device, protocol, code, line, trace_id, "refused");
         }
     }
 

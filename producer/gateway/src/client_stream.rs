@@ -30,7 +30,7 @@ pub(super) enum Protocol {
     Http,
     /// TLS; the protocol inside it is detected again.
     Tls,
-    /// The TCP line protocol.
+    /// Lines, in JSON or in InfluxDB's protocol.
     Lines,
 }
 
@@ -42,16 +42,35 @@ const FIRST_READ: usize = 256;
 
 /// The protocol of a connection that starts with these bytes; `None` if more are needed.
 ///
-/// HTTP starts with a method in capital letters and a space; JSON and `auth` do not. The preface of HTTP/2 looks like a
-/// request of HTTP/1, whose server refuses it.
+/// HTTP starts with a method in capital letters, a space and a target; JSON and commands do not. The preface of HTTP/2
+/// looks like a request of HTTP/1, whose server refuses it.
 pub(super) fn classify(first: &[u8]) -> Option<Protocol> {
     if *first.first()? == TLS_HANDSHAKE {
         return Some(Protocol::Tls);
     }
     match first.iter().position(|byte| !(byte.is_ascii_uppercase() || *byte == b'-')) {
-        Some(end) if end > 0 && first[end] == b' ' => Some(Protocol::Http),
+        Some(end) if end > 0 && first[end] == b' ' => classify_target(&first[..end], &first[end + 1..]),
         Some(_) => Some(Protocol::Lines),
         None => (first.len() > MAX_METHOD).then_some(Protocol::Lines),
+    }
+}
+
+/// Distinguishes a request from a line of InfluxDB's protocol whose measurement looks like a method: `T value=1`. Only an
+/// absolute target or its authority may have an equals sign before the first space, and none has a backslash.
+fn classify_target(method: &[u8], target: &[u8]) -> Option<Protocol> {
+    let is_absolute = |target: &[u8]| {
+        let starts = |scheme: &[u8]| {
+            target.len() >= scheme.len() && target[..scheme.len()].eq_ignore_ascii_case(scheme)
+        };
+        starts(b"http://") || starts(b"https://")
+    };
+    if matches!(target.first()?, b'/' | b'*') || method == b"CONNECT" || is_absolute(target) {
+        return Some(Protocol::Http);
+    }
+    match target.iter().find(|byte| matches!(byte, b'=' | b'\\' | b' ' | b'\r' | b'\n')) {
+        Some(b'=' | b'\\') => Some(Protocol::Lines),
+        Some(_) => Some(Protocol::Http),
+        None => (target.len() > FIRST_READ).then_some(Protocol::Http),
     }
 }
 
@@ -287,6 +306,19 @@ mod tests {
             (b"POX\n", Some(Protocol::Lines)),
             (b"QUERY /v1", Some(Protocol::Http)),
             (b"M-SEARCH * HTTP/1.1", Some(Protocol::Http)),
+            (b"POST ", None),
+            (b"POST h", None),
+            (b"POST http:/", None),
+            (b"POST http:=1 2\n", Some(Protocol::Lines)),
+            (b"POST http://x/?a=b", Some(Protocol::Http)),
+            (b"POST nonsense HTTP/1.1", Some(Protocol::Http)),
+            (b"PROXY TCP4 192.0.2.1 10.0.0.1 5 8080\r\n", Some(Protocol::Http)),
+            (b"T a\\ b=1", Some(Protocol::Lines)),
+            (b"POST HTTPS://x/v1/readings HTTP/1.1", Some(Protocol::Http)),
+            (b"CONNECT x:443 HTTP/1.1", Some(Protocol::Http)),
+            (b"T value=1", Some(Protocol::Lines)),
+            (b"POST value=1", Some(Protocol::Lines)),
+            (b"CPU,host=a value=1", Some(Protocol::Lines)),
             (b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", Some(Protocol::Lines)),
             (b" POST", Some(Protocol::Lines)),
             (b"{\"device\"", Some(Protocol::Lines)),

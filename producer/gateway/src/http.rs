@@ -4,6 +4,7 @@ mod api;
 mod cors;
 mod influx;
 mod observe;
+mod otlp;
 mod request;
 mod request_trace;
 
@@ -44,6 +45,7 @@ pub(super) fn router(gateway: Arc<GatewayContext>) -> Router {
         .route("/v1/tasks/{kind}", post(api::task))
         .route("/v1/map/{name}", post(api::mapped))
         .route("/v1/events", post(api::events))
+        .route("/v1/metrics", post(otlp::metrics))
         .route("/openapi.json", get(description))
         .route("/api/v2/write", post(influx::write))
         .route("/write", post(influx::write))

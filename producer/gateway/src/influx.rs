@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use garenne_protocol::sensor::{BadRecord, Fault, Limits, Reading, Record, Timestamp, Unit};
+use garenne_protocol::sensor::{
+    BadField, BadRecord, Fault, Limits, Reading, Record, Timestamp, Unit, parse::check_unit,
+};
 use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
-use sha2::{Digest, Sha256};
+
+use crate::{
+    refusal::short,
+    series_name::{fit, labels},
+};
 
 /// Tags that name the device, in order of preference.
 const DEVICE_TAGS: [&str; 8] =
     ["device", "device_id", "sensor", "sensor_id", "station", "node", "host", "hostname"];
-/// Longest device or metric, in bytes.
-const MAX_NAME: usize = 128;
-
 /// Longest line, in bytes.
 const MAX_LINE: usize = 1 << 20;
 /// Longest measurement with its tags, and longest field name, in bytes. Each reading of the line copies and hashes
 /// them.
 const MAX_SERIES: usize = 4096;
-
-/// Longest part of the parser's error message that is quoted, in characters.
-const MAX_PARSER_MESSAGE: usize = 200;
 
 /// The unit of timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,46 +54,79 @@ pub fn records(
     now: Timestamp,
     limits: &Limits,
 ) -> Result<Vec<Record>, BadRecord> {
-    let text = std::str::from_utf8(body).map_err(|error| {
-        let message = format!("not UTF-8 from byte {} on", error.valid_up_to());
-        Fault::Malformed.in_field("body", message).in_record(0)
-    })?;
+    let text = text_of("body", body).map_err(|error| error.in_record(0))?;
     let (mut records, mut index) = (Vec::new(), 0);
     for line in split_lines(text) {
-        let bad = |field, code: Fault, message: String| code.in_field(field, message).in_record(index);
-        check_line(line, limits.records).map_err(|(code, message)| bad("line", code, message))?;
         // Comments and blank lines are skipped and not counted.
-        let Some(line) = parse_lines(line).next() else { continue };
-        let line = line.map_err(|error| bad("line", Fault::Malformed, parser_message(&error.to_string())))?;
-        check_series(&line).map_err(|message| bad("line", Fault::OutOfRange, message))?;
-        let mut time = now;
-        if let Some(ticks) = line.timestamp {
-            let nanos = ticks.checked_mul(precision.nanos);
-            time = nanos.and_then(|nanos| Timestamp::from_micros(nanos.div_euclid(1_000)).ok()).ok_or_else(
-                || bad("timestamp", Fault::BadTime, format!("{ticks} is out of range; check the precision")),
-            )?;
-            limits.check_time("timestamp", time, now).map_err(|error| error.in_record(index))?;
-        }
-        line_records(&line, time, &mut records);
-        if records.len() > limits.records {
-            let message = format!("more than {} readings", limits.records);
-            return Err(bad("body", Fault::TooManyRecords, message));
-        }
-        index += 1;
+        let is_counted = add_line(line, precision, now, limits, &mut records);
+        index += usize::from(is_counted.map_err(|error| error.in_record(index))?);
     }
     Ok(records)
+}
+
+/// As [`records`], for one line without its line ending.
+///
+/// # Errors
+/// The line is invalid, its time is too far ahead, or it has more readings than `limits` allow.
+pub(super) fn line_records(
+    line: &[u8],
+    precision: Precision,
+    now: Timestamp,
+    limits: &Limits,
+) -> Result<Vec<Record>, BadField> {
+    let mut records = Vec::new();
+    add_line(text_of("line", line)?, precision, now, limits, &mut records)?;
+    Ok(records)
+}
+
+fn text_of<'t>(field: &'static str, bytes: &'t [u8]) -> Result<&'t str, BadField> {
+    str::from_utf8(bytes).map_err(|error| {
+        Fault::Malformed.in_field(field, format!("not UTF-8 from byte {} on", error.valid_up_to()))
+    })
+}
+
+/// Adds the records of a line. False for a comment or a blank line.
+fn add_line(
+    line: &str,
+    precision: Precision,
+    now: Timestamp,
+    limits: &Limits,
+    records: &mut Vec<Record>,
+) -> Result<bool, BadField> {
+    check_line(line, limits.records)?;
+    let Some(line) = parse_lines(line).next() else { return Ok(false) };
+    let line = line.map_err(|error| {
+        Fault::Malformed.in_field("line", format!("not line protocol: {}", short(&error)))
+    })?;
+    check_series(&line).map_err(|message| Fault::OutOfRange.in_field("line", message))?;
+    let mut time = now;
+    if let Some(ticks) = line.timestamp {
+        let nanos = ticks.checked_mul(precision.nanos);
+        time = nanos.and_then(|nanos| Timestamp::from_micros(nanos.div_euclid(1_000)).ok()).ok_or_else(
+            || Fault::BadTime.in_field("timestamp", format!("{ticks} is out of range; check the precision")),
+        )?;
+        limits.check_time("timestamp", time, now)?;
+    }
+    add_fields(&line, time, records)?;
+    if records.len() > limits.records {
+        let message = format!("more than {} readings", limits.records);
+        return Err(Fault::TooManyRecords.in_field("body", message));
+    }
+    Ok(true)
 }
 
 /// Refuses a line before it is parsed if its parsed form would be many times larger: a field of a few bytes needs
 /// much more memory. Each tag and field has one `=`, and a line may have at most as many fields as a request may have
 /// readings.
-fn check_line(line: &str, most: usize) -> Result<(), (Fault, String)> {
+fn check_line(line: &str, most: usize) -> Result<(), BadField> {
     let pairs = memchr::memchr_iter(b'=', line.as_bytes()).count();
     let allowed = most.saturating_add(MAX_SERIES);
     if line.len() > MAX_LINE {
-        Err((Fault::OutOfRange, format!("it has {} bytes; {MAX_LINE} are allowed", line.len())))
+        let message = format!("it has {} bytes; {MAX_LINE} are allowed", line.len());
+        Err(Fault::OutOfRange.in_field("line", message))
     } else if pairs > allowed {
-        Err((Fault::TooManyRecords, format!("it has {pairs} tags and fields; {allowed} are allowed")))
+        let message = format!("it has {pairs} tags and fields; {allowed} are allowed");
+        Err(Fault::TooManyRecords.in_field("line", message))
     } else {
         Ok(())
     }
@@ -113,27 +146,21 @@ fn check_series(line: &ParsedLine<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The parser's error message on one line and with a limited length, because it quotes the input.
-fn parser_message(message: &str) -> String {
-    let chars = message.chars().map(|c| if c.is_control() { ' ' } else { c });
-    format!("not line protocol: {}", chars.take(MAX_PARSER_MESSAGE).collect::<String>())
-}
-
-fn line_records(line: &ParsedLine<'_>, time: Timestamp, records: &mut Vec<Record>) {
+/// Adds a record for each field that is a number.
+///
+/// # Errors
+/// The unit contradicts the metric: a worker would refuse the reading.
+fn add_fields(line: &ParsedLine<'_>, time: Timestamp, records: &mut Vec<Record>) -> Result<(), BadField> {
     let measurement = line.series.measurement.as_str();
     let tag = |name: &str| line.tag_value(name).map(|value| value.as_str());
     let device_tag = DEVICE_TAGS.into_iter().find(|name| tag(name).is_some_and(|value| !value.is_empty()));
     let device: Arc<str> = fit(device_tag.and_then(tag).unwrap_or(measurement));
     let unit = tag("unit").and_then(Unit::get);
-    // The other tags become part of the metric: `cpu0` and `cpu1` of one host are two metrics.
     let tags = line.series.tag_set.iter().flatten();
-    let mut rest: Vec<String> = tags
-        .map(|(key, value)| (key.as_str(), value.as_str()))
-        .filter(|(key, _)| Some(*key) != device_tag && !(*key == "unit" && unit.is_some()))
-        .map(|(key, value)| format!(",{key}={value}"))
-        .collect();
-    rest.sort_unstable();
-    let rest = rest.concat();
+    let rest = labels(
+        tags.map(|(key, value)| (key.as_str(), value.as_str()))
+            .filter(|(key, _)| Some(*key) != device_tag && !(*key == "unit" && unit.is_some())),
+    );
     for (field, value) in &line.field_set {
         let value = match value {
             FieldValue::F64(number) => *number,
@@ -149,24 +176,12 @@ fn line_records(line: &ParsedLine<'_>, time: Timestamp, records: &mut Vec<Record
             "value" => format!("{measurement}{rest}"),
             field => format!("{measurement}.{field}{rest}"),
         };
-        let reading = Reading { device: Arc::clone(&device), metric: fit(&name), value, unit, time };
+        let metric = fit(&name);
+        check_unit("unit", unit, &metric)?;
+        let reading = Reading { device: Arc::clone(&device), metric, value, unit, time };
         records.push(Record { reading, id: None, time_assumed: line.timestamp.is_none() });
     }
-}
-
-/// Makes a valid device or metric name. A name that is too long is cut and gets a hash of the whole name, so that
-/// different names stay different.
-fn fit(name: &str) -> Arc<str> {
-    let clean: String = name.trim().chars().map(|c| if c.is_control() { '_' } else { c }).collect();
-    if clean.is_empty() {
-        return "_".into();
-    }
-    if clean.len() <= MAX_NAME {
-        return clean.into();
-    }
-    let hash = hex::encode(&Sha256::digest(clean.as_bytes())[..4]);
-    let end = (0..=MAX_NAME - 9).rev().find(|&end| clean.is_char_boundary(end)).unwrap_or(0);
-    format!("{}#{hash}", clean[..end].trim_end()).into()
+    Ok(())
 }
 
 #[cfg(test)]
@@ -240,6 +255,8 @@ mod tests {
         );
         assert!(error("a v=1 99999999999999").to_string().contains("check the precision"));
         assert_eq!(error("a x=1,y=2,z=3").to_string(), "record 0: body: more than 2 readings");
+        let wrong = error("a v=1\ntemperature,unit=C value=21.5").to_string();
+        assert!(wrong.starts_with("record 1: unit: \"C\" is the coulomb"), "{wrong}");
     }
 
     #[test]
@@ -285,13 +302,6 @@ mod tests {
             at(68).unwrap_err().to_string(),
             "record 1: timestamp: 1970-01-01T00:01:08Z is more than 1m ahead of the local clock, 1970-01-01T00:00:07Z"
         );
-    }
-
-    #[test]
-    fn long_names_are_cut_and_stay_different() {
-        let long = |end: &str| fit(&format!("{}{end}", "ü".repeat(100)));
-        assert!(long("a").len() <= MAX_NAME);
-        assert_ne!(long("a"), long("b"));
     }
 
     proptest! {

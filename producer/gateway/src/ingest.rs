@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::TryFutureExt;
 use garenne_common::supervise;
 use garenne_map::{Map, Source};
 use garenne_protocol::{
@@ -13,17 +14,19 @@ use garenne_protocol::{
 };
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::runtime::Handle;
 
 use crate::{
     auth::Caller,
     cloud_event::EventFormat,
-    forward::{Forwarded, JsonTask, Rejected},
+    forward::{self, Forwarded, JsonTask},
     idempotency::{Fingerprint, UsedKeys},
     influx::{self, Precision},
     limits::Limits,
+    line_batch::{LineParser, RefusedLine, count_pairs},
     offload::Offload,
-    payload::{Payload, Prepared, Receipts, spool_footprint},
+    otlp::{OtlpEncoding, Rejected},
+    payload::{Parsed, Payload, Prepared, Receipts, RecordCount, spool_footprint},
     refusal::Refusal,
     routes::{READING, Routes},
     task_devices::devices_of,
@@ -53,7 +56,7 @@ pub(super) enum ReadingsFormat {
     /// InfluxDB's line protocol, with timestamps of this unit.
     LineProtocol(Precision),
     /// A payload of another project, that the rules of a map turn into readings. The path is that of the request.
-    Mapped { map: Arc<Map>, path: String },
+    Mapped { map: Arc<Map>, path: Arc<str> },
 }
 
 /// The sender of readings or of a task, and the properties of its request.
@@ -115,13 +118,13 @@ impl Ingest {
         payload: Payload,
         sender: Sender,
     ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
-        let mark = match &format {
+        let count = match &format {
             // Every record is an object.
-            ReadingsFormat::Json(_) => b'{',
+            ReadingsFormat::Json(_) => RecordCount::Mark(b'{'),
             // Every reading is a field with a value.
-            ReadingsFormat::LineProtocol(_) => b'=',
+            ReadingsFormat::LineProtocol(_) => RecordCount::Mark(b'='),
             // Values of JSON are separated.
-            ReadingsFormat::Mapped { .. } => b',',
+            ReadingsFormat::Mapped { .. } => RecordCount::Mark(b','),
         };
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
@@ -140,9 +143,57 @@ impl Ingest {
             let tasks = ingest.record_tasks(records, &sender)?;
             // After all other checks: a refused body may be corrected under the same key.
             used.map_or(Ok(()), |(key, body)| ingest.used_keys.check(key, body))?;
-            Ok(tasks)
+            Ok((tasks, ()))
         };
-        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, Some(mark), parse))
+        self.receipts_of(payload.prepare(&self.offload, &self.limits, count, parse))
+    }
+
+    /// Publishes the readings of lines in InfluxDB's protocol. Lines that are invalid or that the caller may not send are
+    /// returned, and the others are published.
+    ///
+    /// # Errors
+    /// No line is published because of a limit, or as [`Ingest::publish_and_confirm`].
+    pub(super) fn ingest_lines(
+        self: &Arc<Self>,
+        lines: LineParser,
+        payload: Payload,
+        sender: Sender,
+    ) -> impl Future<Output = Result<(Receipts, Vec<RefusedLine>), Refusal>> + use<> {
+        let ingest = Arc::clone(self);
+        let parse = move |text: Vec<u8>| {
+            let kind = ingest.reading_kind()?;
+            let check = |records: &[Record]| {
+                let allowed = sender.caller.check_scope(kind.as_str(), devices(records));
+                allowed.map_err(|(_, refusal)| refusal)
+            };
+            let (records, refused) = lines.records(&text, &ingest.records, check);
+            sender.caller.take(records.len())?;
+            Ok((ingest.reading_tasks(&kind, records, &sender), refused))
+        };
+        let count = RecordCount::Weight(count_pairs);
+        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
+    }
+
+    /// Publishes the gauges and sums of OpenTelemetry's metrics as readings. Data points that cannot be readings are
+    /// returned, and the others are published.
+    ///
+    /// # Errors
+    /// The body is invalid or the caller may not send one of its readings, and nothing is published; or as
+    /// [`Ingest::publish_and_confirm`].
+    pub(super) fn ingest_metrics(
+        self: &Arc<Self>,
+        encoding: OtlpEncoding,
+        payload: Payload,
+        sender: Sender,
+    ) -> impl Future<Output = Result<(Receipts, Rejected), Refusal>> + use<> {
+        let ingest = Arc::clone(self);
+        let parse = move |body: Vec<u8>| {
+            let (records, rejected) = encoding.records(&body, now(), &ingest.records)?;
+            drop(body);
+            Ok((ingest.record_tasks(records, &sender)?, rejected))
+        };
+        let count = RecordCount::Weight(encoding.weight());
+        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
     }
 
     /// Publishes `task` with this body.
@@ -164,9 +215,9 @@ impl Ingest {
             if let Some(key) = &sender.idempotency_key {
                 ingest.used_keys.check(key, Fingerprint::of(task.kind.as_str(), &body))?;
             }
-            Ok(vec![NewTask { body, ..task }])
+            Ok((vec![NewTask { body, ..task }], ()))
         };
-        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, None, parse))
+        self.receipts_of(payload.prepare(&self.offload, &self.limits, RecordCount::One, parse))
     }
 
     /// Publishes one task for each event of a body.
@@ -181,7 +232,7 @@ impl Ingest {
         sender: Sender,
     ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
         // Every event of a batch is an object.
-        let mark = if let EventFormat::Batch = format { Some(b'{') } else { None };
+        let count = if let EventFormat::Batch = format { RecordCount::Mark(b'{') } else { RecordCount::One };
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
             let mut tasks = format.tasks(body, &ingest.routes, &sender.caller, ingest.limits.max_records)?;
@@ -193,9 +244,9 @@ impl Ingest {
             for task in &tasks {
                 ingest.used_keys.check(&task.id, Fingerprint::of(task.kind.as_str(), &task.body))?;
             }
-            Ok(tasks)
+            Ok((tasks, ()))
         };
-        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, mark, parse))
+        self.receipts_of(payload.prepare(&self.offload, &self.limits, count, parse))
     }
 
     /// Publishes tasks of another gateway under the ids that they have, and waits for the broker's confirms. Each task is
@@ -209,7 +260,6 @@ impl Ingest {
         sender: Sender,
     ) -> impl Future<Output = Result<Forwarded, Refusal>> + use<> {
         let ingest = Arc::clone(self);
-        let (send_rejected, rejected) = oneshot::channel();
         let parse = move |body: Vec<u8>| {
             let given: Vec<JsonTask<'_>> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
             if given.len() > ingest.limits.max_records {
@@ -223,39 +273,43 @@ impl Ingest {
                 });
                 match allowed {
                     Ok(task) => tasks.push(task),
-                    Err(refusal) => rejected.push(Rejected::new(record, refusal)),
+                    Err(refusal) => rejected.push(forward::Rejected::new(record, refusal)),
                 }
             }
             sender.caller.take(records)?;
-            // The receiver is gone if the sender has closed its connection.
-            let _ = send_rejected.send(rejected);
-            Ok(tasks)
+            Ok((tasks, rejected))
         };
         // Every task is an object.
-        let prepared = payload.prepare(&self.offload, &self.limits, Some(b'{'), parse);
+        let prepared = payload.prepare(&self.offload, &self.limits, RecordCount::Mark(b'{'), parse);
         let publishing = self.without_spool.clone().map(|publisher| self.publish(prepared, publisher));
         async move {
-            let receipts = publishing.ok_or_else(Refusal::no_broker)?.await?;
-            let rejected = rejected.await.unwrap_or_default();
+            let (receipts, rejected) = publishing.ok_or_else(Refusal::no_broker)?.await?;
             Ok(Forwarded { accepted: receipts.ids.len(), rejected })
         }
     }
 
     /// Checks that the caller may send a task of this kind with this payload now.
     fn admit_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<(), Refusal> {
-        caller.take(self.allow_task(task, body, caller)?)
+        let devices = self.limited_devices(task, body, caller)?;
+        caller.admit(task.kind.as_str(), devices.iter().map(String::as_str))
     }
 
     /// Checks that the caller may send a task of this kind with this payload, whatever its rate. Returns how many records
     /// the task counts as.
     fn allow_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<usize, Refusal> {
-        let devices = match caller.has_limited_devices() {
-            true => devices_of(task, body, &caller.name, now(), &self.records)?,
-            false => Vec::new(),
-        };
-        caller.allow(task.kind.as_str(), devices.iter().map(String::as_str))?;
+        let devices = self.limited_devices(task, body, caller)?;
+        let allowed = caller.check_scope(task.kind.as_str(), devices.iter().map(String::as_str));
+        allowed.map_err(|(_, refusal)| refusal)?;
         // A task that names no device counts as well.
         Ok(devices.len().max(1))
+    }
+
+    /// The devices that a task names, if its sender may send some devices only.
+    fn limited_devices(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<Vec<String>, Refusal> {
+        match caller.has_limited_devices() {
+            true => devices_of(task, body, &caller.name, now(), &self.records),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// Makes one task per record, after checking that the caller may send all of them now.
@@ -263,8 +317,16 @@ impl Ingest {
         if records.is_empty() {
             return Ok(Vec::new());
         }
-        let kind = self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?;
-        sender.caller.admit(kind.as_str(), records.iter().map(|record| &*record.reading.device))?;
+        let kind = self.reading_kind()?;
+        sender.caller.admit(kind.as_str(), devices(&records))?;
+        Ok(self.reading_tasks(&kind, records, sender))
+    }
+
+    fn reading_kind(&self) -> Result<Kind, Refusal> {
+        self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)
+    }
+
+    fn reading_tasks(&self, kind: &Kind, records: Vec<Record>, sender: &Sender) -> Vec<NewTask> {
         let tasks = records.into_iter().enumerate().map(|(index, record)| {
             let body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
             let mut task = NewTask::new(kind.clone(), ContentType::Json, body);
@@ -275,48 +337,60 @@ impl Ingest {
             task.key = self.routes.readings_are_sharded.then(|| record.reading.device.to_string());
             task
         });
-        Ok(tasks.collect())
+        tasks.collect()
     }
 
-    /// Publishes the tasks of a body and returns their ids, in order, after the broker has confirmed all of them or the
-    /// spool has stored them.
+    /// As [`Ingest::publish_and_confirm`], for a parser that tells nothing else.
+    fn receipts_of(
+        self: &Arc<Self>,
+        prepared: Prepared<()>,
+    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
+        self.publish_and_confirm(prepared).map_ok(|(receipts, ())| receipts)
+    }
+
+    /// Publishes the tasks of a body and returns their ids, in order, and what else its parser told, after the broker has
+    /// confirmed all of them or the spool has stored them.
     ///
     /// # Errors
     /// The body is refused, or at least one task is not stored.
-    fn publish_and_confirm(
+    fn publish_and_confirm<T>(
         self: &Arc<Self>,
-        prepared: Prepared,
-    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
+        prepared: Prepared<T>,
+    ) -> impl Future<Output = Result<(Receipts, T), Refusal>> + use<T> {
         self.publish(prepared, Arc::clone(&self.publisher))
     }
 
     /// Publishes the tasks of a body. Their memory stays reserved until they are stored, also if the sender disconnects
     /// before.
-    fn publish(
+    fn publish<T>(
         self: &Arc<Self>,
-        prepared: Prepared,
+        prepared: Prepared<T>,
         publisher: Arc<SpoolingPublisher>,
-    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
+    ) -> impl Future<Output = Result<(Receipts, T), Refusal>> + use<T> {
         let ingest = Arc::clone(self);
         async move {
-            let (tasks, mut memory) = prepared.await?;
+            let Parsed { tasks, notes, mut memory } = prepared.await?;
             if publisher.keeps_tasks() {
                 memory.grow(tasks.iter().map(spool_footprint).sum())?;
             }
             let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
             if tasks.is_empty() {
-                return Ok(Receipts::new(ids, Durability::Confirmed, memory));
+                return Ok((Receipts::new(ids, Durability::Confirmed, memory), notes));
             }
             let publish = async move { (publisher.publish(tasks).await, memory) };
             let retry_after = ingest.limits.retry_after;
             match supervise::isolated("publish", publish).continued_on(&ingest.publish_runtime).await {
-                Ok((Ok(durability), memory)) => Ok(Receipts::new(ids, durability, memory)),
+                Ok((Ok(durability), memory)) => Ok((Receipts::new(ids, durability, memory), notes)),
                 Ok((Err(NotAccepted::Broker(error)), _)) => Err(Refusal::broker(&error, retry_after)),
                 Ok((Err(NotAccepted::Spool(error)), _)) => Err(Refusal::spool(&error, retry_after)),
                 Err(_) => Err(Refusal::broker(&shutting_down(), retry_after)),
             }
         }
     }
+}
+
+fn devices(records: &[Record]) -> impl ExactSizeIterator<Item = &str> {
+    records.iter().map(|record| &*record.reading.device)
 }
 
 /// The id that a record has in every repetition: that of the sender's id of the record, else one derived from the

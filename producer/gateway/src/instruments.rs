@@ -49,6 +49,12 @@ impl Instruments {
         }
     }
 
+    /// Counts lines that are stored without an answer, and their records.
+    pub(super) fn lines_accepted(&self, protocol: &str, lines: usize, records: usize) {
+        self.metrics.gateway().requests(protocol, "ok").inc_by(lines as u64);
+        self.records.with_label_values(&[protocol]).inc_by(records as u64);
+    }
+
     /// Counts a refused connection.
     pub(super) fn refused(&self, server: &str, reason: &str) {
         self.refused.with_label_values(&[server, reason]).inc();

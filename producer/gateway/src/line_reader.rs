@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::memory::Reservation;
@@ -43,6 +43,10 @@ pub(super) struct LineReader<R> {
     slow: Duration,
     /// Whether a line has started.
     in_line: bool,
+    /// The lines that have ended, blank ones included.
+    ended: u64,
+    /// Whether a line waits while there is no memory for it, and is not discarded.
+    patient: bool,
     /// When it started, else when the last line ended or its answer was written.
     since: Instant,
 }
@@ -53,6 +57,8 @@ const MIN_READ: usize = 512;
 const MAX_READ: usize = 16 * 1024;
 /// Buffer size that needs no reservation.
 const FREE: usize = 2 * MIN_READ;
+/// How often a line that waits for memory looks for it.
+const MEMORY_PAUSE: Duration = Duration::from_millis(100);
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// `idle` limits the silence between lines, `slow` the time of one line. The
@@ -68,8 +74,25 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             idle,
             slow,
             in_line: false,
+            ended: 0,
+            patient: false,
             since: Instant::now(),
         }
+    }
+
+    /// From now on a line waits while there is no memory for it, and is not discarded. Its sender can then send no more.
+    pub(super) fn wait_for_memory(&mut self) {
+        self.patient = true;
+    }
+
+    /// The number of the line that ended last, counted from 1. Blank lines count.
+    pub(super) fn number(&self) -> u64 {
+        self.ended
+    }
+
+    /// Whether a line has started and not ended.
+    pub(super) fn is_in_line(&self) -> bool {
+        self.in_line
     }
 
     /// Returns the next frame, from the buffer or after further reads. A line may have `longest` bytes.
@@ -81,7 +104,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             let (limit, late) =
                 if self.in_line { (self.slow, Frame::Slow) } else { (self.idle, Frame::Idle) };
             let deadline = self.since + limit;
-            self.make_room();
+            while !self.make_room() {
+                if timeout_at(deadline, sleep(MEMORY_PAUSE)).await.is_err() {
+                    return Ok(late);
+                }
+            }
             let Ok(read) = timeout_at(deadline, self.reader.read_buf(&mut self.buffer)).await else {
                 return Ok(late);
             };
@@ -94,26 +121,30 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 
     /// Reserves space for the next read: `room` bytes if the budget allows it, else [`MIN_READ`]. If even that exceeds
-    /// [`FREE`], the current line is discarded.
-    fn make_room(&mut self) {
+    /// [`FREE`], the current line is discarded, or there is no room yet (false).
+    fn make_room(&mut self) -> bool {
         if self.buffer.is_empty() {
             // Lines share this buffer; their answers may be outstanding for long.
             self.drop_buffer();
         }
         if self.buffer.capacity() - self.buffer.len() >= self.room {
-            return;
+            return true;
         }
         // `BytesMut` doubles when it grows.
         let wanted = (self.buffer.len() + self.room).max(self.buffer.capacity() * 2);
         if self.memory.set(wanted.saturating_sub(FREE)).is_err() {
             self.room = MIN_READ;
             if self.buffer.len() + MIN_READ > FREE {
+                if self.patient {
+                    return false;
+                }
                 self.skipping.get_or_insert(Frame::NoMemory);
                 self.drop_buffer();
             }
         }
         self.buffer.reserve(self.room);
         self.memory.shrink_to(self.buffer.capacity().saturating_sub(FREE));
+        true
     }
 
     fn drop_buffer(&mut self) {
@@ -151,6 +182,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             let mut line = self.buffer.split_to(self.searched + end + 1);
             self.searched = 0;
             self.in_line = false;
+            self.ended += 1;
             self.since = Instant::now();
             line.truncate(line.len() - 1);
             if line.last() == Some(&b'\r') {
@@ -235,6 +267,29 @@ mod tests {
         assert_eq!(lines.next(60_000).await.unwrap(), Frame::Line(Bytes::from_static(b"short")));
         drop((others, lines));
         assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_patient_reader_waits_for_memory_and_counts_every_line() {
+        let budget = budget(100_000);
+        let (mut sender, receiver) = tokio::io::duplex(1 << 20);
+        let mut lines = LineReader::new(receiver, IDLE, SLOW, budget.empty());
+        lines.wait_for_memory();
+        let others = budget.reserve(70_000).unwrap();
+        let long = [b"\n\nx\n", &[b'x'; 40_000][..], b"\n"].concat();
+        tokio::io::AsyncWriteExt::write_all(&mut sender, &long).await.unwrap();
+        assert_eq!(lines.next(60_000).await.unwrap(), Frame::Line(Bytes::from_static(b"x")));
+        assert_eq!(lines.number(), 3);
+        assert!(tokio::time::timeout(SLOW / 2, lines.next(60_000)).await.is_err());
+        assert!(lines.is_in_line());
+        drop(others);
+        assert!(matches!(lines.next(60_000).await.unwrap(), Frame::Line(line) if line.len() == 40_000));
+        assert_eq!((lines.number(), lines.is_in_line()), (4, false));
+
+        assert!(lines.next(60_000).now_or_never().is_none());
+        let _others = budget.reserve(55_000).unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut sender, &[b'x'; 40_000]).await.unwrap();
+        assert_eq!(lines.next(60_000).await.unwrap(), Frame::Slow, "it does not wait without end");
     }
 
     #[tokio::test(start_paused = true)]

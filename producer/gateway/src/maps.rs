@@ -44,6 +44,11 @@ impl Maps {
         Ok(Self { own, ..Self::default() })
     }
 
+    /// The path by which the rules of a map see its payloads, over HTTP and TCP.
+    pub(super) fn path(name: &str) -> Arc<str> {
+        format!("/v1/map/{name}").into()
+    }
+
     /// The map with this name.
     ///
     /// # Errors

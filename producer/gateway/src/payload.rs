@@ -20,7 +20,7 @@ const LARGE: usize = 64 * 1024;
 /// Bodies with more records than this are parsed on a blocking thread as well: a small body may have many.
 const MANY_RECORDS: usize = 1000;
 /// Memory of a record while it is parsed and converted.
-const RECORD: usize = 1024;
+pub(super) const RECORD: usize = 1024;
 /// Memory of a task besides its fields: its message, its queue entries and its confirm.
 const TASK: usize = 320;
 /// Memory of an id, including its text in the answer.
@@ -51,16 +51,44 @@ pub(super) struct Receipts {
     pub(super) memory: Reservation,
 }
 
-/// The tasks of a body and their reservation, perhaps later.
-pub(super) type Prepared = Either<Ready<PreparedTasks>, BoxFuture<'static, PreparedTasks>>;
-type PreparedTasks = Result<(Vec<NewTask>, Reservation), Refusal>;
+/// The tasks of a body, perhaps later.
+pub(super) type Prepared<T> =
+    Either<Ready<Result<Parsed<T>, Refusal>>, BoxFuture<'static, Result<Parsed<T>, Refusal>>>;
 
-/// A byte that every record of a body contains, or `None` for a body of one record. One pass over the bytes gives an
-/// upper bound of the records.
-pub(super) type RecordMark = Option<u8>;
+/// The tasks of a body, what else its parser tells, and the reservation of the tasks.
+pub(super) struct Parsed<T> {
+    pub(super) tasks: Vec<NewTask>,
+    pub(super) notes: T,
+    pub(super) memory: Reservation,
+}
 
-fn count_records(body: &[u8], mark: RecordMark) -> usize {
-    mark.map_or(1, |mark| memchr::memchr_iter(mark, body).count())
+/// How an upper bound of a body's records is found before it is parsed.
+#[derive(Clone, Copy)]
+pub(super) enum RecordCount {
+    /// The body is one record.
+    One,
+    /// Every record contains this byte. The parser refuses the body at the first record above the limit.
+    Mark(u8),
+    /// The memory that the parser needs, in units of [`RECORD`].
+    Weight(fn(&[u8]) -> usize),
+}
+
+impl RecordCount {
+    fn of(self, body: &[u8]) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Mark(mark) => memchr::memchr_iter(mark, body).count(),
+            Self::Weight(weight) => weight(body),
+        }
+    }
+
+    /// The records whose memory is reserved.
+    fn reserved(self, body: &[u8], max_records: usize) -> usize {
+        match self {
+            Self::Mark(_) => self.of(body).min(max_records.saturating_add(1)),
+            Self::One | Self::Weight(_) => self.of(body),
+        }
+    }
 }
 
 impl Payload {
@@ -98,17 +126,17 @@ impl Payload {
     ///
     /// # Errors
     /// The error of `parse`, a limit, or no memory for the records.
-    pub(super) fn prepare(
+    pub(super) fn prepare<T: Send + 'static>(
         mut self,
         offload: &Offload,
         limits: &Limits,
-        mark: RecordMark,
-        parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
-    ) -> Prepared {
+        count: RecordCount,
+        parse: impl FnOnce(Vec<u8>) -> Result<(Vec<NewTask>, T), Refusal> + Send + 'static,
+    ) -> Prepared<T> {
         let Limits { max_body, max_records, .. } = *limits;
         match self.is_small(max_body) {
-            Ok(true) if count_records(&self.plain, mark) <= MANY_RECORDS => {
-                Either::Left(ready(self.parse(max_records, mark, parse)))
+            Ok(true) if count.of(&self.plain) <= MANY_RECORDS => {
+                Either::Left(ready(self.parse(max_records, count, parse)))
             }
             Ok(_) => {
                 let offload = offload.clone();
@@ -116,7 +144,7 @@ impl Payload {
                 Either::Right(Box::pin(async move {
                     let work = move || {
                         self.decompress(usize::MAX, max_body)?;
-                        self.parse(max_records, mark, parse)
+                        self.parse(max_records, count, parse)
                     };
                     offload.run(work).await?
                 }))
@@ -149,20 +177,19 @@ impl Payload {
         Ok(false)
     }
 
-    fn parse(
+    fn parse<T>(
         mut self,
         max_records: usize,
-        mark: RecordMark,
-        parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal>,
-    ) -> Result<(Vec<NewTask>, Reservation), Refusal> {
+        count: RecordCount,
+        parse: impl FnOnce(Vec<u8>) -> Result<(Vec<NewTask>, T), Refusal>,
+    ) -> Result<Parsed<T>, Refusal> {
         // Strings with escapes are copied while they are parsed.
         let escaped = if memchr::memchr(b'\\', &self.plain).is_some() { self.plain.len() } else { 0 };
-        // The parser refuses the body at the first record above the limit.
-        let records = count_records(&self.plain, mark).min(max_records.saturating_add(1));
-        self.memory.grow(escaped + records * RECORD)?;
-        let tasks = parse(self.plain)?;
+        let records = count.reserved(&self.plain, max_records);
+        self.memory.grow(escaped.saturating_add(records.saturating_mul(RECORD)))?;
+        let (tasks, notes) = parse(self.plain)?;
         self.memory.set(tasks.iter().map(footprint).sum())?;
-        Ok((tasks, self.memory))
+        Ok(Parsed { tasks, notes, memory: self.memory })
     }
 }
 
@@ -228,18 +255,15 @@ mod tests {
     }
 
     /// Runs the parser and returns whether it ran on another thread.
-    async fn parsed(
-        budget: &MemoryBudget,
-        payload: Payload,
-    ) -> Result<(bool, (Vec<NewTask>, Reservation)), Refusal> {
+    async fn parsed(budget: &MemoryBudget, payload: Payload) -> Result<(bool, Parsed<()>), Refusal> {
         let here = std::thread::current().id();
         let (sender, other_thread) = std::sync::mpsc::channel();
         let held = budget.clone();
         let (offload, limits) = (Offload::new(Duration::from_secs(1)), Limits::default());
-        let prepared = payload.prepare(&offload, &limits, Some(b'{'), move |body| {
+        let prepared = payload.prepare(&offload, &limits, RecordCount::Mark(b'{'), move |body| {
             assert!(held.used() >= body.capacity(), "the parsed body is reserved");
             sender.send(std::thread::current().id() != here).unwrap();
-            Ok(vec![task(body)])
+            Ok((vec![task(body)], ()))
         });
         let prepared = prepared.await?;
         Ok((other_thread.recv().unwrap(), prepared))
@@ -258,7 +282,7 @@ mod tests {
             let plain = if compressed { 2.max(body.len()) } else { body.len() };
             let (was, prepared) = parsed(&budget, payload(&budget, body, compressed)).await.unwrap();
             assert_eq!(was, elsewhere, "{plain} bytes");
-            assert_eq!(budget.used(), footprint(&prepared.0[0]), "the memory of the body is released");
+            assert_eq!(budget.used(), footprint(&prepared.tasks[0]), "the memory of the body is released");
         }
         assert_eq!(budget.used(), 0);
     }

@@ -13,12 +13,22 @@ use garenne_common::config::Size;
 use garenne_map::Unmapped;
 use garenne_protocol::{
     quoted,
-    sensor::BadRecord,
+    sensor::{BadRecord, Fault},
     task::{IdError, KindError},
 };
 use garenne_spool::SpoolError;
 use serde_json::json;
 use thiserror::Error;
+
+/// Most characters of a parser's error that an answer has.
+const MAX_PARSER_ERROR: usize = 200;
+
+/// A parser's error on one line and with a limited length, because it quotes the input.
+pub(super) fn short(error: &impl Display) -> String {
+    let text = error.to_string();
+    let characters = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    characters.take(MAX_PARSER_ERROR).collect()
+}
 
 /// Why a request or line was refused. None of its records is confirmed.
 #[derive(Debug, Error)]
@@ -41,6 +51,11 @@ pub struct Refusal {
 impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, code, message: message.into(), retry_after: None, record: None, field: None }
+    }
+
+    fn invalid(fault: Fault, message: String) -> Self {
+        let status = StatusCode::from_u16(fault.http_status()).unwrap_or(StatusCode::BAD_REQUEST);
+        Self::new(status, fault.code(), message)
     }
 
     fn at(self, field: impl Into<Cow<'static, str>>) -> Self {
@@ -90,12 +105,10 @@ impl Refusal {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message)
     }
 
-    /// An unsupported content type of a task.
-    pub(super) fn media_type(given: &str) -> Self {
-        let message = format!(
-            "content-type {} is not supported, expected application/json or application/senml+json",
-            quoted(given)
-        );
+    /// An unsupported content type. `application/json` is always one of those that are expected.
+    pub(super) fn media_type(given: &str, other: &str) -> Self {
+        let message =
+            format!("content-type {} is not supported, expected application/json or {other}", quoted(given));
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", message)
     }
 
@@ -109,7 +122,7 @@ impl Refusal {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", message)
     }
 
-    /// More events or tasks in a request than are allowed.
+    /// More events, tasks or data points in a request than are allowed.
     pub(super) fn too_many(what: &str, most: usize) -> Self {
         let message = format!("body: more than {most} {what}");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-many-records", message).at("body")
@@ -120,16 +133,43 @@ impl Refusal {
         Self { message: format!("record {record}: {}", self.message), record: Some(record), ..self }
     }
 
+    /// The same, of the line with this number.
+    pub(super) fn of_line(&self, number: u64) -> Self {
+        let Self { status, code, ref message, retry_after, record, ref field } = *self;
+        let message = format!("line {number}: {message}");
+        Self { status, code, message, retry_after, record, field: field.clone() }
+    }
+
+    /// An invalid line in InfluxDB's protocol.
+    pub(super) fn bad_line(number: u64, BadRecord { field, message, code, .. }: BadRecord) -> Self {
+        Self::invalid(code, format!("{field}: {message}")).at(field).of_line(number)
+    }
+
+    /// An unknown unit of timestamps.
+    pub(super) fn precision(given: &str) -> Self {
+        Self::field("precision", format!("{} is unknown, expected ns, us, ms, s, m or h", quoted(given)))
+    }
+
+    /// A line whose end was not sent. Its values may be cut off.
+    pub(super) fn unfinished_line() -> Self {
+        let message = "line: the connection ended before the line did";
+        Self::new(StatusCode::BAD_REQUEST, "malformed", message).at("line")
+    }
+
+    /// The entry of an authenticated sender has expired.
+    pub(super) fn expired() -> Self {
+        Self::unauthorized("the sender's entry has expired")
+    }
+
     /// Authentication failed.
     pub(super) fn unauthorized(why: &str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", format!("not authenticated: {why}"))
     }
 
-    /// A record of a device that its sender may not send records of, at this index of the request.
-    pub(super) fn foreign_device(record: usize, device: &str, sender: &str) -> Self {
-        let message = format!("record {record}: device: sender {sender:?} may not send {}", quoted(device));
-        let refusal = Self::new(StatusCode::FORBIDDEN, "foreign-device", message).at("device");
-        Self { record: Some(record), ..refusal }
+    /// A record of a device that its sender may not send records of.
+    pub(super) fn foreign_device(device: &str, sender: &str) -> Self {
+        let message = format!("device: sender {sender:?} may not send {}", quoted(device));
+        Self::new(StatusCode::FORBIDDEN, "foreign-device", message).at("device")
     }
 
     /// A payload that may name devices where they are not looked for.
@@ -228,8 +268,7 @@ impl Refusal {
 
 impl From<BadRecord> for Refusal {
     fn from(error: BadRecord) -> Self {
-        let status = StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::BAD_REQUEST);
-        let refusal = Self::new(status, error.code.code(), error.to_string()).at(error.field);
+        let refusal = Self::invalid(error.code, error.to_string()).at(error.field);
         Self { record: Some(error.index), ..refusal }
     }
 }
@@ -283,7 +322,7 @@ impl Refusal {
         &self,
         status: StatusCode,
         media_type: &'static str,
-        body: String,
+        body: impl Into<Body>,
     ) -> Response<Body> {
         let code = Extension(RefusalCode(self.code));
         let wait = self.retry_seconds().map(|seconds| [(header::RETRY_AFTER, HeaderValue::from(seconds))]);
@@ -291,7 +330,7 @@ impl Refusal {
         let authenticate = unauthorized.then_some([(header::WWW_AUTHENTICATE, "Bearer")]);
         let close = (self.status == StatusCode::REQUEST_TIMEOUT).then_some([(header::CONNECTION, "close")]);
         let media_type = [(header::CONTENT_TYPE, media_type)];
-        (status, code, wait, authenticate, close, media_type, body).into_response()
+        (status, code, wait, authenticate, close, media_type, body.into()).into_response()
     }
 }
 
@@ -302,91 +341,4 @@ impl IntoResponse for Refusal {
 }
 
 #[cfg(test)]
-mod tests {
-    use garenne_map::Reason;
-    use garenne_protocol::sensor::Fault;
-    use serde_json::Value;
-
-    use super::*;
-    use crate::{limits::Limits, memory::MemoryBudget};
-
-    /// One refusal of each code, besides those of records.
-    fn refusals() -> Vec<Refusal> {
-        let wait = Duration::from_secs(2);
-        vec![
-            Refusal::not_json("expected value"),
-            Refusal::field("garenne-key", "expected 1 to 255 bytes"),
-            Refusal::no_lane("a.b", &["reading.#".to_owned()]),
-            Refusal::from(KindError::Empty),
-            Refusal::no_map("x"),
-            Refusal::unmapped(Unmapped { rule: None, reason: Reason::NoRule }),
-            Refusal::too_large("body", Size::mib(4)),
-            Refusal::encoding("br"),
-            Refusal::media_type("text/csv"),
-            Refusal::unauthorized("no token"),
-            Refusal::foreign_device(0, "d2", "roof"),
-            Refusal::hidden_device("roof"),
-            Refusal::foreign_kind("a.b", "roof"),
-            Refusal::foreign_origin("http://example.org"),
-            Refusal::tls_required(),
-            Refusal::key_reused(),
-            Refusal::rate_limited(5, wait),
-            Refusal::timeout("line", wait),
-            Refusal::broker(&PublishError::Blocked, wait),
-            Refusal::broker(&PublishError::InDoubt("the connection ended".to_owned()), wait),
-            MemoryBudget::new(&Limits::default()).exhausted(),
-        ]
-    }
-
-    #[test]
-    fn http_and_lines_answer_the_same_code_and_the_guide_lists_it() {
-        let guide = include_str!("../../../docs/guides/ingest.md");
-        let faults = [
-            Fault::UnsupportedMediaType,
-            Fault::Malformed,
-            Fault::Empty,
-            Fault::TooManyRecords,
-            Fault::WrongType,
-            Fault::MissingField,
-            Fault::UnknownField,
-            Fault::Duplicate,
-            Fault::BadName,
-            Fault::OutOfRange,
-            Fault::BadTime,
-            Fault::ClockSkew,
-            Fault::UnknownUnit,
-            Fault::WrongUnit,
-            Fault::UnsupportedVersion,
-            Fault::NotNumeric,
-        ];
-        let records = faults.map(|fault| fault.in_field("field", "a problem").in_record(0).into());
-        for refusal in refusals().into_iter().chain(records) {
-            let (status, code) = (refusal.status.as_u16(), refusal.code);
-            let message = &refusal.message;
-            assert_eq!(refusal.line(), format!("error {code} {message}"));
-            let problem: Value = serde_json::from_str(&refusal.problem()).unwrap();
-            assert_eq!(
-                (&problem["status"], &problem["code"], &problem["detail"]),
-                (&json!(status), &json!(code), &json!(message))
-            );
-            let row = guide.lines().find(|line| line.starts_with(&format!("| {status} | `")));
-            assert!(row.is_some_and(|row| row.contains(&format!("`{code}`"))), "{status} {code}");
-            let response = refusal.into_response();
-            assert_eq!(response.status(), status);
-            assert_eq!(
-                response.headers().contains_key("retry-after"),
-                [429, 503].contains(&status),
-                "{code}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_gateway_over_its_budget_is_busy_on_both_doors() {
-        let refusal = MemoryBudget::new(&Limits::default()).exhausted();
-        let reason = "the memory for requests is in use (gateway.memory_budget 24MiB)";
-        assert_eq!(refusal.line(), format!("error busy {reason}"));
-        assert!(refusal.problem().contains(r#""status":503"#) && refusal.problem().contains(reason));
-        assert_eq!(refusal.into_response().headers()["retry-after"], "1");
-    }
-}
+mod tests;

@@ -16,7 +16,7 @@ pub(super) fn content_type(given: Option<&str>) -> Result<ContentType, Refusal> 
     [ContentType::Json, ContentType::SenmlJson]
         .into_iter()
         .find(|allowed| media.eq_ignore_ascii_case(allowed.as_str()))
-        .ok_or_else(|| Refusal::media_type(given))
+        .ok_or_else(|| Refusal::media_type(given, ContentType::SenmlJson.as_str()))
 }
 
 /// The key or group in this field, if it is given.

@@ -1,14 +1,21 @@
-//! The TCP line protocol: one JSON document per line, answered in order.
+//! The TCP line protocol: one JSON document per line, answered in order. A connection whose first line is in InfluxDB's
+//! protocol is handed over to [`influx`].
+
+mod answers;
+mod command;
+mod influx;
 
 use std::{io, pin::pin, sync::Arc};
 
 use axum::http::StatusCode;
+use bytes::Bytes;
 use futures_util::{
     FutureExt, StreamExt,
     future::{self, BoxFuture},
     stream::FuturesOrdered,
 };
 use garenne_common::telemetry::traces::{Begun, SpanKind};
+use garenne_map::Map;
 use garenne_protocol::{sensor::parse::Form, task::TraceContext};
 use tokio::{
     io::{AsyncRead, AsyncWriteExt},
@@ -21,13 +28,18 @@ use crate::{
     client_stream::Transport,
     context::GatewayContext,
     expiry,
+    influx::Precision,
     ingest::{ReadingsFormat, Sender},
     line_reader::{Frame, LineReader},
+    maps::Maps,
     memory::Reservation,
     payload::{Payload, Receipts},
     refusal::Refusal,
     task_publisher::Durability,
 };
+use answers::Answers;
+use command::{Command, is_influx, precision};
+use influx::InfluxSession;
 
 /// Longest line before authentication, in bytes: `auth` and a token.
 const MAX_AUTH_LINE: usize = 4096;
@@ -40,8 +52,8 @@ const WRITE_SIZE: usize = 64 * 1024;
 enum Reply {
     /// One task id per record.
     Receipts(Receipts),
-    /// The token is valid and has this name.
-    Welcome(Arc<str>),
+    /// The command is done: the name of the token's sender, or of what later lines are.
+    Done(Arc<str>),
 }
 
 /// The answer to a line. Its memory is reserved until it is written.
@@ -97,7 +109,7 @@ pub(super) async fn serve(
                 lines.answered();
             }
             () = &mut stopped, if reading => session.reading = false,
-            () = expiry::reached(expires), if reading => session.end(Refusal::unauthorized(EXPIRED)),
+            () = expiry::reached(expires), if reading => session.end(Refusal::expired()),
             frame = lines.next(longest), if takes_lines => {
                 let mut frame = Some(frame?);
                 // Lines that arrived together are published together.
@@ -108,7 +120,38 @@ pub(super) async fn serve(
             }
         }
     }
-    timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
+    let Session { caller: Some(caller), handover: Some(Handover { precision, first }), .. } = session else {
+        return timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()));
+    };
+    let answers = Answers::new(writer, gateway.budget.empty());
+    let session = InfluxSession::new(gateway, peer, caller, precision, lines, answers);
+    // Boxed, because every connection reserves memory for the largest of its futures.
+    Box::pin(session.serve(first, stop)).await
+}
+
+/// What the lines of a connection are.
+enum Format {
+    /// JSON, or InfluxDB's protocol if the first line is in it.
+    Undecided,
+    Json,
+    /// Payloads for a map, as if they were sent to this path over HTTP.
+    Mapped {
+        map: Arc<Map>,
+        path: Arc<str>,
+    },
+}
+
+/// The end of a connection's JSON: later lines are in InfluxDB's protocol.
+struct Handover {
+    precision: Precision,
+    /// A line that was read already.
+    first: Option<Bytes>,
+}
+
+/// What a line asks for.
+enum Step {
+    Answer(BoxFuture<'static, Answer>),
+    Influx(Handover),
 }
 
 /// The lines of a connection whose answers are outstanding, and whether more are read.
@@ -117,6 +160,8 @@ struct Session<'a> {
     peer: &'a Peer,
     /// `None` until the sender authenticates, if that is required.
     caller: Option<Arc<Caller>>,
+    format: Format,
+    handover: Option<Handover>,
     in_flight: FuturesOrdered<BoxFuture<'static, Answer>>,
     reading: bool,
     /// No memory was left for a line's answer. No line is read until the answers before it are written.
@@ -130,6 +175,8 @@ impl<'a> Session<'a> {
             gateway,
             peer,
             caller,
+            format: Format::Undecided,
+            handover: None,
             in_flight: FuturesOrdered::new(),
             reading: true,
             short_of_memory: false,
@@ -152,7 +199,7 @@ impl<'a> Session<'a> {
     }
 
     fn take(&mut self, frame: Frame, lines: &mut LineReader<impl AsyncRead + Unpin>) {
-        let Self { gateway, peer, .. } = *self;
+        let gateway = self.gateway;
         let limits = &gateway.limits;
         let line = match frame {
             Frame::Idle if !self.in_flight.is_empty() => return lines.answered(),
@@ -168,48 +215,85 @@ impl<'a> Session<'a> {
         };
         let mut memory = gateway.budget.reserve(LINE_OVERHEAD).ok();
         self.short_of_memory = memory.is_none();
-        let answer = line.and_then(|line| answer(&line, &mut self.caller, gateway, peer, &mut memory));
-        self.in_flight.push_back(answer.unwrap_or_else(|refusal| {
-            // Closed after the answer: a slow line cannot be skipped, and guessing a token shall cost a connection
-            // per guess.
-            let last = [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT];
-            self.reading = !last.contains(&refusal.status);
-            Answer::ready(Err(refusal), memory)
-        }));
+        match line.and_then(|line| self.step(&line, &mut memory)) {
+            Ok(Step::Answer(answer)) => self.in_flight.push_back(answer),
+            Ok(Step::Influx(handover)) => {
+                self.reading = false;
+                self.handover = Some(handover);
+            }
+            Err(refusal) => {
+                // Closed after the answer: a slow line cannot be skipped, guessing a token shall cost a connection per
+                // guess, and later lines are for a map that does not exist.
+                let last = [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT, StatusCode::NOT_FOUND];
+                self.reading = !last.contains(&refusal.status);
+                self.in_flight.push_back(Answer::ready(Err(refusal), memory));
+            }
+        }
+    }
+
+    /// Starts what a line asks for. Takes `memory`, unless the line is refused.
+    fn step(&mut self, line: &Bytes, memory: &mut Option<Reservation>) -> Result<Step, Refusal> {
+        let (gateway, peer) = (self.gateway, self.peer);
+        // No command begins like a JSON document.
+        let command = if matches!(line.first(), Some(b'{' | b'[')) { None } else { Command::parse(line) };
+        if let Some(Command::Auth(token)) = command {
+            let known = self.caller.insert(gateway.access.caller(peer, Some(token))?);
+            return Ok(Step::done(&known.name, memory));
+        }
+        let known = self.caller.as_ref().ok_or_else(|| Refusal::unauthorized(AUTH_FIRST))?;
+        let current = gateway.access.renewed(known, peer)?;
+        match command {
+            Some(Command::Map(name)) => {
+                self.format = Format::Mapped { map: gateway.maps.get(name)?, path: Maps::path(name) };
+                Ok(Step::done(name, memory))
+            }
+            Some(Command::Influx(given)) => {
+                Ok(Step::Influx(Handover { precision: precision(given)?, first: None }))
+            }
+            _ if matches!(self.format, Format::Undecided) && is_influx(line) => {
+                Ok(Step::Influx(Handover { precision: precision(None)?, first: Some(line.clone()) }))
+            }
+            _ => {
+                let reserved = gateway.budget.reserve(line.len())?;
+                let memory = memory.take().ok_or_else(|| gateway.budget.exhausted())?;
+                let payload = Payload::plain(line.to_vec(), reserved);
+                let answer =
+                    ingest_line(gateway, self.format.of_line(), payload, Arc::clone(&current), memory);
+                self.caller = Some(current);
+                Ok(Step::Answer(answer))
+            }
+        }
+    }
+}
+
+impl Step {
+    fn done(name: &str, memory: &mut Option<Reservation>) -> Self {
+        Self::Answer(Answer::ready(Ok(Reply::Done(name.into())), memory.take()))
+    }
+}
+
+impl Format {
+    /// The format of a line that is no command. The first one decides.
+    fn of_line(&mut self) -> ReadingsFormat {
+        match self {
+            Self::Mapped { map, path } => {
+                ReadingsFormat::Mapped { map: Arc::clone(map), path: Arc::clone(path) }
+            }
+            Self::Undecided | Self::Json => {
+                *self = Self::Json;
+                ReadingsFormat::Json(Form::Json)
+            }
+        }
     }
 }
 
 const AUTH_FIRST: &str = "the first line must be auth TOKEN";
-const EXPIRED: &str = "the sender's entry has expired";
-
-/// Starts what a line asks for. `auth TOKEN` sets the caller; any other line has readings and needs a caller whose token
-/// is still valid. Takes `memory`, unless the line is refused.
-fn answer(
-    line: &[u8],
-    caller: &mut Option<Arc<Caller>>,
-    gateway: &Arc<GatewayContext>,
-    peer: &Peer,
-    memory: &mut Option<Reservation>,
-) -> Result<BoxFuture<'static, Answer>, Refusal> {
-    if let Some(token) = line.strip_prefix(b"auth ") {
-        let token = str::from_utf8(token).unwrap_or_default().trim();
-        let known = caller.insert(gateway.access.caller(peer, Some(token))?);
-        return Ok(Answer::ready(Ok(Reply::Welcome(Arc::clone(&known.name))), memory.take()));
-    }
-    let known = caller.as_ref().ok_or_else(|| Refusal::unauthorized(AUTH_FIRST))?;
-    let current = gateway.access.renewed(known, peer)?;
-    let reserved = gateway.budget.reserve(line.len())?;
-    let memory = memory.take().ok_or_else(|| gateway.budget.exhausted())?;
-    let payload = Payload::plain(line.to_vec(), reserved);
-    let answer = ingest_line(gateway, payload, Arc::clone(&current), memory);
-    *caller = Some(current);
-    Ok(answer)
-}
 
 /// Publishes the readings of a line. The protocol carries no trace context, so each line starts a trace. `memory` is
 /// held until the answer is written.
 fn ingest_line(
     gateway: &Arc<GatewayContext>,
+    format: ReadingsFormat,
     payload: Payload,
     caller: Arc<Caller>,
     memory: Reservation,
@@ -220,7 +304,7 @@ fn ingest_line(
     });
     let span = span.map(Box::new);
     let sender = Sender { caller, idempotency_key: None, trace: context.clone() };
-    let receipts = gateway.ingest.ingest_readings(ReadingsFormat::Json(Form::Json), payload, sender);
+    let receipts = gateway.ingest.ingest_readings(format, payload, sender);
     let answer = receipts.map(move |outcome| {
         if let Some(mut span) = span {
             match &outcome {
@@ -253,7 +337,7 @@ impl WriteBuffer {
         self.memory.extend(memory);
         let out = &mut self.bytes;
         match outcome {
-            Ok(Reply::Welcome(name)) => {
+            Ok(Reply::Done(name)) => {
                 gateway.instruments.answered("tcp", "welcome", 0);
                 out.extend_from_slice(format!("ok {name}").as_bytes());
             }

@@ -176,6 +176,16 @@ impl Gateway {
         .await
     }
 
+    /// Waits until its metrics have a series that begins like this.
+    pub async fn until_metric(&self, series: &str) -> Result<()> {
+        let url = format!("{}/metrics", self.admin);
+        eventually(format!("the metric {series}"), async || {
+            let metrics = self.http.get(&url).send().await?.text().await?;
+            Ok(Seen::when(metrics.lines().any(|line| line.starts_with(series)), "it is missing"))
+        })
+        .await
+    }
+
     /// `POST`s a body.
     pub async fn post(&self, path: &str, content_type: &str, body: impl Into<String>) -> Result<Answer> {
         let request = self.http.post(format!("{}{path}", self.url()));

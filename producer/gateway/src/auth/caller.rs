@@ -45,33 +45,37 @@ impl Caller {
     /// Checks that it may send records of this kind and these devices now.
     ///
     /// # Errors
-    /// It may not send the kind or one of the devices, or its rate limit is used up.
+    /// As [`Caller::check_scope`] and [`Caller::take`].
     pub(crate) fn admit<'a>(
         &self,
         kind: &str,
         devices: impl ExactSizeIterator<Item = &'a str>,
     ) -> Result<(), Refusal> {
-        let records = devices.len();
-        self.allow(kind, devices)?;
+        // A task that names no device counts as well.
+        let records = devices.len().max(1);
+        self.check_scope(kind, devices).map_err(|(record, refusal)| match record {
+            Some(record) => refusal.of_record(record),
+            None => refusal,
+        })?;
         self.take(records)
     }
 
-    /// Checks that it may send records of this kind and these devices, whatever its rate.
+    /// Checks that it may send records of this kind and these devices.
     ///
     /// # Errors
-    /// It may not send the kind or one of the devices.
-    pub(crate) fn allow<'a>(
+    /// It may not send the kind, or the device at this index.
+    pub(crate) fn check_scope<'a>(
         &self,
         kind: &str,
         devices: impl Iterator<Item = &'a str>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), (Option<usize>, Refusal)> {
         if !self.grants.iter().all(|grant| grant.allows_kind(kind)) {
-            return Err(Refusal::foreign_kind(kind, &self.name));
+            return Err((None, Refusal::foreign_kind(kind, &self.name)));
         }
         if self.has_limited_devices() {
             for (record, device) in devices.enumerate() {
                 if !self.allows_device(device) {
-                    return Err(Refusal::foreign_device(record, device, &self.name));
+                    return Err((Some(record), Refusal::foreign_device(device, &self.name)));
                 }
             }
         }

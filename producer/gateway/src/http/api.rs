@@ -42,7 +42,7 @@ pub(super) async fn mapped(
 ) -> Result<Response<Body>, Refusal> {
     let mut request = Authenticated::new(&gateway, request, None)?;
     let map = gateway.maps.get(&name)?;
-    let format = ReadingsFormat::Mapped { map, path: request.head.uri.path().to_owned() };
+    let format = ReadingsFormat::Mapped { map, path: request.head.uri.path().into() };
     let idempotency_key = request.idempotency_key()?;
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
     gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await.map(accepted)

@@ -11,7 +11,6 @@ use axum::{
     response::IntoResponse,
 };
 use garenne_common::config::Size;
-use garenne_protocol::quoted;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -37,11 +36,7 @@ pub(super) async fn write(
 ) -> Result<Response<Body>, InfluxRefusal> {
     let mut request = Authenticated::new(&gateway, request, p.as_deref())?;
     let given = precision.as_deref();
-    let Some(precision) = Precision::parse(given) else {
-        let given = quoted(given.unwrap_or_default());
-        let problem = format!("{given} is unknown, expected ns, us, ms, s, m or h");
-        return Err(Refusal::field("precision", problem).into());
-    };
+    let precision = Precision::parse(given).ok_or_else(|| Refusal::precision(given.unwrap_or_default()))?;
     let format = ReadingsFormat::LineProtocol(precision);
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
     let receipts = gateway.ingest.ingest_readings(format, body, request.into_sender(None)).await?;

@@ -31,6 +31,7 @@ pub(super) async fn observe(
 ) -> Response<Body> {
     let protocol = match request.uri().path() {
         "/api/v2/write" | "/write" | "/query" | "/ping" | "/health" => "influx",
+        "/v1/metrics" => "otlp",
         _ => "http",
     };
     let peer = peer_of(&gateway, &mut request);

@@ -15,7 +15,7 @@ use super::{
 use crate::{auth::Peer, tcp};
 
 /// Polls until `holds`, for work of the gateway that has no event.
-async fn until(what: &str, holds: impl Fn() -> bool) {
+pub(super) async fn until(what: &str, holds: impl Fn() -> bool) {
     let looking = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -29,12 +29,12 @@ async fn with_tokens(limits: Limits) -> (Running, tempfile::TempDir) {
 }
 
 impl Running {
-    fn reserved(&self) -> usize {
+    pub(super) fn reserved(&self) -> usize {
         self.context.budget.used()
     }
 
     /// Opens a connection and sends these bytes.
-    async fn raw(&self, sent: &[u8]) -> TcpStream {
+    pub(super) async fn raw(&self, sent: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(sent).await.unwrap();
         stream
@@ -42,7 +42,7 @@ impl Running {
 }
 
 /// Everything that the gateway sends until it closes the connection.
-async fn all(stream: &mut TcpStream) -> String {
+pub(super) async fn all(stream: &mut TcpStream) -> String {
     let mut got = Vec::new();
     tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut got))
         .await
@@ -51,20 +51,28 @@ async fn all(stream: &mut TcpStream) -> String {
     String::from_utf8(got).unwrap()
 }
 
-fn gzip(plain: &[u8]) -> Vec<u8> {
+pub(super) fn gzip(plain: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(plain).unwrap();
     encoder.finish().unwrap()
 }
 
-fn head(path: &str, headers: &str) -> String {
+pub(super) fn head(path: &str, headers: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n")
 }
 
 #[tokio::test]
 async fn no_route_reads_a_body_before_authentication() {
     let (gateway, _folder) = with_tokens(Limits::default()).await;
-    for path in ["/v1/readings", "/v1/tasks/bench.noop", "/v1/events", "/api/v2/write", "/write", "/query"] {
+    for path in [
+        "/v1/readings",
+        "/v1/tasks/bench.noop",
+        "/v1/events",
+        "/v1/metrics",
+        "/api/v2/write",
+        "/write",
+        "/query",
+    ] {
         // The body is announced and not sent: the answer does not wait for it.
         let mut stream = gateway.raw(head(path, "content-length: 4000000\r\n").as_bytes()).await;
         let mut status = [0; 12];

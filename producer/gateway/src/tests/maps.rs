@@ -119,3 +119,66 @@ async fn a_mapped_body_may_have_no_more_records_than_another_one() {
     let (status, problem) = gateway.post("/v1/map/ttn", "application/json", TTN).await;
     assert_eq!((status, &problem["detail"]), (422, &json!("unmapped: rule 1: more than 2 readings")));
 }
+
+#[tokio::test]
+async fn lines_after_a_map_command_are_payloads_for_it() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let (ttn, join) = (TTN.replace('\n', ""), TTN_JOIN.replace('\n', ""));
+    let (status, answer) = gateway.post("/v1/map/ttn", "application/json", TTN).await;
+    assert_eq!(status, 202);
+    let ids: Vec<&str> = answer["ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
+    let mut lines = gateway.lines().await;
+    let sent =
+        format!("map ttn\n{ttn}\n{{}}\n{join}\nmap chirpstack\n{ttn}\n{}\n", CHIRPSTACK.replace('\n', ""));
+    lines.write_all(sent.as_bytes()).await.unwrap();
+    assert_eq!(line(&mut lines).await, "ok ttn");
+    assert_eq!(line(&mut lines).await, format!("ok {}", ids.join(" ")), "the same ids as over HTTP");
+    assert_eq!(line(&mut lines).await, "error unmapped unmapped: no rule matches");
+    assert_eq!(line(&mut lines).await, "ok", "a join is skipped");
+    assert_eq!(line(&mut lines).await, "ok chirpstack");
+    assert!(line(&mut lines).await.starts_with("error unmapped unmapped: "));
+    assert_eq!(line(&mut lines).await.split(' ').count(), 5);
+    let counted = r#"garenne_gateway_refusals_total{protocol="tcp",reason="unmapped"} 2"#;
+    assert!(gateway.metrics.encode().contains(counted));
+}
+
+#[tokio::test]
+async fn a_map_that_does_not_exist_ends_the_connection() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("map nothing\n{READING}\n").as_bytes()).await.unwrap();
+    assert_eq!(line(&mut lines).await, "error no-map no map has the name \"nothing\"");
+    assert_eq!(line(&mut lines).await, "", "a payload is not taken for another format");
+    assert!(gateway.publisher.tasks().is_empty());
+}
+
+#[tokio::test]
+async fn a_line_for_a_map_may_be_any_payload_and_needs_its_senders_rights() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plant.toml");
+    std::fs::write(&file, "[[map]]\npath = \"/v1/map/+\"\ndevice = \"{1}\"\nmetric = \"level\"\n").unwrap();
+    let senders = folder.path().join("senders.toml");
+    let entries =
+        entry("plant", "p", "devices = [\"plant\"]") + &entry("farm", "f", "devices = [\"soil-*\"]");
+    std::fs::write(&senders, entries).unwrap();
+    let settings = GatewaySettings { maps: vec![file], ..GatewaySettings::default() };
+    let security = (Access::new(Some(&senders), false, 100).unwrap(), None);
+    let gateway = start_with(settings, MemoryPublisher::new(), security, Traces::default()).await;
+    let mut lines = gateway.lines().await;
+    lines.write_all(b"auth p\nmap plant\n21.5\nm v=1\nauth f\n22\n").await.unwrap();
+    assert_eq!((line(&mut lines).await, line(&mut lines).await), ("ok plant".into(), "ok plant".into()));
+    assert!(line(&mut lines).await.starts_with("ok "));
+    assert!(line(&mut lines).await.starts_with("error unmapped "), "it is not taken for InfluxDB's protocol");
+    assert_eq!(line(&mut lines).await, "ok farm");
+    assert_eq!(
+        line(&mut lines).await,
+        "error foreign-device record 0: device: sender \"farm\" may not send \"plant\""
+    );
+    assert_eq!(gateway.bodies().len(), 1);
+    let mut lines = gateway.lines().await;
+    lines.write_all(b"map plant\n21.5\n").await.unwrap();
+    assert_eq!(
+        line(&mut lines).await,
+        "error unauthorized not authenticated: the first line must be auth TOKEN"
+    );
+}

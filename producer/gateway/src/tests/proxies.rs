@@ -65,6 +65,14 @@ async fn http_after_a_proxy_header_has_the_senders_address_in_its_span() {
 }
 
 #[tokio::test]
+async fn influx_lines_after_a_proxy_header_are_those_of_the_sender() {
+    let (gateway, _) = behind("127.0.0.0/8", true, 1).await;
+    let mut stream = open(&gateway, (header("192.0.2.1") + "T value=1 1\nT nonsense\n").as_bytes()).await;
+    assert!(line(&mut stream).await.starts_with("error malformed line 2: "));
+    assert_eq!(gateway.bodies()[0]["device"], "T");
+}
+
+#[tokio::test]
 async fn a_trusted_proxy_must_send_a_header_in_time() {
     let (gateway, _) = behind("127.0.0.0/8", true, 0).await;
     for start in [&b"{\"device\""[..], b"PROXY TCP4 192.0.2.1 ", b""] {

@@ -197,6 +197,10 @@ async fn tls_and_plain_connections_share_the_port() {
         READING.len()
     );
     assert_eq!(exchange(stream, &head).await, "HTTP/1.1 202 Accepted");
+    let stream = authority.connect(&gateway, None).await;
+    let answer = exchange(stream, "T value=1 1\nT nonsense\n").await;
+    assert!(answer.starts_with("error malformed line 2: "), "{answer}");
+    assert_eq!(gateway.bodies().last().unwrap()["device"], "T");
     let plain = TcpStream::connect(gateway.address).await.unwrap();
     assert!(exchange(plain, &format!("{READING}\n")).await.starts_with("ok "));
 }

@@ -1,0 +1,212 @@
+//! Data points as readings.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use garenne_protocol::{
+    quoted,
+    sensor::{Limits, Reading, Record, Timestamp, Unit, parse::check_unit},
+};
+
+use super::{
+    message::{ExportRequest, KeyValue, Metric, NO_RECORDED_VALUE, NumberPoint, temporality},
+    unit::unit,
+};
+use crate::series_name::{fit, labels};
+
+/// Attributes that name the device, in order of preference.
+const DEVICE: [&str; 4] = ["device.id", "host.name", "service.instance.id", "service.name"];
+/// Longest metric name with its attributes, in bytes. Each reading copies and hashes them.
+const MAX_SERIES: usize = 4096;
+/// Most reasons that an answer has.
+const MAX_REASONS: usize = 3;
+
+/// Data points that cannot be readings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rejected {
+    pub(super) points: usize,
+    reasons: Vec<String>,
+    has_more: bool,
+}
+
+impl Rejected {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.points == 0
+    }
+
+    fn add(&mut self, metric: &str, points: usize, reason: &str) {
+        if points == 0 {
+            return;
+        }
+        self.points += points;
+        let reason = format!("metric {}: {reason}", quoted(metric));
+        if self.reasons.contains(&reason) {
+            return;
+        }
+        if self.reasons.len() < MAX_REASONS {
+            self.reasons.push(reason);
+        } else {
+            self.has_more = true;
+        }
+    }
+
+    /// The reasons, for people.
+    pub(super) fn message(&self) -> String {
+        let more = if self.has_more { "; and others" } else { "" };
+        format!("{} data points are not stored: {}{more}", self.points, self.reasons.join("; "))
+    }
+}
+
+/// The readings of a request.
+struct Converter<'l> {
+    now: Timestamp,
+    limits: &'l Limits,
+    records: Vec<Record>,
+    rejected: Rejected,
+    /// The values by device, metric and time.
+    values: HashMap<(Arc<str>, Arc<str>, i64), f64>,
+}
+
+/// The records of all gauges and sums, and the data points that cannot be readings.
+pub(super) fn records(request: ExportRequest, now: Timestamp, limits: &Limits) -> (Vec<Record>, Rejected) {
+    let mut converter =
+        Converter { now, limits, records: Vec::new(), rejected: Rejected::default(), values: HashMap::new() };
+    for resource in request.resource_metrics {
+        let attributes = resource.resource.unwrap_or_default().attributes;
+        let device = device_of(&attributes).map(|(_, device)| fit(&device));
+        for metric in resource.scope_metrics.into_iter().flat_map(|scope| scope.metrics) {
+            converter.metric(&metric, device.as_ref());
+        }
+    }
+    (converter.records, converter.rejected)
+}
+
+/// The attribute that names the device, and the name.
+fn device_of(attributes: &[KeyValue]) -> Option<(&'static str, String)> {
+    DEVICE.into_iter().find_map(|key| {
+        let attribute = attributes.iter().find(|attribute| attribute.key == key)?;
+        Some((key, attribute.text().filter(|name| !name.trim().is_empty())?))
+    })
+}
+
+impl Converter<'_> {
+    fn metric(&mut self, metric: &Metric, device: Option<&Arc<str>>) {
+        let unit = unit(&metric.unit);
+        for (distribution, kind) in [
+            (&metric.histogram, "a histogram"),
+            (&metric.exponential_histogram, "an exponential histogram"),
+            (&metric.summary, "a summary"),
+        ] {
+            let points = distribution.as_ref().map_or(0, |it| it.data_points.len());
+            self.rejected.add(&metric.name, points, &format!("{kind} has no single value"));
+        }
+        if let Some(gauge) = &metric.gauge {
+            self.points(metric, &gauge.data_points, "", unit, device);
+        }
+        if let Some(sum) = &metric.sum {
+            match sum.aggregation_temporality {
+                temporality::CUMULATIVE => self.points(metric, &sum.data_points, "", unit, device),
+                // Kept apart from the same metric's cumulative values, which an exporter with another setting sends.
+                temporality::DELTA => {
+                    self.points(metric, &sum.data_points, ",temporality=delta", unit, device);
+                }
+                _ => {
+                    let reason = "the sum has no aggregation temporality";
+                    self.rejected.add(&metric.name, sum.data_points.len(), reason);
+                }
+            }
+        }
+    }
+
+    fn points(
+        &mut self,
+        metric: &Metric,
+        points: &[NumberPoint],
+        suffix: &str,
+        unit: Option<Unit>,
+        device: Option<&Arc<str>>,
+    ) {
+        for point in points.iter().filter(|point| point.flags & NO_RECORDED_VALUE == 0) {
+            match self.reading(&metric.name, point, suffix, unit, device) {
+                Ok(reading) => self.add(&metric.name, reading),
+                Err(reason) => self.rejected.add(&metric.name, 1, &reason),
+            }
+        }
+    }
+
+    fn reading(
+        &self,
+        name: &str,
+        point: &NumberPoint,
+        suffix: &str,
+        unit: Option<Unit>,
+        device: Option<&Arc<str>>,
+    ) -> Result<Reading, String> {
+        if name.trim().is_empty() {
+            return Err("it has no name".to_owned());
+        }
+        let own = device_of(&point.attributes);
+        let (device_key, device) = match own {
+            Some((key, own)) => (Some(key), fit(&own)),
+            None => (None, Arc::clone(device.ok_or_else(|| format!("no attribute {}", DEVICE.join(", ")))?)),
+        };
+        let value =
+            point.as_double.or(point.as_int.map(|value| value as f64)).ok_or("a point has no value")?;
+        if !value.is_finite() {
+            return Err("a value is not finite".to_owned());
+        }
+        let metric = fit(&series(name, &point.attributes, device_key, suffix)?);
+        check_unit("unit", unit, &metric).map_err(|error| error.in_record(0).message)?;
+        let micros = i64::try_from(point.time_unix_nano / 1_000).unwrap_or(i64::MAX);
+        let time = match micros {
+            0 => return Err("a point has no time_unix_nano".to_owned()),
+            micros => Timestamp::from_micros(micros).map_err(|error| format!("time_unix_nano: {error}"))?,
+        };
+        let checked = self.limits.check_time("time_unix_nano", time, self.now);
+        checked.map_err(|error| format!("time_unix_nano: {}", error.in_record(0).message))?;
+        Ok(Reading { device, metric, value, unit, time })
+    }
+
+    /// Adds a reading, unless the request has it already.
+    fn add(&mut self, name: &str, reading: Reading) {
+        let key = (Arc::clone(&reading.device), Arc::clone(&reading.metric), reading.time.as_micros());
+        match self.values.entry(key) {
+            Entry::Vacant(entry) => {
+                entry.insert(reading.value);
+                self.records.push(Record { reading, id: None, time_assumed: false });
+            }
+            Entry::Occupied(entry) if entry.get().to_bits() == reading.value.to_bits() => {}
+            Entry::Occupied(_) => {
+                let device = quoted(&reading.device);
+                let reason =
+                    format!("device {device} has two values of it at one time, in other scopes or resources");
+                self.rejected.add(name, 1, &reason);
+            }
+        }
+    }
+}
+
+/// The name with the attributes of a point, without the one that names the device.
+fn series(
+    name: &str,
+    attributes: &[KeyValue],
+    device_key: Option<&str>,
+    suffix: &str,
+) -> Result<String, String> {
+    let mut pairs = Vec::with_capacity(attributes.len());
+    let mut bytes = name.len();
+    for attribute in attributes.iter().filter(|attribute| Some(attribute.key.as_str()) != device_key) {
+        let text = attribute.text().ok_or_else(|| {
+            format!("attribute {}: expected a text, a number or a boolean", quoted(&attribute.key))
+        })?;
+        bytes += attribute.key.len() + text.len() + 2;
+        pairs.push((attribute.key.as_str(), text));
+    }
+    if bytes > MAX_SERIES {
+        return Err(format!("name and attributes have {bytes} bytes; {MAX_SERIES} are allowed"));
+    }
+    let labels = labels(pairs.iter().map(|(key, text)| (*key, text.as_str())));
+    Ok(format!("{name}{labels}{suffix}"))
+}
