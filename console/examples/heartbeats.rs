@@ -88,6 +88,8 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
         blocked: false,
         sinks: [("postgres".to_owned(), SinkBeat { up: true, ..SinkBeat::default() })].into(),
         gateway: None,
+        bridge: None,
+        spool: None,
     }
 }
 

@@ -38,7 +38,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show queues by lane, workers and gateways
+    /// Show queues by lane, workers, gateways and bridges
     #[command(after_help = "Examples:\n  garenne status\n  garenne status --json | jq .lanes")]
     Status(StatusArgs),
     /// Create, compare or export exchanges, queues and bindings
@@ -115,7 +115,7 @@ pub enum Command {
     },
     /// Run a gateway, workers and a recording on this host, inject faults, and audit the result
     #[command(
-        after_help = "Examples:\n  garenne demo --for 30s\n  garenne demo --recording readings.csv --speed 60x --workers 5"
+        after_help = "Examples:\n  garenne demo --for 30s\n  garenne demo --recording readings.csv --speed 60x --workers 5\n  garenne demo --mqtt --broker-restart 'docker restart -t 0 rabbit'"
     )]
     Demo(DemoArgs),
     /// Kill, stop, pause and restart your workers and your broker, and account for every task

@@ -5,6 +5,7 @@ pub mod cli;
 mod conclude;
 mod findings;
 mod gateway;
+mod mqtt;
 mod recording;
 mod run;
 mod schedule;

@@ -1,6 +1,7 @@
-//! `garenne status`: queues by lane, workers and gateways.
+//! `garenne status`: queues by lane, workers, gateways and bridges.
 
 mod fleet;
+mod producers;
 mod view;
 mod workers;
 
@@ -25,7 +26,7 @@ pub struct StatusArgs {
     /// Also ask the admin port of a worker whose heartbeats do not arrive; repeatable
     #[arg(long = "worker", value_name = "URL")]
     pub workers: Vec<String>,
-    /// Listen for heartbeats this long; needed to see gateways, which send one every 2s [default: until every worker has answered, at most 1s]
+    /// Listen for heartbeats this long; needed to see gateways and bridges, which send one every 2s [default: until every worker has answered, at most 1s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub wait: Option<Duration>,
     /// Print one JSON object instead of tables
@@ -33,7 +34,7 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
-/// Prints the queues, the workers and the gateways.
+/// Prints the queues, the workers, the gateways and the bridges.
 ///
 /// # Errors
 /// One line and an exit code. If the workers cannot be polled, the queues are shown with a remark, and the exit code is
@@ -59,6 +60,7 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
             Ok(roster) => {
                 all["workers"] = json!(roster.members(Program::Worker, now));
                 all["gateways"] = json!(roster.members(Program::Gateway, now));
+                all["bridges"] = json!(roster.members(Program::Bridge, now));
             }
             Err(failure) => all["fleet_problem"] = json!(failure.to_string()),
         }
@@ -69,7 +71,7 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
     } else {
         let mut text = view::table(&snapshot, &uncertain, &pauses, now);
         text += &match &poll {
-            Ok(roster) => format!("\n{}", fleet::tables(roster, now)),
+            Ok(roster) => format!("\n{}\n{}", fleet::tables(roster, now), producers::tables(roster, now)),
             Err(failure) => format!("\nworkers cannot be shown: {failure}\n"),
         };
         if !asked.is_empty() {

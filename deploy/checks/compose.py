@@ -11,6 +11,8 @@ import yaml
 DATA = {
     "rabbitmq": "/var/lib/rabbitmq",
     "postgres": "/var/lib/postgresql/data",
+    "mosquitto": "/mosquitto/data",
+    "bridge": "/var/lib/garenne",
     "prometheus": "/prometheus",
     "grafana": "/var/lib/grafana",
 }

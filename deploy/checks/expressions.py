@@ -29,6 +29,7 @@ def exported():
         "producer/gateway/src/audit.rs",
         "producer/gateway/src/instruments.rs",
         "producer/gateway/src/spool.rs",
+        "producer/mqtt/src/instruments.rs",
         "worker/engine/src/sink/health.rs",
     ]
     own = "".join(pathlib.Path(source).read_text() for source in sources)

@@ -15,7 +15,7 @@ import yaml
 # The oldest version that Chart.yaml allows, and the newest one whose schemas the package has.
 VERSIONS = ["1.27", kubernetes_validate.latest_version()]
 CUSTOM = yaml.safe_load(pathlib.Path("deploy/checks/custom_resources.yaml").read_text())
-PROGRAMS = {"gateway", "worker", "console"}
+PROGRAMS = {"gateway", "bridge", "worker", "console"}
 
 
 def source(path):
@@ -334,6 +334,8 @@ class Installation:
         elif main["name"] == "gateway":
             slept = int(main["lifecycle"]["preStop"]["exec"]["command"][1])
             needed = slept + seconds(env.get("GARENNE_GATEWAY__DRAIN_TIMEOUT", "20s"))
+        elif main["name"] == "bridge":
+            needed = seconds(env["GARENNE_MQTT__DRAIN_TIMEOUT"])
         else:
             return
         if granted <= needed:

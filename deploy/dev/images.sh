@@ -18,7 +18,7 @@ suite_of() {
 
 have_image() { docker image inspect "$1" >/dev/null 2>&1; }
 
-# rabbitmq_image VERSION, postgres_image, prometheus_image: set `image` to a name that exists locally.
+# rabbitmq_image VERSION, postgres_image, prometheus_image, mosquitto_image: set `image` to a name that exists locally.
 rabbitmq_image() {
     image=garenne/rabbitmq:$1-management
     have_image "$image" && return
@@ -53,6 +53,15 @@ prometheus_image() {
     official_image prom/prometheus:v3.5.0 && return
     image=garenne/prometheus:trixie
     build_image prometheus "$image" trixie
+    say "built $image"
+}
+
+mosquitto_image() {
+    image=garenne/mosquitto:trixie
+    have_image "$image" && return
+    official_image eclipse-mosquitto:2 && return
+    image=garenne/mosquitto:trixie
+    build_image mosquitto "$image" trixie
     say "built $image"
 }
 

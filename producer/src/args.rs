@@ -10,8 +10,8 @@ use serde::Serialize;
 /// Flags for sending readings.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SendingArgs {
-    /// Gateway to send to: http://, https://, tcp:// (lines) or tls:// (lines over TLS) and HOST:PORT [default: publish
-    /// to the broker]
+    /// Gateway to send to: http://, https://, tcp:// (lines) or tls:// (lines over TLS) and HOST:PORT, or an MQTT broker,
+    /// as Zigbee2MQTT does: mqtt:// or mqtts:// [default: publish to the broker]
     #[arg(long, value_name = "URL")]
     pub(crate) to: Option<String>,
     /// File with the token for the gateway

@@ -6,6 +6,7 @@ mod endpoint;
 mod http;
 mod line_connection;
 mod lines;
+mod mqtt;
 mod spooled;
 
 use std::time::Duration;

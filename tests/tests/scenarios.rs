@@ -51,6 +51,7 @@ mod scenarios {
     mod metrics_truth;
     mod missing_queues;
     mod mqtt;
+    mod mqtt_paho;
     mod mqtt_plugin;
     mod mqtt_spool;
     mod operators;

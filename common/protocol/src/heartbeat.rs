@@ -12,6 +12,12 @@ use strum::IntoStaticStr;
 /// The maximum number of running tasks listed in a heartbeat; the longest running ones are listed.
 pub const MOST_TASKS: usize = 32;
 
+/// The most bytes of a filter in a heartbeat.
+const MAX_FILTER: usize = 128;
+
+/// The most bytes of an id. A routing key has at most 255 bytes.
+const MAX_ID: usize = 200;
+
 /// The binding key that matches the heartbeats of every process.
 pub const BEATS: &str = "beat.#";
 
@@ -24,6 +30,8 @@ pub enum Program {
     Worker,
     /// Receives readings and publishes them as tasks.
     Gateway,
+    /// Moves messages from an MQTT broker to the AMQP broker.
+    Bridge,
 }
 
 /// Whether a process accepts new work.
@@ -45,7 +53,7 @@ pub enum Stance {
 pub struct Heartbeat {
     /// The program.
     pub program: Program,
-    /// The worker's id; for a gateway, host and port.
+    /// The worker's id; for a gateway, host and port; for a bridge, its client id on the MQTT broker.
     pub id: String,
     /// Identifies this run of the process. Counters start at zero with each.
     pub incarnation: String,
@@ -96,6 +104,12 @@ pub struct Heartbeat {
     /// Counters of a gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayBeat>,
+    /// State and counters of a bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<BridgeBeat>,
+    /// The spool of a gateway or a bridge, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spool: Option<SpoolBeat>,
 }
 
 /// The state and counters of a lane's pool.
@@ -231,6 +245,37 @@ pub struct GatewayBeat {
     pub requests: BTreeMap<String, u64>,
 }
 
+/// State and counters of a bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BridgeBeat {
+    /// Host and port of the MQTT broker.
+    pub broker: String,
+    /// Whether it is subscribed.
+    pub connected: bool,
+    /// The filters of its topics, at most [`MOST_TASKS`].
+    pub subscriptions: Vec<String>,
+    /// Messages that were received and are not stored yet.
+    pub in_flight: u64,
+    /// Messages received, by what became of them.
+    pub messages: BTreeMap<String, u64>,
+}
+
+/// The content of a spool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpoolBeat {
+    /// Tasks that wait for the broker.
+    pub records: u64,
+    /// Size of its segments, in bytes.
+    pub bytes: u64,
+    /// When the oldest task was accepted, in milliseconds since 1970; absent if none waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_at: Option<i64>,
+    /// Segments that were set aside for inspection.
+    pub set_aside: usize,
+}
+
 impl Heartbeat {
     /// The routing key of this process's heartbeats. It contains the program, so that the broker can allow a user the
     /// heartbeats of one program only. Readers drop a heartbeat with another routing key than this.
@@ -239,8 +284,15 @@ impl Heartbeat {
         format!("beat.{program}.{}", self.id)
     }
 
+    /// A process's id in its heartbeats. One that is too long for a routing key is cut.
+    #[must_use]
+    pub fn fitting_id(mut id: String) -> String {
+        cut(&mut id, MAX_ID);
+        id
+    }
+
     /// Bounds the size of the heartbeat: keeps the [`MOST_TASKS`] longest running tasks, the largest groups, and the
-    /// first paused groups and kinds.
+    /// first paused groups, kinds and filters, of which each is cut.
     pub fn bound(&mut self) {
         if self.groups.len() > MOST_TASKS {
             let mut groups: Vec<_> = std::mem::take(&mut self.groups).into_iter().collect();
@@ -252,7 +304,16 @@ impl Heartbeat {
         self.tasks.truncate(MOST_TASKS);
         self.paused.truncate(MOST_TASKS);
         self.paused_kinds.truncate(MOST_TASKS);
+        if let Some(bridge) = &mut self.bridge {
+            bridge.subscriptions.truncate(MOST_TASKS);
+            bridge.subscriptions.iter_mut().for_each(|filter| cut(filter, MAX_FILTER));
+        }
     }
+}
+
+/// Cuts a text to at most `most` bytes.
+fn cut(text: &mut String, most: usize) {
+    text.truncate(text.floor_char_boundary(most));
 }
 
 #[cfg(test)]
@@ -295,5 +356,18 @@ mod tests {
         assert_eq!((beat.groups.len(), beat.groups.contains_key("99")), (MOST_TASKS, true));
         assert_eq!((beat.tasks.len(), beat.tasks[0].id.as_str()), (MOST_TASKS, "99"));
         assert_eq!(beat.tasks[MOST_TASKS - 1].id, "68");
+    }
+
+    #[test]
+    fn a_bridge_with_the_largest_settings_has_a_small_heartbeat() {
+        let mut beat = beat();
+        let long = "ä".repeat(32_000);
+        beat.program = Program::Bridge;
+        beat.id = Heartbeat::fitting_id(long.clone());
+        beat.bridge = Some(BridgeBeat { subscriptions: vec![long; 1_000], ..BridgeBeat::default() });
+        beat.bound();
+        assert!(serde_json::to_vec(&beat).unwrap().len() < 6_000);
+        assert!(beat.routing_key().len() <= 255 && beat.routing_key().starts_with("beat.bridge.ää"));
+        assert_eq!(Heartbeat::fitting_id("short".into()), "short");
     }
 }

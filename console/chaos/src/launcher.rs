@@ -50,7 +50,7 @@ impl Launcher {
     }
 
     /// A program by its path or its name in `PATH`.
-    pub(crate) fn command(&self, program: &OsStr) -> Command {
+    pub fn command(&self, program: &OsStr) -> Command {
         let mut command = match &self.console {
             Some(console) => die_with_parent::command(console, program),
             None => Command::new(program),

@@ -71,6 +71,13 @@ impl Process {
         self.wait_or_kill(limit).await;
     }
 
+    /// Kills the process and waits for its end.
+    pub async fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        // It fails only if the process was waited for before.
+        let _ = self.child.wait().await;
+    }
+
     /// Checks that the process still runs.
     ///
     /// # Errors

@@ -24,6 +24,12 @@ pub struct DemoArgs {
     /// Folder for logs, receipts and the audit [default: a new one under the system's temporary folder]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Send the readings as messages of Zigbee2MQTT through a Mosquitto and an MQTT bridge, and kill these too
+    #[arg(long)]
+    pub mqtt: bool,
+    /// Shell command that kills and starts the broker, once, with --mqtt; it may return before the broker accepts connections
+    #[arg(long, value_name = "COMMAND", requires = "mqtt")]
+    pub broker_restart: Option<String>,
     /// Postgres in which readings are stored [default: none, NDJSON files only]
     #[arg(long, value_name = "URL")]
     pub postgres_url: Option<String>,

@@ -41,6 +41,9 @@ impl Demo<'_> {
                 self.report_exit(&exit);
             }
             self.gateway.process.stop(STOP_TIMEOUT).await;
+            if let Some(mqtt) = &mut self.mqtt {
+                mqtt.stop(STOP_TIMEOUT).await;
+            }
             Ok::<_, Failure>(found)
         };
         let found = tokio::select! {
@@ -55,8 +58,9 @@ impl Demo<'_> {
         let audit = Audit::of(&self.engine.account);
         let file = self.dir.join("audit.ndjson");
         audit.write_findings(&file).with_context(|| format!("cannot write {}", file.display()))?;
+        let acknowledged_by = if self.mqtt.is_some() { "Mosquitto" } else { "the gateway" };
         stdout::print(format_args!(
-            "\nAudit of the readings that the gateway acknowledged:\n{}  one line per reading: {}\n",
+            "\nAudit of the readings that {acknowledged_by} acknowledged:\n{}  one line per reading: {}\n",
             totals_table(&audit.totals, "readings", "stored"),
             file.display()
         ))?;
@@ -101,6 +105,9 @@ impl Demo<'_> {
                 if self.engine.account.open() == 0 {
                     self.count_outcomes(store).await?;
                 }
+            }
+            if !self.engine.is_idle() {
+                self.engine.account.excuse_stall();
             }
             let account = &self.engine.account;
             let is_resolved = account.open() == 0 && account.unresolved() == 0;

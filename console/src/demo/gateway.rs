@@ -53,13 +53,19 @@ impl Gateway {
         Ok(Self { process, launcher, url, admin, replays: 0 })
     }
 
-    /// Sends a recording. A temporary file is removed with the replay.
-    pub(super) fn replay(&mut self, file: &Path, speed: &str, temporary: bool) -> Result<Replay> {
+    /// Sends a recording to the gateway, or to the MQTT broker `to`. A temporary file is removed with the replay.
+    pub(super) fn replay(
+        &mut self,
+        file: &Path,
+        speed: &str,
+        temporary: bool,
+        to: Option<&str>,
+    ) -> Result<Replay> {
         self.replays += 1;
         let name = format!("replay-{}", self.replays);
         let receipts = self.launcher.dir.join(format!("{name}.receipts.ndjson"));
         let mut command = self.launcher.sibling("garenne-producer")?;
-        command.arg("replay").arg(file).args(["--speed", speed, "--to", &self.url]);
+        command.arg("replay").arg(file).args(["--speed", speed, "--to", to.unwrap_or(&self.url)]);
         command.arg("--receipts").arg(&receipts);
         let process = self.launcher.start(&name, command, None)?;
         let (receipts, temporary) = (Tail::new(&receipts), temporary.then(|| file.to_owned()));

@@ -7,7 +7,7 @@ use std::{
 };
 
 use garenne_chaos::{
-    Engine, Fault, FaultInjector, FaultStep, WorkerExit, WorkerFleet,
+    BrokerRestart, Engine, Fault, FaultInjector, FaultStep, WorkerExit, WorkerFleet,
     audit::{Expected, Store},
     create_run_folder, metric_sum,
 };
@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use super::{
     cli::DemoArgs,
     gateway::{ADMIN_PORT, Gateway, Replay},
+    mqtt::Mqtt,
     recording::{Movable, PASS, Recording},
-    schedule::{DemoSchedule, DemoStep, schedule},
+    schedule::{DemoSchedule, DemoStep, mqtt_schedule, schedule},
     screen::Screen,
     story,
     summary::{Counts, Summary},
@@ -51,6 +52,8 @@ pub(super) struct Demo<'o> {
     pub(super) http: reqwest::Client,
     pub(super) screen: Screen,
     pub(super) gateway: Gateway,
+    /// With `--mqtt`.
+    pub(super) mqtt: Option<Mqtt>,
     pub(super) engine: Engine,
     /// The current pass of the recording.
     pub(super) main: Option<Replay>,
@@ -87,7 +90,7 @@ pub async fn run(operator: &Operator, args: &DemoArgs, config: Option<&Path>) ->
         () = interrupts.recv() => return Ok(Exit::Interrupted),
     };
     tokio::select! {
-        ended = demo.feed_until_end(args.lasts, schedule(args.lasts.unwrap_or(PASS))) => ended?,
+        ended = demo.feed_until_end(args.lasts) => ended?,
         () = interrupts.recv() => {}
     }
     demo.conclude(store, &mut interrupts).await
@@ -106,16 +109,27 @@ impl<'o> Demo<'o> {
         let screen = Screen::new();
         screen.say(&format!("starting a gateway and {} workers", args.workers));
         let mut gateway = Gateway::start(launcher.clone())?;
+        let mut mqtt = args.mqtt.then(|| Mqtt::start(launcher.clone())).transpose()?;
         let command = chaos::stock_worker(operator, &[], Some(ADMIN_PORT + 1));
         let mut fleet = WorkerFleet::start(launcher, command, args.workers)?;
         gateway.process.until_ready(&http, &format!("{}/readyz", gateway.admin), START_TIMEOUT).await?;
+        if let Some(mqtt) = &mut mqtt {
+            mqtt.until_ready(&http, START_TIMEOUT).await?;
+        }
         fleet.until_ready(&http, START_TIMEOUT).await?;
         let mut queue_reader = SnapshotReader::default();
         let dead_before = queues(operator, &mut queue_reader).await.map_or(0, |queues| queues.dead.ready);
         let (speed, pace) = pace(&recording, args);
         let addresses = (gateway.url.as_str(), gateway.admin.as_str());
         screen.say(&story::places(addresses, fleet.workers(), operator.management.as_ref(), &dir));
+        if let Some(mqtt) = &mqtt {
+            screen.say(&story::mqtt_places(&mqtt.url, &mqtt.admin));
+        }
         screen.say(&story::beginning(&pace, args.lasts));
+        let restart = args.broker_restart.as_ref().map(|command| {
+            let command = command.clone();
+            BrokerRestart { broker: operator.broker.clone(), command }
+        });
         Ok(Self {
             operator,
             dir,
@@ -124,7 +138,8 @@ impl<'o> Demo<'o> {
             http,
             screen,
             gateway,
-            engine: Engine::new(fleet, FaultInjector::new(Duration::ZERO, None, None)),
+            mqtt,
+            engine: Engine::new(fleet, FaultInjector::new(Duration::ZERO, restart, None)),
             main: None,
             bursts: Vec::new(),
             first_pass: None,
@@ -139,11 +154,9 @@ impl<'o> Demo<'o> {
     }
 
     /// Sends readings and injects faults until the time is up or the recording is over.
-    async fn feed_until_end(
-        &mut self,
-        lasts: Option<Duration>,
-        mut schedule: DemoSchedule,
-    ) -> Result<(), Failure> {
+    async fn feed_until_end(&mut self, lasts: Option<Duration>) -> Result<(), Failure> {
+        let span = lasts.unwrap_or(PASS);
+        let mut schedule = if self.mqtt.is_some() { mqtt_schedule(span) } else { schedule(span) };
         self.started = Instant::now();
         let mut ticks = ticks(TICK);
         for tick in 0_u64.. {
@@ -187,14 +200,21 @@ impl<'o> Demo<'o> {
                 let start = SystemTime::now();
                 recording.write(&file, start, self.speed, "")?;
                 self.first_pass.get_or_insert(start);
-                self.gateway.replay(&file, "1x", true)?
+                self.replay(&file, "1x", true)?
             }
             Recording::AsIs(path) => {
                 let speed = if self.speed > 0.0 { format!("{}x", self.speed) } else { "max".to_owned() };
-                self.gateway.replay(path, &speed, false)?
+                let path = path.clone();
+                self.replay(&path, &speed, false)?
             }
         });
         Ok(true)
+    }
+
+    /// Sends a recording, with `--mqtt` to Mosquitto.
+    fn replay(&mut self, file: &Path, speed: &str, temporary: bool) -> anyhow::Result<Replay> {
+        let mqtt = self.mqtt.as_ref().map(|mqtt| mqtt.url.as_str());
+        self.gateway.replay(file, speed, temporary, mqtt)
     }
 
     /// The next step that is due. A fault waits for the first receipt of its burst: without queued tasks it would
@@ -216,14 +236,28 @@ impl<'o> Demo<'o> {
                 let file = self.dir.join(format!("burst-{number}.csv"));
                 recording.write(&file, SystemTime::now(), self.speed, &format!("burst-{number}-"))?;
                 self.screen.say(&story::burst(recording.readings));
-                self.bursts.push(self.gateway.replay(&file, "max", true)?);
+                let burst = self.replay(&file, "max", true)?;
+                self.bursts.push(burst);
             }
             DemoStep::Fault(fault) => {
                 let pick = self.engine.fleet.busiest(&self.http).await;
                 let Some(injected) = self.engine.inject(FaultStep { fault, pick })? else { return Ok(()) };
                 let replacement = injected.replacement.unwrap_or_default();
-                let story = if fault == Fault::Kill { story::kill } else { story::soft_stop };
-                self.screen.say(&story(&injected.target, &replacement));
+                self.screen.say(&match fault {
+                    Fault::BrokerRestart => story::kill_broker().to_owned(),
+                    Fault::Kill => story::kill(&injected.target, &replacement),
+                    _ => story::soft_stop(&injected.target, &replacement),
+                });
+            }
+            DemoStep::KillBridge => {
+                let Some(mqtt) = &mut self.mqtt else { return Ok(()) };
+                self.screen.say(story::kill_bridge());
+                mqtt.kill_bridge().await?;
+            }
+            DemoStep::KillMosquitto => {
+                let Some(mqtt) = &mut self.mqtt else { return Ok(()) };
+                self.screen.say(story::kill_mosquitto());
+                mqtt.kill_mosquitto(&self.http).await?;
             }
         }
         Ok(())
@@ -232,6 +266,9 @@ impl<'o> Demo<'o> {
     /// Reports workers that have ended, and reads new receipts and executions.
     pub(super) fn poll(&mut self) -> Result<(), Failure> {
         self.gateway.process.check()?;
+        if let Some(mqtt) = &mut self.mqtt {
+            mqtt.check()?;
+        }
         self.read_receipts()?;
         for exit in self.engine.poll()? {
             self.report_exit(&exit);

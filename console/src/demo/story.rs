@@ -75,6 +75,29 @@ pub(super) fn kill(name: &str, replacement: &str) -> String {
     )
 }
 
+/// Addresses of the MQTT broker and the bridge.
+pub(super) fn mqtt_places(url: &str, admin: &str) -> String {
+    let port = url.rsplit(':').next().unwrap_or_default();
+    format!(
+        "The readings are messages of Zigbee2MQTT:\n  mosquitto {url}  (mosquitto_sub -p {port} -t 'zigbee2mqtt/#' -v)\n  \
+         bridge    {admin}/metrics  {admin}/readyz\n"
+    )
+}
+
+pub(super) fn kill_bridge() -> &'static str {
+    "\n>> The MQTT bridge gets SIGKILL. Mosquitto keeps the messages that it has not acknowledged, and sends them again \
+     to the next one.\n   Their readings have a time, so that a repeat is stored once."
+}
+
+pub(super) fn kill_mosquitto() -> &'static str {
+    "\n>> Mosquitto gets SIGKILL and starts again with the session that it has on its disk. Devices send again what it \
+     has not acknowledged."
+}
+
+pub(super) fn kill_broker() -> &'static str {
+    "\n>> RabbitMQ is killed and starts again. Meanwhile the bridge acknowledges nothing, and Mosquitto keeps the messages."
+}
+
 pub(super) fn burst(readings: u64) -> String {
     format!("\n>> A burst of {readings} readings at full speed, so that every worker has queued tasks.")
 }

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Asks every worker for a heartbeat and waits until all workers on record have answered, one second at most.
-/// With `listen`, it waits that long instead. Gateways do not answer; they appear if they send a heartbeat in
+/// With `listen`, it waits that long instead. Gateways and bridges do not answer; they appear if they send a heartbeat in
 /// this time. Returns the processes that answered and the workers on record that did not.
 ///
 /// # Errors

@@ -39,6 +39,8 @@ pub struct Now {
     pub workers: Vec<MemberView>,
     /// The gateways.
     pub gateways: Vec<MemberView>,
+    /// The bridges.
+    pub bridges: Vec<MemberView>,
 }
 
 /// One point of the charts.
@@ -113,6 +115,7 @@ impl Now {
             point: state.history.newest().map(|sample| point(&state.history, sample)),
             workers: members(Program::Worker),
             gateways: members(Program::Gateway),
+            bridges: members(Program::Bridge),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Workers and gateways as tables.
+//! Workers and groups as tables.
 
 use garenne_protocol::heartbeat::Program;
 
@@ -11,7 +11,7 @@ use crate::{
 const COLUMNS: [&str; 6] =
     ["worker", "state", "lanes: busy/slots +queued", "longest task", "for", "last heartbeat"];
 
-/// Both tables; an empty one is replaced by a line.
+/// The tables; without a worker, a line says so.
 pub(super) fn tables(roster: &Roster, now: i64) -> String {
     let workers = roster.members(Program::Worker, now);
     let mut text = if workers.is_empty() {
@@ -37,28 +37,6 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
         .collect();
     if !paused.is_empty() {
         text += &format!("\n{}", lay_out(&["paused", "name", "on"], paused));
-    }
-    let gateways: Vec<_> = roster
-        .members(Program::Gateway, now)
-        .into_iter()
-        .map(|member| {
-            let gateway =
-                member.process.heartbeat().and_then(|beat| beat.gateway.clone()).unwrap_or_default();
-            let connections = gateway.connections.iter().map(|(state, n)| format!("{n} {state}"));
-            let requests = gateway.requests.iter().map(|(status, n)| format!("{status}: {}", grouped(*n)));
-            vec![
-                member.process.id().to_owned(),
-                member.state.to_string(),
-                connections.collect::<Vec<_>>().join(", "),
-                requests.collect::<Vec<_>>().join(", "),
-            ]
-        })
-        .collect();
-    if gateways.is_empty() {
-        text += "\nno gateway sent a heartbeat: gateways send one every 2s, use --wait 3s to include them\n";
-    } else {
-        let columns = ["gateway", "state", "connections", "responses"];
-        text += &format!("\n{}", lay_out(&columns, gateways));
     }
     text
 }
@@ -106,11 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_tables_are_replaced_by_a_line() {
-        assert_eq!(
-            tables(&Roster::new(0), 0),
-            "no worker answered and none is on record\n\n\
-             no gateway sent a heartbeat: gateways send one every 2s, use --wait 3s to include them\n"
-        );
+    fn a_line_says_that_there_is_no_worker() {
+        assert_eq!(tables(&Roster::new(0), 0), "no worker answered and none is on record\n");
     }
 }

@@ -133,7 +133,7 @@ fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let (dead, unroutable) =
         now.point.as_ref().map_or((0, 0), |point| (point.sample.dead, point.sample.unroutable));
     let text = format!(
-        "{} at {}   {} workers, {} quiet, {} silent   {} dead letters   {} unroutable   {} gateways",
+        "{} at {}   {} workers, {} quiet, {} silent   {} dead letters   {} unroutable   {} gateways, {} bridges",
         now.prefix,
         now.broker,
         count(State::Open),
@@ -142,6 +142,7 @@ fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
         grouped(dead),
         grouped(unroutable),
         now.gateways.len(),
+        now.bridges.len(),
     );
     let style = if dead > 0 || count(State::Silent) > 0 { Style::new().fg(Color::Red) } else { Style::new() };
     let first = Line::styled(text, style.add_modifier(Modifier::BOLD));
@@ -288,6 +289,7 @@ mod tests {
             point: Some(point),
             workers: vec![worker("frozen", State::Silent, "t-1"), worker("greenhouse-1", State::Open, "t-1")],
             gateways: Vec::new(),
+            bridges: Vec::new(),
         }
     }
 
@@ -304,7 +306,7 @@ mod tests {
         let lines = lines(&mut Screen::default(), &now());
         assert_eq!(
             lines[0],
-            "garenne at broker:5672 1 workers, 0 quiet, 1 silent 3 dead letters 0 unroutable 0 gateways"
+            "garenne at broker:5672 1 workers, 0 quiet, 1 silent 3 dead letters 0 unroutable 0 gateways, 0 bridges"
         );
         let has = |text: &str| lines.iter().any(|line| line == text);
         assert!(has("fast 1,271 150 0 76.2 0.0 86ms 8/8 4.5s"), "{lines:#?}");

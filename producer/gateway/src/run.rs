@@ -10,11 +10,12 @@ use garenne_common::{
     shutdown::{Command, Mode, stop_requested},
     supervise,
     telemetry::{
-        Metrics,
+        HeartbeatSource, Metrics,
         admin::{self, AdminPort},
         traces::LAST_EXPORT,
     },
 };
+use garenne_protocol::{heartbeat::Program, task::TaskId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -91,9 +92,11 @@ pub async fn run(
     let context =
         Arc::new(GatewayContext { ingest, access, network, tls, limits, maps, budget, instruments, traces });
 
-    let status = Status::new(connected(&metrics), spool.is_some(), settings.server);
+    let status = Status::new(connected(&metrics), spool, settings.server);
     let interval = broker.common.events.heartbeat;
-    uplink.start_heartbeats(&broker, status.heartbeats(id, interval, metrics.clone()));
+    let incarnation = TaskId::random().to_string();
+    let source = HeartbeatSource::new(Program::Gateway, id, incarnation, interval, metrics.clone());
+    uplink.start_heartbeats(&broker, status.heartbeats(source, metrics.clone()));
     admin.begin(Arc::clone(&status) as _);
 
     let watching = Arc::clone(&context);

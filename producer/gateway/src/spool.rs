@@ -13,6 +13,7 @@ use garenne_common::{
     supervise::{self, TaskHandle},
     telemetry::Metrics,
 };
+use garenne_protocol::{heartbeat::SpoolBeat, task::epoch_ms};
 use garenne_spool::{Spool, SpoolConfig, SpoolStatus};
 use prometheus::{
     register_int_counter_vec_with_registry, register_int_counter_with_registry,
@@ -157,6 +158,19 @@ impl SpoolSettings {
 
 fn start(drain: SpoolDrain) -> TaskHandle<()> {
     supervise::restarting("drain-spool", drain, |drain| drain.run(CancellationToken::new()).boxed()).spawn()
+}
+
+/// The content of a spool for a heartbeat.
+#[must_use]
+pub fn spool_beat(spool: &Spool) -> SpoolBeat {
+    let status = spool.status();
+    let status = status.borrow();
+    SpoolBeat {
+        records: status.records(),
+        bytes: status.bytes,
+        oldest_at: status.oldest.map(epoch_ms),
+        set_aside: status.set_aside,
+    }
 }
 
 fn log_content(directory: &Path, status: &SpoolStatus) {

@@ -1,41 +1,32 @@
 //! The state of the gateway for its admin port and heartbeats.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, SystemTime},
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use garenne_common::{
-    config::host_name,
-    telemetry::{Metrics, admin::Process},
-};
-use garenne_protocol::{
-    heartbeat::{Heartbeat, Program, Stance},
-    task::{TaskId, epoch_ms},
-};
+use garenne_common::telemetry::{HeartbeatSource, Metrics, admin::Process};
+use garenne_protocol::heartbeat::{Heartbeat, Stance};
+use garenne_spool::Spool;
 use prometheus::IntGauge;
 use serde_json::{Value, json};
 
-use crate::server::ServerKind;
+use crate::{server::ServerKind, spool::spool_beat};
 
 /// The state of the gateway for its admin port and heartbeats.
 pub(crate) struct Status {
     accepting: AtomicBool,
     /// 1 while the publishing connection is open.
     connected: IntGauge,
-    /// Requests are accepted without a connection.
-    has_spool: bool,
+    /// With it, requests are accepted without a connection.
+    spool: Option<Spool>,
     server: ServerKind,
 }
 
 impl Status {
     /// A gateway that accepts connections.
-    pub(crate) fn new(connected: IntGauge, has_spool: bool, server: ServerKind) -> Arc<Self> {
-        Arc::new(Self { accepting: AtomicBool::new(true), connected, has_spool, server })
+    pub(crate) fn new(connected: IntGauge, spool: Option<Spool>, server: ServerKind) -> Arc<Self> {
+        Arc::new(Self { accepting: AtomicBool::new(true), connected, spool, server })
     }
 
     /// From now on the gateway is not ready and its heartbeats say that it stops.
@@ -46,34 +37,17 @@ impl Status {
     /// Returns a function that makes the next heartbeat.
     pub(crate) fn heartbeats(
         self: &Arc<Self>,
-        id: String,
-        interval: Duration,
+        source: HeartbeatSource,
         metrics: Metrics,
     ) -> impl Fn() -> Heartbeat + Send + Sync + 'static {
-        let incarnation = TaskId::random().as_str().to_owned();
-        let started = SystemTime::now();
         let status = Arc::clone(self);
-        move || Heartbeat {
-            program: Program::Gateway,
-            id: id.clone(),
-            incarnation: incarnation.clone(),
-            host: host_name(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at: epoch_ms(started),
-            at: epoch_ms(SystemTime::now()),
-            every_ms: interval.as_millis().try_into().unwrap_or(u64::MAX),
-            stance: if status.accepting.load(Ordering::Relaxed) { Stance::Open } else { Stance::Stopping },
-            lanes: BTreeMap::new(),
-            paused: Vec::new(),
-            paused_kinds: Vec::new(),
-            groups: Default::default(),
-            running: 0,
-            tasks: Vec::new(),
-            kinds: BTreeMap::new(),
-            connections: metrics.connection_counts(),
-            blocked: metrics.connection().blocked.get() != 0,
-            sinks: BTreeMap::new(),
-            gateway: Some(metrics.gateway_counts()),
+        move || {
+            let accepting = status.accepting.load(Ordering::Relaxed);
+            Heartbeat {
+                gateway: Some(metrics.gateway_counts()),
+                spool: status.spool.as_ref().map(spool_beat),
+                ..source.heartbeat(if accepting { Stance::Open } else { Stance::Stopping })
+            }
         }
     }
 }
@@ -83,7 +57,7 @@ impl Process for Status {
         if !self.accepting.load(Ordering::Relaxed) {
             return Err(vec!["the gateway is stopping".to_owned()]);
         }
-        if self.connected.get() == 0 && !self.has_spool {
+        if self.connected.get() == 0 && self.spool.is_none() {
             return Err(vec!["no connection to the broker".to_owned()]);
         }
         Ok(())

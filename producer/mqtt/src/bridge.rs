@@ -144,6 +144,7 @@ impl Bridge {
         let endpoint = Endpoint::parse(&url).map_err(|problem| unavailable(url.masked(), problem))?;
         let MqttSettings { version, keep_alive, session_expiry, in_flight, .. } = self.settings;
         let hello = Hello {
+            clean: false,
             client_id: self.client_id.clone(),
             login: endpoint.login.clone(),
             keep_alive,

@@ -265,6 +265,7 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut broker, _) = listener.accept().await.unwrap();
         let hello = Hello {
+            clean: false,
             client_id: "bridge".into(),
             login: None,
             keep_alive: Duration::from_secs(60),

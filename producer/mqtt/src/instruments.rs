@@ -1,14 +1,16 @@
 //! Metrics of the bridge.
 
+use std::collections::BTreeMap;
+
 use garenne_common::telemetry::Metrics;
 use prometheus::{
     IntCounter, IntCounterVec, IntGauge, register_int_counter_vec_with_registry,
     register_int_counter_with_registry, register_int_gauge_with_registry,
 };
-use strum::IntoStaticStr;
+use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
 
 /// What became of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, EnumIter)]
 #[strum(serialize_all = "snake_case")]
 pub(crate) enum Outcome {
     /// Readings.
@@ -43,8 +45,8 @@ impl Instruments {
     /// They are registered already.
     pub(crate) fn register(metrics: &Metrics) -> prometheus::Result<Self> {
         let registry = metrics.registry();
-        let counters = |name: &str, help: &str, label: &str| {
-            register_int_counter_vec_with_registry!(name, help, &[label], registry)
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            register_int_counter_vec_with_registry!(name, help, labels, registry)
         };
         let counter = |name: &str, help: &str| register_int_counter_with_registry!(name, help, registry);
         let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
@@ -52,12 +54,12 @@ impl Instruments {
             messages: counters(
                 "garenne_mqtt_messages_total",
                 "MQTT messages received, by what became of them.",
-                "outcome",
+                &["outcome"],
             )?,
             redeliveries: counters(
                 "garenne_mqtt_redeliveries_total",
                 "MQTT messages that the broker marked as sent before. With repeat=\"possible\" their readings may be stored twice.",
-                "repeat",
+                &["repeat"],
             )?,
             readings: counter("garenne_mqtt_readings_total", "Readings in MQTT messages.")?,
             in_flight: gauge("garenne_mqtt_in_flight", "MQTT messages received and not stored yet.")?,
@@ -72,6 +74,15 @@ impl Instruments {
     /// Counts a message.
     pub(crate) fn received(&self, outcome: Outcome) {
         self.messages.with_label_values(&[<&str>::from(outcome)]).inc();
+    }
+
+    /// Messages so far, by what became of them, without outcomes that none had.
+    pub(crate) fn message_counts(&self) -> BTreeMap<String, u64> {
+        let counted = Outcome::iter().map(|outcome| {
+            let name = <&str>::from(outcome);
+            (name.to_owned(), self.messages.with_label_values(&[name]).get())
+        });
+        counted.filter(|(_, count)| *count > 0).collect()
     }
 
     /// Counts a message that the broker marked as sent before.

@@ -10,7 +10,7 @@
 //! its disk has it, in the order in which messages arrived. The session of the MQTT broker outlives the connection and
 //! the process, so that an unacknowledged message comes again. What no map accepts becomes a dead letter.
 //!
-//! [`run`] is `garenne-producer mqtt`.
+//! [`run`] is `garenne-producer mqtt`. [`MqttPublisher`] is the other side: it publishes messages as devices do.
 
 mod bridge;
 mod connection;
@@ -21,6 +21,7 @@ mod instruments;
 mod letter;
 mod letter_publisher;
 mod packet;
+mod publisher;
 mod run;
 mod settings;
 mod status;
@@ -30,6 +31,7 @@ mod version;
 
 pub use letter::UNMAPPED_KIND;
 pub use letter_publisher::LetterPublisher;
+pub use publisher::{MqttPublishError, MqttPublisher};
 pub use run::{Shared, run};
 pub use settings::MqttSettings;
 pub use version::Version;

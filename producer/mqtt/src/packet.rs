@@ -19,6 +19,9 @@ const DISCONNECT: [u8; 2] = [0xe0, 0];
 /// The packet id of SUBSCRIBE. The client has no other packet with an id of its own.
 const SUBSCRIBE_ID: u16 = 1;
 
+/// The most bytes of a topic.
+pub(crate) const MAX_TOPIC: usize = u16::MAX as usize;
+
 /// The broker sent bytes that are not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the MQTT broker broke the protocol: {0}")]
@@ -33,6 +36,8 @@ impl ProtocolError {
 /// The content of CONNECT.
 #[derive(Clone)]
 pub(crate) struct Hello {
+    /// The session ends with the connection.
+    pub(crate) clean: bool,
     pub(crate) client_id: String,
     pub(crate) login: Option<(String, String)>,
     pub(crate) keep_alive: Duration,
@@ -57,6 +62,12 @@ pub(crate) enum Incoming {
     Message(Message),
     /// The answer to SUBSCRIBE, with the reason of each filter that was refused.
     Subscribed(Vec<Option<String>>),
+    /// PUBACK: the broker has a message, or refused it.
+    Published {
+        packet_id: u16,
+        /// Why it was refused.
+        refused: Option<String>,
+    },
     /// The broker closes the connection.
     Closing(String),
     /// PINGRESP.
@@ -109,6 +120,25 @@ impl Version {
         match self {
             Self::V3 => v3::subscribe(filters),
             Self::V5 => v5::subscribe(filters, retained),
+        }
+    }
+
+    /// PUBLISH with QoS 1.
+    ///
+    /// # Errors
+    /// The topic is too long for the protocol.
+    pub(crate) fn publish(
+        self,
+        topic: &str,
+        payload: &Bytes,
+        packet_id: u16,
+    ) -> Result<BytesMut, ProtocolError> {
+        if topic.len() > MAX_TOPIC {
+            return Err(ProtocolError::new(format!("the topic has more than {MAX_TOPIC} bytes")));
+        }
+        match self {
+            Self::V3 => v3::publish(topic, payload, packet_id),
+            Self::V5 => v5::publish(topic, payload, packet_id),
         }
     }
 

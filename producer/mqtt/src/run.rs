@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures_util::FutureExt;
-use garenne_amqp::PublisherConfig;
+use garenne_amqp::{HeartbeatPublisher, PublisherConfig};
 use garenne_common::{
     config::{Invalid, host_name},
     exit::{Exit, Failure},
     shutdown::{Command, Mode, stop_requested},
     supervise,
     telemetry::{
-        Metrics,
+        HeartbeatSource, Metrics,
         admin::{self, AdminPort},
         metrics::Role,
         traces::LAST_EXPORT,
@@ -25,13 +25,14 @@ use garenne_gateway::{
     },
 };
 use garenne_map::MapChain;
-use garenne_protocol::sensor::Limits;
+use garenne_protocol::{heartbeat::Program, sensor::Limits, task::TaskId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    bridge::Bridge, connection::ConnectError, converter::Converter, instruments::Instruments,
-    letter_publisher::LetterPublisher, settings::MqttSettings, status::Status, store::Store,
+    bridge::Bridge, connection::ConnectError, converter::Converter, endpoint::Endpoint,
+    instruments::Instruments, letter_publisher::LetterPublisher, settings::MqttSettings, status::Status,
+    store::Store,
 };
 
 /// Unconfirmed messages on the AMQP connection. The bridge has at most `mqtt.in_flight` messages of MQTT; group commit
@@ -64,6 +65,9 @@ pub async fn run(
 ) -> Result<Exit, Failure> {
     let (sender, mut commands) = commands;
     let url = settings.required()?.clone();
+    let mqtt_broker =
+        Endpoint::parse(&url).map_err(|problem| Invalid::new("mqtt.url", url.masked(), problem))?;
+    let mqtt_broker = mqtt_broker.address();
     let maps = load_maps(&settings)?;
     let routes = broker.routes();
     let kind = routes.kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
@@ -98,9 +102,19 @@ pub async fn run(
     let converter = Converter::new(maps, kind, routes.readings_are_sharded(), limits);
 
     let connected = metrics.connection().up(Role::Publish);
-    let status = Status::new(connected.clone(), instruments.connected.clone(), spool.is_some());
-    admin.begin(Arc::clone(&status) as _);
     let (patience, has_topology) = (broker.connect_timeout, spool.is_none());
+    let status = Status::new(connected.clone(), instruments.clone(), spool);
+    let interval = broker.common.events.heartbeat;
+    let (id, incarnation) = (client_id.clone(), TaskId::random().to_string());
+    let source = HeartbeatSource::new(Program::Bridge, id, incarnation, interval, metrics.clone());
+    let heartbeats = HeartbeatPublisher::start(
+        publisher.clone(),
+        names.events(),
+        interval,
+        Arc::default(),
+        status.heartbeats(source, mqtt_broker, settings.subscribe.clone()),
+    );
+    admin.begin(Arc::clone(&status) as _);
     let connector = Connector { broker, endpoint, publisher: publisher.clone(), connected, has_topology };
     let connecting = supervise::restarting("connect", connector, |it| it.stay_connected().boxed()).spawn();
 
@@ -127,6 +141,7 @@ pub async fn run(
     if let Some(draining) = draining {
         draining.abort();
     }
+    heartbeats.stop().await;
     publisher.close().await;
     let interrupted = matches!(ended, Ok(Exit::Interrupted));
     traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use garenne_amqp::PublisherConfig;
 use garenne_common::{
     client_tls::client_config,
-    config::Certificates,
+    config::{Certificates, SecretUrl},
     exit::{Exit, Failure},
 };
 use garenne_gateway::{BrokerSettings, READING, SpoolSettings};
+
+use garenne_mqtt::{MqttPublisher, Version};
 
 use super::{
     Destination,
@@ -16,6 +18,7 @@ use super::{
     http::HttpDestination,
     line_connection::LineConnector,
     lines::LineDestination,
+    mqtt::MqttDestination,
     spooled::{SpoolCounts, SpooledConnection},
 };
 use crate::args::SendingArgs;
@@ -59,6 +62,9 @@ impl Endpoint {
     ) -> Result<Self, Failure> {
         let usage = |problem: String| Failure::new(Exit::Usage, problem);
         let (scheme, rest) = to.split_once("://").unwrap_or_default();
+        if matches!(scheme, "mqtt" | "mqtts") {
+            return Self::mqtt(to, token.is_some(), certificates);
+        }
         if rest.contains('@') {
             // The URL is not repeated: it has a password.
             return Err(usage("--to has a user or a password, give a token with --token-file".to_owned()));
@@ -80,11 +86,33 @@ impl Endpoint {
             }
             _ => {
                 return Err(usage(format!(
-                    "--to {to} is invalid, expected http://, https://, tcp:// or tls:// and HOST:PORT"
+                    "--to {to} is invalid, expected http://, https://, tcp://, tls://, mqtt:// or mqtts:// and HOST:PORT"
                 )));
             }
         };
         Ok(Self { destination, name: to.to_owned(), broker: None, lines })
+    }
+
+    /// An MQTT broker. No connection is opened yet.
+    ///
+    /// # Errors
+    /// The URL or a flag is invalid.
+    fn mqtt(to: &str, has_token: bool, certificates: &Certificates) -> Result<Self, Failure> {
+        let usage = |problem: String| Failure::new(Exit::Usage, problem);
+        if has_token {
+            return Err(usage(
+                "--token-file needs a gateway, an MQTT broker has user and password".to_owned(),
+            ));
+        }
+        // Errors do not repeat the URL: it may have a password.
+        let url: SecretUrl = to.parse().map_err(|error| usage(format!("--to is invalid: {error}")))?;
+        if url.scheme() != "mqtts" && *certificates != Certificates::default() {
+            return Err(usage("--ca, --cert and --key need mqtts://, --to is mqtt://".to_owned()));
+        }
+        let publisher = MqttPublisher::new(&url, certificates.clone(), Version::default());
+        let publisher = publisher.map_err(|problem| usage(format!("--to is invalid: {problem}")))?;
+        let destination = Arc::new(MqttDestination(publisher));
+        Ok(Self { destination, name: url.masked().to_owned(), broker: None, lines: None })
     }
 
     async fn broker(settings: &BrokerSettings, spool: &SpoolSettings) -> Result<Self, Failure> {

@@ -28,6 +28,15 @@ fn is_left_out() -> bool {
     env::var("GARENNE_TEST_WITHOUT").is_ok_and(|list| list.split(',').any(|name| name.trim() == "mosquitto"))
 }
 
+/// Whether Mosquitto is installed. If it is not, the test is left out.
+pub fn is_installed() -> bool {
+    let installed = !is_left_out() && Path::new(MOSQUITTO).exists();
+    if !installed {
+        suite::leave_out("no mosquitto is installed (apt-get install mosquitto)");
+    }
+    installed
+}
+
 /// A mosquitto as a process. It keeps its port and its sessions when it is stopped and started again.
 #[derive(Debug)]
 pub struct Mosquitto {
@@ -41,8 +50,7 @@ impl Mosquitto {
     /// Starts one that keeps its files in `folder`. With `tls`, the configuration of its certificates, it has another
     /// listener. `None` if it is not installed, and then the test is left out.
     pub async fn start(folder: &Path, tls: Option<&str>) -> Result<Option<Self>> {
-        if is_left_out() || !Path::new(MOSQUITTO).exists() {
-            suite::leave_out("no mosquitto is installed (apt-get install mosquitto)");
+        if !is_installed() {
             return Ok(None);
         }
         suite::time_this_test();
@@ -82,6 +90,12 @@ impl Mosquitto {
         let process = self.process.take().context("it runs")?;
         process.signal(Signal::TERM)?;
         process.ended().await.map(drop)
+    }
+
+    /// Its port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Its URL.

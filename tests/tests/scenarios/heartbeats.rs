@@ -144,7 +144,7 @@ async fn heartbeats_of_a_gateway_are_awaited_with_the_option_wait() -> Result<()
     let gateway = GatewayPlan::new(&env)?.start().await?;
     let listened = env.garenne(&["status", "--wait", "3s"]).await?.stdout.join("\n");
     assert!(
-        listened.contains("gateway  ") && !listened.contains("no gateway sent a heartbeat"),
+        listened.contains("gateway  ") && !listened.contains("no gateway or bridge sent a heartbeat"),
         "{listened}"
     );
     gateway.stop().await?;

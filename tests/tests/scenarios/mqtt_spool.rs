@@ -1,16 +1,19 @@
 //! A bridge with a spool: while RabbitMQ is away it acknowledges messages from its disk, and is killed; afterwards each
 //! message is stored once.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use garenne_tests::harness::{
+    dashboard::Dashboard,
     fault_proxy::FaultProxy,
     mqtt::{BridgePlan, Mosquitto, Sender},
     postgres::Postgres,
     process::Program,
     spool::{spool_records, until_spooled},
     test_env::TestEnv,
+    users,
     wait::{Seen, eventually},
 };
+use serde_json::{Value, json};
 
 /// Messages in each phase.
 const MESSAGES: usize = 40;
@@ -77,6 +80,52 @@ async fn messages_that_were_acknowledged_from_the_spool_are_stored_once_after_a_
     assert_eq!((text("garenne-worker").as_str(), &letters[0].body[..]), ("bridge", &b"71.5"[..]));
     bridge.stop().await?;
     worker.kill().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_bridge_is_shown_with_its_subscriptions_its_messages_and_its_spool() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let Some(mut mosquitto) = Mosquitto::start(env.folder(), None).await? else { return Ok(()) };
+    let worker = env.worker("any")?.start().await?;
+    let (proxy, url) = FaultProxy::for_url(&users::user(env.vhost(), "bridge").await?).await?;
+    let plan = BridgePlan::at(&url, &mosquitto.url()).option("--maps", "builtin:zigbee2mqtt");
+    let plan = plan.option("--subscribe", "zigbee2mqtt/#").env("GARENNE_EVENTS__HEARTBEAT", "100ms");
+    let plan = plan.option("--spool", env.folder().join("spool")).option("--spool-min-free", "0");
+    let bridge = plan.option("--spool-drain-rate", "1").start().await?;
+    let dashboard = Dashboard::start(&env).await?;
+    let shown = |now: &Value| {
+        let shown = &now["bridges"][0];
+        shown["id"] == "bridge" && shown["state"] == "open" && shown["bridge"]["connected"] == true
+    };
+    dashboard.until("the bridge", shown).await?;
+
+    proxy.cut();
+    let mut sender = Sender::connect(&mosquitto.url()).await?;
+    send(&mut sender, 0..MESSAGES).await?;
+    let accepted = MESSAGES as f64;
+    bridge.until_metric("garenne_spool_records_total", "event=\"accepted\"", accepted).await?;
+    proxy.heal();
+    let shown = |now: &Value| {
+        let beat = &now["bridges"][0];
+        beat["bridge"]["messages"] == json!({"mapped": MESSAGES})
+            && beat["bridge"]["subscriptions"] == json!(["zigbee2mqtt/#"])
+            && beat["spool"]["records"].as_u64().is_some_and(|records| records > 0)
+            && beat["spool"]["oldest_at"].is_i64()
+    };
+    dashboard.until("the spool's content", shown).await?;
+    let status = env.garenne(&["status", "--wait", "1s"]).await?.stdout.join("\n");
+    let line = status.lines().find(|line| line.starts_with("bridge  ") && line.contains("zigbee2mqtt/#"));
+    let line = line.with_context(|| status.clone())?;
+    ensure!(line.contains(&format!("mapped: {MESSAGES}")) && line.contains(" tasks, "), "{line}");
+
+    mosquitto.stop().await?;
+    dashboard
+        .until("that it is not subscribed", |now| now["bridges"][0]["bridge"]["connected"] == false)
+        .await?;
+    bridge.stop().await?;
+    dashboard.until("its end", |now| now["bridges"][0]["state"] == "stopped").await?;
+    worker.stop().await?;
     Ok(())
 }
 

@@ -69,6 +69,8 @@ async fn a_stolen_user_can_do_no_more_than_its_program() -> Result<()> {
         ("gateway", &["drain", "--all"][..]),
         ("gateway", &["task", "stop", "any"]),
         ("gateway", &["dead", "list"]),
+        ("bridge", &["drain", "--all"]),
+        ("bridge", &["dead", "list"]),
         ("worker", &["drain", "--all"]),
         ("worker", &["dead", "list"]),
         ("scaler", &["drain", "--all"]),
@@ -82,41 +84,43 @@ async fn a_stolen_user_can_do_no_more_than_its_program() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_gateways_user_cannot_forge_a_workers_heartbeat() -> Result<()> {
+async fn users_of_gateways_and_bridges_cannot_forge_a_workers_heartbeat() -> Result<()> {
     let env = TestEnv::new().await?;
     succeeds(&user(&env, "topology").await?, &["topology", "apply"]).await?;
-    let gateway = user(&env, "gateway").await?;
     let beat = |program: &str, id: &str| {
         json!({"program": program, "id": id, "incarnation": "1", "started_at": 1, "at": 2, "every_ms": 600_000,
                "stance": "open"})
         .to_string()
     };
-    let publish = async |key: &str, body: String| {
-        let options = lapin::options::BasicPublishOptions::default();
-        let client = Client::connect(&gateway).await?;
-        let sent = client.channel().basic_publish(
-            "garenne.events".into(),
-            key.into(),
-            options,
-            body.as_bytes(),
-            Default::default(),
-        );
-        sent.await?.await?;
-        anyhow::Ok(())
-    };
     let dashboard = Dashboard::start(&env).await?;
-    let heard = eventually("the gateway's own heartbeat is shown, and no other", async || {
-        let refused = publish("beat.worker.forged", beat("worker", "forged")).await;
-        ensure!(refused.is_err_and(|error| format!("{error:#}").contains("ACCESS_REFUSED")), "accepted");
-        // Its own key, with a worker's body.
-        publish("beat.gateway.forged", beat("worker", "forged")).await?;
-        publish("beat.gateway.real", beat("gateway", "real")).await?;
-        let now = dashboard.json("/api/now").await?;
-        let known = now["gateways"].as_array().is_some_and(|all| all.iter().any(|it| it["id"] == "real"));
-        Ok(if known { Seen::Wanted(now) } else { Seen::Other(now.to_string()) })
-    });
-    let now = heard.await?;
-    ensure!(now["workers"] == json!([]), "{now}");
+    for (program, list) in [("gateway", "gateways"), ("bridge", "bridges")] {
+        let url = user(&env, program).await?;
+        let publish = async |key: &str, body: String| {
+            let options = lapin::options::BasicPublishOptions::default();
+            let client = Client::connect(&url).await?;
+            let sent = client.channel().basic_publish(
+                "garenne.events".into(),
+                key.into(),
+                options,
+                body.as_bytes(),
+                Default::default(),
+            );
+            sent.await?.await?;
+            anyhow::Ok(())
+        };
+        let heard = eventually("the program's own heartbeat is shown, and no other", async || {
+            let refused = publish("beat.worker.forged", beat("worker", "forged")).await;
+            ensure!(refused.is_err_and(|error| format!("{error:#}").contains("ACCESS_REFUSED")), "accepted");
+            // Its own key, with a worker's body.
+            publish(&format!("beat.{program}.forged"), beat("worker", "forged")).await?;
+            publish(&format!("beat.{program}.real"), beat(program, "real")).await?;
+            let now = dashboard.json("/api/now").await?;
+            let known = now[list].as_array().is_some_and(|all| all.iter().any(|it| it["id"] == "real"));
+            Ok(if known { Seen::Wanted(now) } else { Seen::Other(now.to_string()) })
+        });
+        let now = heard.await?;
+        ensure!(now["workers"] == json!([]), "{now}");
+    }
     Ok(())
 }
 

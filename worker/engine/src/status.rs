@@ -1,11 +1,11 @@
 //! The state of a running worker, for the admin port and for heartbeats.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
 
-use garenne_common::telemetry::admin::{GroupCommand, Process, Tasks};
+use garenne_common::telemetry::{
+    HeartbeatSource,
+    admin::{GroupCommand, Process, Tasks},
+};
 use garenne_protocol::task::StandingOrder;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -19,8 +19,7 @@ mod heartbeat;
 
 /// Reads the worker's state and passes on its operators' commands for tasks.
 pub(crate) struct Status {
-    pub(crate) started: SystemTime,
-    pub(crate) heartbeat_interval: Duration,
+    pub(crate) heartbeats: HeartbeatSource,
     pub(crate) intake: watch::Receiver<Intake>,
     pub(crate) lanes: Vec<LaneStatus>,
     pub(crate) batches: Arc<RunningBatches>,

@@ -48,6 +48,8 @@ function take(now) {
   const unheard = { host: "", lanes: {}, tasks: [], connections: {}, running: 0 };
   now.workers = now.workers.map((worker) => ({ ...unheard, ...worker }));
   now.gateways = now.gateways.map((gateway) => ({ ...gateway, connections: {}, requests: {}, ...gateway.gateway }));
+  const unread = { broker: "", connected: false, subscriptions: [], in_flight: 0, messages: {} };
+  now.bridges = now.bridges.map((bridge) => ({ ...bridge, ...unread, ...bridge.bridge }));
   fleet.now = now;
   lastHeard = Date.now();
   live("on", "live");

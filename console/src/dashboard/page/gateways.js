@@ -1,36 +1,62 @@
-// The table of gateways.
-import { short } from "/charts.js";
+// The tables of gateways and bridges.
+import { short, span } from "/charts.js";
 import { $, h, set, tr } from "/dom.js";
 import { Table } from "/table.js";
 
 let shown = null;
 
 const list = (of) => Object.entries(of).map(([name, n]) => `${short(n)} ${name}`).join(", ") || "none";
+const counts = (of) => Object.entries(of).map(([name, n]) => `${name}: ${short(n)}`).join(", ") || "none";
 const sum = (of) => Object.values(of).reduce((a, b) => a + b, 0);
-const columns = [
-  { title: "gateway", css: "id", of: ({ id }) => id },
-  { title: "state", of: ({ state }) => state },
-  { title: "connections", of: ({ connections }) => sum(connections) },
-  { title: "responses by status", of: ({ requests }) => sum(requests) },
-  { title: "version", of: ({ version }) => version },
+const broker = ({ broker, connected }) => connected ? broker : `${broker} (not subscribed)`;
+
+// What waits in a spool.
+function waiting({ spool }, now) {
+  if (!spool) return "none";
+  const records = spool.records ? `${short(spool.records)} tasks` : "empty";
+  const oldest = spool.oldest_at ? `, oldest ${span((now - spool.oldest_at) / 1000)}` : "";
+  return records + oldest + (spool.set_aside ? `; ${spool.set_aside} segments set aside` : "");
+}
+
+const id = (title) => ({ title, css: "id", of: ({ id }) => id, text: ({ id }) => id });
+const state = { title: "state", of: ({ state }) => state };
+const spool = { title: "spool", of: ({ spool }) => spool?.records ?? -1, text: waiting };
+const version = { title: "version", of: ({ version }) => version, text: ({ version }) => version };
+const gatewayColumns = [
+  id("gateway"), state,
+  { title: "connections", of: ({ connections }) => sum(connections), text: ({ connections }) => list(connections) },
+  { title: "responses by status", of: ({ requests }) => sum(requests), text: ({ requests }) => counts(requests) },
+  spool, version,
 ];
-const table = new Table($("gateway-table"), "gateways", columns, () => shown && drawGateways(shown));
+const bridgeColumns = [
+  id("bridge"), state,
+  { title: "MQTT broker", of: broker, text: broker },
+  { title: "subscriptions", of: ({ subscriptions }) => subscriptions.join(", "), text: ({ subscriptions }) => subscriptions.join(", ") },
+  { title: "in flight", css: "n", of: ({ in_flight }) => in_flight, text: ({ in_flight }) => short(in_flight) },
+  { title: "messages", of: ({ messages }) => sum(messages), text: ({ messages }) => counts(messages) },
+  spool, version,
+];
+const redraw = () => shown && drawGateways(shown);
+const gatewayTable = new Table($("gateway-table"), "gateways", gatewayColumns, redraw);
+const bridgeTable = new Table($("bridge-table"), "bridges", bridgeColumns, redraw);
+
+function draw(table, columns, members, now) {
+  table.draw(members, ({ id }) => id, () => {
+    const row = tr(...columns.map(({ title, css }) => [title, css]));
+    row.children[1].append(h("span", "pill"));
+    return row;
+  }, (row, member) => {
+    const pill = row.children[1].firstChild;
+    pill.className = "pill " + member.state;
+    set(pill, member.state);
+    columns.forEach(({ text }, n) => text && set(row.children[n], text(member, now)));
+  });
+}
 
 export function drawGateways(fleet) {
   shown = fleet;
-  const { gateways } = fleet.now;
-  $("no-gateways").hidden = gateways.length > 0;
-  table.draw(gateways, ({ id }) => id, ({ id }) => {
-    const row = tr(...columns.map(({ title, css }) => [title, css]));
-    set(row.children[0], id);
-    row.children[1].append(h("span", "pill"));
-    return row;
-  }, (row, gateway) => {
-    const pill = row.children[1].firstChild;
-    pill.className = "pill " + gateway.state;
-    set(pill, gateway.state);
-    set(row.children[2], list(gateway.connections));
-    set(row.children[3], Object.entries(gateway.requests).map(([status, n]) => `${status}: ${short(n)}`).join(", ") || "none");
-    set(row.children[4], gateway.version);
-  });
+  const { gateways, bridges, at } = fleet.now;
+  $("no-gateways").hidden = gateways.length + bridges.length > 0;
+  draw(gatewayTable, gatewayColumns, gateways, at);
+  draw(bridgeTable, bridgeColumns, bridges, at);
 }

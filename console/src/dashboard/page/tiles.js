@@ -39,5 +39,6 @@ export function drawProblems({ now }) {
   if (now.queue_problem) all.push(`Queues cannot be read: ${now.queue_problem}`);
   if (now.queues?.missing.length) all.push(`Missing: ${now.queues.missing.join(", ")}. Run garenne topology apply to create them.`);
   for (const [name, lane] of Object.entries(now.point?.lanes ?? {})) if (lane.ready > 0 && lane.consumers === 0 && !lane.paused) all.push(`Lane ${name}: tasks are waiting and no worker consumes them.`);
+  for (const bridge of now.bridges) if (bridge.state === "open" && !bridge.connected) all.push(`Bridge ${bridge.id} is not subscribed to its MQTT broker.`);
   keyed($("problems"), all, (text) => text, (text) => h("div", "", text), () => {});
 }

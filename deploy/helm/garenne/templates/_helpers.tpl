@@ -154,6 +154,32 @@ readinessProbe:
   secret: {secretName: {{ .Values.postgresTls.secretName }}, defaultMode: 288}
 {{- end -}}
 
+{{- /* The environment, mount and volume claims of a program with a spool. Called with the values of the spool. */ -}}
+{{- define "garenne.spool.env" -}}
+# Not the volume's root, which may have a folder of the file system.
+- {name: GARENNE_SPOOL, value: /var/lib/garenne/spool}
+- {name: GARENNE_SPOOL_MAX_BYTES, value: {{ .maxBytes }}}
+- {name: GARENNE_SPOOL_MIN_FREE, value: {{ .minFree }}}
+- {name: GARENNE_SPOOL_DRAIN_RATE, value: "{{ .drainRate }}"}
+{{- end -}}
+
+{{- define "garenne.spool.mount" -}}
+- {name: spool, mountPath: /var/lib/garenne}
+{{- end -}}
+
+{{- define "garenne.spool.claims" -}}
+volumeClaimTemplates:
+  - metadata:
+      name: spool
+    spec:
+      accessModes: [ReadWriteOnce]
+      {{- with .storageClassName }}
+      storageClassName: {{ . }}
+      {{- end }}
+      resources:
+        requests: {storage: {{ .size }}}
+{{- end -}}
+
 {{- /* Called with (list root secret (dict file key…) component): the user's Secret and the admin token as files in one folder. */ -}}
 {{- define "garenne.volumes" -}}
 {{- $root := index . 0 -}}

@@ -82,11 +82,10 @@ pub(super) struct Distribution {
 #[derive(Clone, Copy, PartialEq, prost::Message, Deserialize)]
 pub(super) struct SkippedPoint {}
 
-/// The values of `aggregation_temporality`.
-pub(super) mod temporality {
-    pub(in super::super) const DELTA: i32 = 1;
-    pub(in super::super) const CUMULATIVE: i32 = 2;
-}
+/// The `aggregation_temporality` of a sum whose values are increases.
+pub(super) const DELTA: i32 = 1;
+/// That of a sum whose values are totals.
+pub(super) const CUMULATIVE: i32 = 2;
 
 /// The bit of `flags` that says that there was no measurement.
 pub(super) const NO_RECORDED_VALUE: u32 = 1;

@@ -11,7 +11,7 @@ use garenne_protocol::{
 };
 
 use super::{
-    message::{ExportRequest, KeyValue, Metric, NO_RECORDED_VALUE, NumberPoint, temporality},
+    message::{CUMULATIVE, DELTA, ExportRequest, KeyValue, Metric, NO_RECORDED_VALUE, NumberPoint},
     unit::unit,
 };
 use crate::series_name::{fit, labels};
@@ -107,9 +107,9 @@ impl Converter<'_> {
         }
         if let Some(sum) = &metric.sum {
             match sum.aggregation_temporality {
-                temporality::CUMULATIVE => self.points(metric, &sum.data_points, "", unit, device),
+                CUMULATIVE => self.points(metric, &sum.data_points, "", unit, device),
                 // Kept apart from the same metric's cumulative values, which an exporter with another setting sends.
-                temporality::DELTA => {
+                DELTA => {
                     self.points(metric, &sum.data_points, ",temporality=delta", unit, device);
                 }
                 _ => {

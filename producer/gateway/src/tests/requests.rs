@@ -133,7 +133,15 @@ async fn the_openapi_document_names_every_route() {
     let paths: Vec<_> = document["paths"].as_object().unwrap().keys().collect();
     assert_eq!(
         paths,
-        ["/openapi.json", "/v1/events", "/v1/map/{name}", "/v1/readings", "/v1/tasks", "/v1/tasks/{kind}"]
+        [
+            "/openapi.json",
+            "/v1/events",
+            "/v1/map/{name}",
+            "/v1/metrics",
+            "/v1/readings",
+            "/v1/tasks",
+            "/v1/tasks/{kind}"
+        ]
     );
     // Every path of the document is a route that takes the method.
     let client = reqwest::Client::new();

@@ -7,6 +7,7 @@ use super::*;
 
 fn hello() -> Hello {
     Hello {
+        clean: false,
         client_id: "bridge-1".to_owned(),
         login: Some(("user".to_owned(), "secret".to_owned())),
         keep_alive: Duration::from_secs(30),
@@ -122,4 +123,33 @@ fn refusals_say_whether_the_login_is_the_reason() {
     let answers = Version::V3.read(BytesMut::from(&[0x90, 4, 0, 1, 1, 0x80][..])).unwrap();
     let Incoming::Subscribed(answers) = answers else { panic!("{answers:?}") };
     assert_eq!((answers[0].is_none(), answers[1].is_some()), (true, true));
+}
+
+#[test]
+fn a_message_is_published_with_qos_1_and_its_acknowledgement_is_read() {
+    let payload = Bytes::from_static(b"21.5");
+    let mut bytes = Version::V3.publish("a/b", &payload, 7).unwrap();
+    let v4::Packet::Publish(publish) = v4::Packet::read(&mut bytes, 1000).unwrap() else {
+        panic!("no PUBLISH");
+    };
+    assert_eq!((publish.topic.as_str(), &publish.payload[..], publish.pkid), ("a/b", &b"21.5"[..], 7));
+    assert_eq!(publish.qos, QoS::AtLeastOnce);
+    let mut bytes = Version::V5.publish("a/b", &payload, 7).unwrap();
+    let five::v5::Packet::Publish(publish) = five::v5::Packet::read(&mut bytes, None).unwrap() else {
+        panic!("no PUBLISH");
+    };
+    assert_eq!((&publish.topic[..], publish.pkid), (&b"a/b"[..], 7));
+    assert!(Version::V3.publish(&"t".repeat(MAX_TOPIC + 1), &payload, 1).is_err());
+
+    let accepted = Incoming::Published { packet_id: 7, refused: None };
+    let puback = |rest: &[u8]| BytesMut::from(&[&[PUBACK], rest].concat()[..]);
+    assert_eq!(Version::V3.read(puback(&[2, 0, 7])), Ok(accepted.clone()));
+    assert_eq!(Version::V5.read(puback(&[2, 0, 7])), Ok(accepted.clone()));
+    // No matching subscribers, and not authorized.
+    assert_eq!(Version::V5.read(puback(&[4, 0, 7, 0x10, 0])), Ok(accepted));
+    let refused = Some("NotAuthorized".to_owned());
+    assert_eq!(
+        Version::V5.read(puback(&[4, 0, 7, 0x87, 0])),
+        Ok(Incoming::Published { packet_id: 7, refused })
+    );
 }

@@ -1,6 +1,6 @@
 //! MQTT 3.1.1.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use rumqttc::mqttbytes::{
     QoS,
     v4::{
@@ -12,7 +12,7 @@ use super::{Hello, Incoming, Message, ProtocolError, SUBSCRIBE_ID, Welcome};
 
 pub(super) fn connect(hello: &Hello) -> Result<BytesMut, ProtocolError> {
     let mut connect = Connect::new(hello.client_id.clone());
-    connect.clean_session = false;
+    connect.clean_session = hello.clean;
     connect.keep_alive = hello.keep_alive.as_secs().try_into().unwrap_or(u16::MAX);
     connect.login = hello.login.clone().map(|(user, password)| Login::new(user, password));
     written(&Packet::Connect(connect))
@@ -23,6 +23,12 @@ pub(super) fn subscribe(filters: &[String]) -> Result<BytesMut, ProtocolError> {
     let mut subscribe = Subscribe::new_many(filters);
     subscribe.pkid = SUBSCRIBE_ID;
     written(&Packet::Subscribe(subscribe))
+}
+
+pub(super) fn publish(topic: &str, payload: &Bytes, packet_id: u16) -> Result<BytesMut, ProtocolError> {
+    let mut publish = Publish::from_bytes(topic, QoS::AtLeastOnce, payload.clone());
+    publish.pkid = packet_id;
+    written(&Packet::Publish(publish))
 }
 
 fn written(packet: &Packet) -> Result<BytesMut, ProtocolError> {
@@ -56,6 +62,7 @@ pub(super) fn read(mut packet: BytesMut) -> Result<Incoming, ProtocolError> {
             };
             Ok(Incoming::Subscribed(answer.return_codes.iter().map(refused).collect()))
         }
+        Packet::PubAck(ack) => Ok(Incoming::Published { packet_id: ack.pkid, refused: None }),
         Packet::PingResp => Ok(Incoming::Pong),
         other => Err(ProtocolError::new(format!("unexpected packet {other:?}"))),
     }

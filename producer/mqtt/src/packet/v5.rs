@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use rumqttc::v5::mqttbytes::{
     QoS,
     v5::{
-        Connect, ConnectProperties, ConnectReturnCode, Filter, Login, Packet, Publish, RetainForwardRule,
-        Subscribe, SubscribeReasonCode,
+        Connect, ConnectProperties, ConnectReturnCode, Filter, Login, Packet, PubAckReason, Publish,
+        RetainForwardRule, Subscribe, SubscribeReasonCode,
     },
 };
 
@@ -21,7 +21,7 @@ pub(super) fn connect(hello: &Hello) -> Result<BytesMut, ProtocolError> {
     let connect = Connect {
         keep_alive: hello.keep_alive.as_secs().try_into().unwrap_or(u16::MAX),
         client_id: hello.client_id.clone(),
-        clean_start: false,
+        clean_start: hello.clean,
         properties: Some(properties),
     };
     let login = hello.login.clone().map(|(user, password)| Login::new(user, password));
@@ -41,6 +41,12 @@ pub(super) fn subscribe(filters: &[String], retained: bool) -> Result<BytesMut, 
     let mut subscribe = Subscribe::new_many(filters, None);
     subscribe.pkid = SUBSCRIBE_ID;
     written(&Packet::Subscribe(subscribe))
+}
+
+pub(super) fn publish(topic: &str, payload: &Bytes, packet_id: u16) -> Result<BytesMut, ProtocolError> {
+    let mut publish = Publish::new(topic, QoS::AtLeastOnce, payload.clone(), None);
+    publish.pkid = packet_id;
+    written(&Packet::Publish(publish))
 }
 
 fn written(packet: &Packet) -> Result<BytesMut, ProtocolError> {
@@ -83,6 +89,13 @@ pub(super) fn read(mut packet: BytesMut) -> Result<Incoming, ProtocolError> {
                 code => Some(format!("{code:?}")),
             };
             Ok(Incoming::Subscribed(answer.return_codes.iter().map(refused).collect()))
+        }
+        Packet::PubAck(ack) => {
+            // Without a subscriber the broker has accepted it too.
+            let accepted = matches!(ack.reason, PubAckReason::Success | PubAckReason::NoMatchingSubscribers);
+            let text = ack.properties.and_then(|properties| properties.reason_string);
+            let refused = (!accepted).then(|| with_text(ack.reason, text));
+            Ok(Incoming::Published { packet_id: ack.pkid, refused })
         }
         Packet::PingResp(_) => Ok(Incoming::Pong),
         Packet::Disconnect(end) => {

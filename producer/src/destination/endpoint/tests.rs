@@ -116,7 +116,7 @@ fn urls_and_files_that_do_not_fit_are_usage_errors() {
         let failure = Endpoint::gateway(to, None, certificates).err().unwrap();
         (failure.exit, failure.line)
     };
-    let expected = "expected http://, https://, tcp:// or tls:// and HOST:PORT";
+    let expected = "expected http://, https://, tcp://, tls://, mqtt:// or mqtts:// and HOST:PORT";
     for to in ["ftp://h:1", "h:1", ""] {
         assert_eq!(refused(to, &none), (Exit::Usage, format!("--to {to} is invalid, {expected}")));
     }
@@ -131,6 +131,14 @@ fn urls_and_files_that_do_not_fit_are_usage_errors() {
         let problem = format!("--ca, --cert and --key need https:// or tls://, --to is {to}");
         assert_eq!(refused(to, &ca), (Exit::Usage, problem));
     }
+    let problem = "--ca, --cert and --key need mqtts://, --to is mqtt://".to_owned();
+    assert_eq!(refused("mqtt://user:s3cret@h", &ca), (Exit::Usage, problem));
+    let (exit, line) = refused("mqtt://user:s3cret@h/topic", &none);
+    assert!(exit == Exit::Usage && !line.contains("s3cret"), "{line}");
+    let with_token = Endpoint::gateway("mqtt://h", Some("token".to_owned()), &none).err().unwrap();
+    assert_eq!(with_token.line, "--token-file needs a gateway, an MQTT broker has user and password");
+    let open = Endpoint::gateway("mqtts://user:s3cret@h", None, &ca).ok().unwrap();
+    assert!(!open.name.contains("s3cret"), "{}", open.name);
     let (exit, line) = refused("https://h:1", &ca);
     assert!(exit == Exit::Config && line.starts_with("--ca: cannot use ca.pem: "), "{line}");
 }

@@ -1,13 +1,7 @@
 //! The content of the worker's heartbeats.
 
-use std::time::SystemTime;
-
-use garenne_common::config::host_name;
 use garenne_pool::{Phase, TaskState};
-use garenne_protocol::{
-    heartbeat::{Heartbeat, LaneBeat, Program, Stance, TaskBeat},
-    task::epoch_ms,
-};
+use garenne_protocol::heartbeat::{Heartbeat, LaneBeat, Stance, TaskBeat};
 
 use super::{LaneStatus, Status};
 use crate::consumer::Intake;
@@ -15,32 +9,16 @@ use crate::consumer::Intake;
 impl Status {
     /// Reads the current state. Takes each pool's lock once, for a short time.
     pub(crate) fn heartbeat(&self) -> Heartbeat {
-        let metrics = &self.settler.metrics;
+        let stance = match *self.intake.borrow() {
+            Intake::Open => Stance::Open,
+            Intake::Quiet => Stance::Quiet,
+            Intake::Closed => Stance::Stopping,
+        };
         let mut beat = Heartbeat {
-            program: Program::Worker,
-            id: self.settler.worker.to_string(),
-            incarnation: self.member.incarnation.clone(),
-            host: host_name(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at: epoch_ms(self.started),
-            at: epoch_ms(SystemTime::now()),
-            every_ms: self.heartbeat_interval.as_millis().try_into().unwrap_or(u64::MAX),
-            stance: match *self.intake.borrow() {
-                Intake::Open => Stance::Open,
-                Intake::Quiet => Stance::Quiet,
-                Intake::Closed => Stance::Stopping,
-            },
-            lanes: Default::default(),
             paused: self.member.directives.paused_groups(),
             paused_kinds: self.member.directives.paused_kinds(),
-            groups: Default::default(),
-            running: 0,
-            tasks: Vec::new(),
-            kinds: metrics.kind_counts(),
-            connections: metrics.connection_counts(),
-            blocked: metrics.connection().blocked.get() != 0,
             sinks: self.settler.sink_buffer.beats(),
-            gateway: None,
+            ..self.heartbeats.heartbeat(stance)
         };
         self.lanes.iter().for_each(|lane| self.add_lane(&mut beat, lane));
         beat.bound();

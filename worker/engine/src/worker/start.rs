@@ -1,9 +1,6 @@
 //! The start of a worker: connect → compose → join → consume.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use garenne_amqp::{Broker, HeartbeatPublisher, Publisher, PublisherConfig, retry_while_unavailable};
@@ -13,13 +10,14 @@ use garenne_common::{
     shutdown::Command,
     supervise,
     telemetry::{
-        Traces,
+        HeartbeatSource, Traces,
         admin::{self, AdminPort},
         metrics::LaneMetrics,
         traces::Service,
     },
 };
 use garenne_protocol::{
+    heartbeat::Program,
     task::Origin,
     topology::{BrokerVersion, LaneQueues, Names, Topology},
 };
@@ -350,9 +348,15 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
     let kinds = registry.deadlines().map(|(kind, _)| kind.to_owned()).collect();
     let background = start_background(&settler, &lanes, kinds, &member.directives, intake.subscribe());
 
+    let source = HeartbeatSource::new(
+        Program::Worker,
+        settler.worker.to_string(),
+        member.incarnation.clone(),
+        config.common.events.heartbeat,
+        settler.metrics.clone(),
+    );
     let status = Arc::new(Status {
-        started: SystemTime::now(),
-        heartbeat_interval: config.common.events.heartbeat,
+        heartbeats: source,
         intake: intake.subscribe(),
         lanes,
         batches,
@@ -360,7 +364,7 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
         progress: worker_context.progress,
         settler,
     });
-    let (shown, interval) = (Arc::clone(&status), status.heartbeat_interval);
+    let (shown, interval) = (Arc::clone(&status), status.heartbeats.interval());
     let heartbeats =
         HeartbeatPublisher::start(publisher, names.events(), interval, heartbeat_requested, move || {
             shown.heartbeat()

@@ -1,0 +1,141 @@
+//! Publishes to an MQTT broker as Zigbee2MQTT does, from which a bridge takes the readings.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use garenne_common::exit::{Exit, Failure};
+use garenne_mqtt::{MqttPublishError, MqttPublisher};
+use garenne_protocol::{
+    sensor::Reading,
+    task::{TaskId, reading_id},
+};
+use serde_json::{Map, Value};
+
+use super::{Destination, SendError};
+
+/// The field with the time of a message.
+const TIME: &str = "last_seen";
+
+/// An MQTT broker. A reading counts as confirmed when the broker has acknowledged its message (QoS 1).
+pub(super) struct MqttDestination(pub(super) MqttPublisher);
+
+/// A message, and the index of its first reading.
+struct Message {
+    first: usize,
+    topic: String,
+    fields: Map<String, Value>,
+}
+
+/// The messages of the readings: consecutive ones of one device and time are one message.
+///
+/// # Errors
+/// A reading that cannot be in such a message.
+fn messages(readings: &[Reading]) -> Result<Vec<Message>, SendError> {
+    let mut messages: Vec<Message> = Vec::new();
+    for (index, reading) in readings.iter().enumerate() {
+        let invalid = |reason: &str| SendError::InvalidReading { index, reason: reason.to_owned() };
+        if reading.device.contains(['+', '#', '\0']) {
+            return Err(invalid("a topic must not contain +, # and NUL, and the device's name does"));
+        }
+        if &*reading.metric == TIME {
+            return Err(invalid("last_seen is the time of a message, and cannot be a metric"));
+        }
+        let topic = format!("zigbee2mqtt/{}", reading.device);
+        let time = Value::from(reading.time.to_string());
+        let same = messages.last_mut().filter(|last| {
+            let fields = &last.fields;
+            last.topic == topic && fields.get(TIME) == Some(&time) && !fields.contains_key(&*reading.metric)
+        });
+        let message = match same {
+            Some(message) => message,
+            None => {
+                let fields = Map::from_iter([(TIME.to_owned(), time)]);
+                messages.push(Message { first: index, topic, fields });
+                messages.last_mut().expect("it was pushed")
+            }
+        };
+        message.fields.insert(reading.metric.to_string(), Value::from(reading.value));
+    }
+    Ok(messages)
+}
+
+impl MqttDestination {
+    async fn publish(&self, readings: &[Reading]) -> Result<Vec<TaskId>, SendError> {
+        let messages = messages(readings)?;
+        let payload = |message: &Message| Bytes::from(Value::from(message.fields.clone()).to_string());
+        let packets: Vec<_> =
+            messages.iter().map(|message| (message.topic.clone(), payload(message))).collect();
+        self.0.publish(&packets).await.map_err(|error| match error {
+            MqttPublishError::Unavailable(reason) => SendError::Retry { reason, retry_after: None },
+            MqttPublishError::Denied(reason) => SendError::Fatal(Failure::new(Exit::Denied, reason)),
+            MqttPublishError::Message { index, reason } => {
+                SendError::InvalidReading { index: messages[index].first, reason }
+            }
+        })?;
+        Ok(readings.iter().map(reading_id).collect())
+    }
+}
+
+impl Destination for MqttDestination {
+    fn send<'a>(&'a self, readings: &'a [Reading]) -> BoxFuture<'a, Result<Vec<TaskId>, SendError>> {
+        Box::pin(self.publish(readings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use garenne_map::{Map as Rules, Source};
+    use garenne_protocol::sensor::{Limits, Timestamp};
+
+    use super::*;
+
+    fn reading(device: &str, metric: &str, value: f64, micros: i64) -> Reading {
+        Reading {
+            device: device.into(),
+            metric: metric.into(),
+            value,
+            unit: None,
+            time: Timestamp::from_unix_seconds(0.0).unwrap().plus_seconds(micros as f64 / 1e6).unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_shipped_map_makes_the_same_readings_of_the_messages() {
+        const SECOND: i64 = 1_790_000_000_000_000;
+        let readings = [
+            reading("kitchen", "temperature", 21.123_456_789_012_345, SECOND + 123_456),
+            reading("kitchen", "humidity", 0.1 + 0.2, SECOND + 123_456),
+            // The same metric and time again, another time, and another device.
+            reading("kitchen", "humidity", 61.0, SECOND + 123_456),
+            reading("kitchen", "humidity", 62.0, SECOND + 123_457),
+            reading("hall/door", "battery", -1e-9, SECOND),
+        ];
+        let messages = messages(&readings).unwrap();
+        assert_eq!(messages.iter().map(|message| message.first).collect::<Vec<_>>(), [0, 2, 3, 4]);
+        let map = Rules::load("builtin:zigbee2mqtt").unwrap();
+        let mut mapped = Vec::new();
+        for Message { topic, fields, .. } in messages {
+            let payload = Value::from(fields).to_string();
+            let records = map.apply(
+                Source::Topic(&topic),
+                payload.as_bytes(),
+                reading("", "", 0.0, 0).time,
+                &Limits::default(),
+            );
+            mapped.extend(records.unwrap().records.into_iter().map(|record| reading_id(&record.reading)));
+        }
+        let mut ids: Vec<_> = readings.iter().map(reading_id).collect();
+        mapped.sort_unstable();
+        ids.sort_unstable();
+        assert_eq!(mapped, ids);
+    }
+
+    #[test]
+    fn readings_without_a_topic_or_a_field_are_invalid() {
+        let refused = |device, metric| match messages(&[reading(device, metric, 1.0, 0)]) {
+            Err(SendError::InvalidReading { index: 0, reason }) => reason,
+            _ => panic!("accepted"),
+        };
+        assert_eq!(refused("a/+", "t"), "a topic must not contain +, # and NUL, and the device's name does");
+        assert_eq!(refused("a", "last_seen"), "last_seen is the time of a message, and cannot be a metric");
+    }
+}
