@@ -9,7 +9,7 @@ use std::{
 };
 
 use opentelemetry::Context;
-use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig, WithHttpConfig};
+use opentelemetry_otlp::{Protocol, SpanExporter as Otlp, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::{
     Resource,
     error::OTelSdkResult,
@@ -40,6 +40,8 @@ pub(super) fn start(
     let otlp = Otlp::builder()
         .with_http()
         .with_http_client(client)
+        // Without it, the features of the crate decide, which other crates can add to.
+        .with_protocol(Protocol::HttpBinary)
         .with_endpoint(url)
         .with_timeout(timeout)
         .build()
