@@ -7,6 +7,7 @@ mod settings;
 
 use std::collections::BTreeSet;
 
+use garenne_protocol::task::NewTask;
 use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
@@ -51,7 +52,30 @@ pub(crate) struct Rejected {
 
 impl Rejected {
     /// The refusal of the task at this index.
-    pub(crate) fn new(record: usize, refusal: Refusal) -> Self {
+    fn new(record: usize, refusal: Refusal) -> Self {
         Self { record, code: refusal.code.to_owned(), detail: refusal.message }
     }
+}
+
+/// The tasks of a request that `allow` returns, and the refusals of the others.
+///
+/// # Errors
+/// The body is not a list of tasks, or has more than `most`.
+pub(crate) fn tasks(
+    body: &[u8],
+    most: usize,
+    mut allow: impl FnMut(&JsonTask<'_>) -> Result<NewTask, Refusal>,
+) -> Result<(Vec<NewTask>, Vec<Rejected>), Refusal> {
+    let given: Vec<JsonTask<'_>> = serde_json::from_slice(body).map_err(Refusal::not_json)?;
+    if given.len() > most {
+        return Err(Refusal::too_many("tasks", most));
+    }
+    let (mut tasks, mut rejected) = (Vec::with_capacity(given.len()), Vec::new());
+    for (record, task) in given.iter().enumerate() {
+        match allow(task) {
+            Ok(task) => tasks.push(task),
+            Err(refusal) => rejected.push(Rejected::new(record, refusal)),
+        }
+    }
+    Ok((tasks, rejected))
 }

@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use crate::{
     auth::Caller,
     cloud_event::EventFormat,
-    forward::{self, Forwarded, JsonTask},
+    forward::{self, Forwarded},
     idempotency::{Fingerprint, UsedKeys},
     influx::{self, Precision},
     limits::Limits,
@@ -261,21 +261,12 @@ impl Ingest {
     ) -> impl Future<Output = Result<Forwarded, Refusal>> + use<> {
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
-            let given: Vec<JsonTask<'_>> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
-            if given.len() > ingest.limits.max_records {
-                return Err(Refusal::too_many("tasks", ingest.limits.max_records));
-            }
-            let (mut tasks, mut rejected, mut records) = (Vec::with_capacity(given.len()), Vec::new(), 0);
-            for (record, task) in given.iter().enumerate() {
-                let allowed = task.task(&ingest.routes).and_then(|task| {
-                    records += ingest.allow_task(&task, &task.body, &sender.caller)?;
-                    Ok(task)
-                });
-                match allowed {
-                    Ok(task) => tasks.push(task),
-                    Err(refusal) => rejected.push(forward::Rejected::new(record, refusal)),
-                }
-            }
+            let mut records = 0;
+            let (tasks, rejected) = forward::tasks(&body, ingest.limits.max_records, |task| {
+                let task = task.task(&ingest.routes)?;
+                records += ingest.allow_task(&task, &task.body, &sender.caller)?;
+                Ok(task)
+            })?;
             sender.caller.take(records)?;
             Ok((tasks, rejected))
         };

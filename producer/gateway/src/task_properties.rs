@@ -1,6 +1,6 @@
 //! Checks of the properties that a sender gives a task.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use garenne_protocol::task::{ContentType, Envelope};
 
@@ -32,14 +32,21 @@ pub(super) fn short_text(field: &'static str, given: Option<&str>) -> Result<Opt
     }
 }
 
-/// The duration in this field.
+/// The duration in this field. `given` is its value in an error, and `parsed` the number that it is.
 ///
 /// # Errors
-/// It is longer than a task may have.
-pub(super) fn milliseconds(field: &'static str, given: u64) -> Result<Duration, Refusal> {
+/// It is no number, or longer than a task may have.
+pub(super) fn milliseconds(
+    field: &'static str,
+    given: impl Display,
+    parsed: Option<u64>,
+) -> Result<Duration, Refusal> {
     const MAX: u64 = Envelope::MAX_MS.unsigned_abs();
-    match given {
-        0..=MAX => Ok(Duration::from_millis(given)),
-        _ => Err(Refusal::field(field, format!("{given} ms is too long; {MAX} ms are allowed"))),
+    match parsed {
+        Some(ms @ 0..=MAX) => Ok(Duration::from_millis(ms)),
+        _ => {
+            let problem = format!("{given} is not a whole number of milliseconds from 0 to {MAX}");
+            Err(Refusal::field(field, problem))
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Where accepted tasks go: to the broker, or to a central gateway.
 
+use std::sync::Arc;
+
 use anyhow::Context;
 use futures_util::FutureExt;
 use garenne_amqp::{HeartbeatPublisher, Publisher, PublisherConfig};
@@ -11,7 +13,6 @@ use garenne_common::{
 use garenne_protocol::{heartbeat::Heartbeat, task::Kind};
 use garenne_spool::Spool;
 use prometheus::IntGauge;
-use std::sync::Arc;
 
 use crate::{
     broker::BrokerSettings,

@@ -40,7 +40,7 @@ pub enum ForwardError {
 }
 
 impl ForwardError {
-    /// Whether it lasts until somebody changes a setting here or there.
+    /// Whether it lasts until an operator changes a setting or a file of this gateway or the central one.
     pub(crate) fn needs_operator(&self) -> bool {
         match self {
             Self::Token(_) | Self::InvalidToken(_) => true,

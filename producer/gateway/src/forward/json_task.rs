@@ -87,8 +87,8 @@ impl<'t> JsonTask<'t> {
             id: id("id", &self.id)?,
             group: short_text("group", self.group.as_deref())?,
             key: short_text("key", self.key.as_deref())?,
-            delay: self.delay_ms.map(|ms| milliseconds("delay_ms", ms)).transpose()?,
-            timeout: self.timeout_ms.map(|ms| milliseconds("timeout_ms", ms)).transpose()?,
+            delay: self.delay_ms.map(|ms| milliseconds("delay_ms", ms, Some(ms))).transpose()?,
+            timeout: self.timeout_ms.map(|ms| milliseconds("timeout_ms", ms, Some(ms))).transpose()?,
             trace: trace.and_then(|parent| TraceContext::parse(parent, self.tracestate.as_deref())),
             parent,
             ..NewTask::new(kind, content_type, self.payload.get().as_bytes().to_vec())

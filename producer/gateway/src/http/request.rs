@@ -152,10 +152,5 @@ fn name(headers: &HeaderMap, field: &'static str) -> Result<Option<String>, Refu
 
 fn duration(headers: &HeaderMap, field: &'static str) -> Result<Option<Duration>, Refusal> {
     let Some(value) = text(headers, field)? else { return Ok(None) };
-    match value.trim().parse() {
-        Ok(ms) => milliseconds(field, ms).map(Some),
-        Err(_) => {
-            Err(Refusal::field(field, format!("{} is not a whole number of milliseconds", quoted(value))))
-        }
-    }
+    milliseconds(field, quoted(value), value.trim().parse().ok()).map(Some)
 }

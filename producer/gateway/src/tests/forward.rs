@@ -1,10 +1,11 @@
 //! Forwarding from a site to a central gateway.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::SystemTime};
 
 use garenne_amqp::PublishError;
 use garenne_common::config::Size;
-use garenne_spool::{Inspection, Spool};
+use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId};
+use garenne_spool::{Inspection, Spool, task::record_of};
 use reqwest::StatusCode;
 
 use super::{
@@ -148,15 +149,11 @@ async fn a_batch_that_is_too_large_for_the_central_gateway_is_halved() {
     let spool_settings = spool_in(folder.path());
     let spool = spool_settings.open().await.unwrap().unwrap();
     let record = |id: &str, body: &str| {
-        let kind = garenne_protocol::task::Kind::parse("bench.factorial").unwrap();
-        let task = garenne_protocol::task::NewTask::new(
-            kind,
-            garenne_protocol::task::ContentType::Json,
-            body.as_bytes().to_vec(),
-        );
-        let id = garenne_protocol::task::TaskId::parse(id).unwrap();
-        let task = garenne_protocol::task::NewTask { id, ..task };
-        garenne_spool::task::record_of(&task, std::time::SystemTime::now())
+        let kind = Kind::parse("bench.factorial").unwrap();
+        let task = NewTask::new(kind, ContentType::Json, body.as_bytes().to_vec());
+        let id = TaskId::parse(id).unwrap();
+        let task = NewTask { id, ..task };
+        record_of(&task, SystemTime::now())
     };
     let bodies = [("a", "{}"), ("b", "{}"), ("c", &large), ("d", "{}"), ("e", "{}")];
     spool.append(bodies.map(|(id, body)| record(id, body)).to_vec()).await.unwrap();

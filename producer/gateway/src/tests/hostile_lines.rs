@@ -5,7 +5,7 @@ use super::{
     *,
 };
 
-/// Lines that nobody is told to send again are not discarded for want of memory, and what they hold is bounded.
+/// A line without an answer is not discarded if there is no memory for it: it waits. The memory of waiting lines is bounded.
 #[tokio::test]
 async fn influx_lines_without_memory_wait_and_are_stored_in_their_order() {
     let limits =

@@ -93,7 +93,7 @@ async fn lines_wait_while_the_broker_is_away_and_are_stored_once() {
     publisher.fail(None);
     let mut answers = String::new();
     stream.read_to_string(&mut answers).await.unwrap();
-    assert_eq!(answers, "", "nobody is told to send them again");
+    assert_eq!(answers, "", "the sender is not asked to send them again");
     let values: Vec<Value> = gateway.bodies().iter().map(|body| body["value"].clone()).collect();
     assert_eq!(values, [json!(1.0), json!(2.0), json!(3.0), json!(4.0)]);
     let ids: std::collections::BTreeSet<_> = ids(&gateway).into_iter().collect();
@@ -117,7 +117,7 @@ async fn lines_that_wait_at_a_stop_are_named() {
     assert!(gateway.serving.await.unwrap());
 }
 
-/// Its receive window is full of answers that nobody reads.
+/// The sender reads no answers, so that its receive window is full.
 #[tokio::test]
 async fn a_sender_that_reads_nothing_is_not_blocked() {
     let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
