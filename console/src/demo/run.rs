@@ -153,7 +153,8 @@ impl<'o> Demo<'o> {
         })
     }
 
-    /// Sends readings and injects faults until the time is up or the recording is over.
+    /// Sends readings and injects faults until the time is up and every fault was injected, or the recording is over. On a
+    /// busy machine bursts start late, and so do the faults that wait for them.
     async fn feed_until_end(&mut self, lasts: Option<Duration>) -> Result<(), Failure> {
         let span = lasts.unwrap_or(PASS);
         let mut schedule = if self.mqtt.is_some() { mqtt_schedule(span) } else { schedule(span) };
@@ -162,7 +163,8 @@ impl<'o> Demo<'o> {
         for tick in 0_u64.. {
             ticks.tick().await;
             let elapsed = self.started.elapsed();
-            if lasts.is_some_and(|span| elapsed >= span) || !self.feed()? {
+            let is_over = lasts.is_some_and(|span| elapsed >= span) && schedule.is_over();
+            if is_over || !self.feed()? {
                 return Ok(());
             }
             while let Some(step) = self.due(&mut schedule, elapsed) {

@@ -115,8 +115,7 @@ async fn demo(env: &TestEnv, lasts: &str, options: &[&str]) -> Result<Vec<String
 
 #[tokio::test]
 async fn console_demo_accounts_for_every_reading() -> Result<()> {
-    // Twice as long as a pass, because it starts its steps late on a busy machine.
-    let messages = demo(&TestEnv::new().await?, "10s", &[]).await?;
+    let messages = demo(&TestEnv::new().await?, "6s", &[]).await?;
     for step in ["gets SIGTERM", "gets SIGKILL"] {
         assert!(messages.iter().any(|line| line.contains(step)), "{step}");
     }
