@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    path::Path,
     sync::{Arc, OnceLock, PoisonError, RwLock},
     time::Duration,
 };
@@ -17,7 +16,6 @@ use garenne_common::{
 use garenne_protocol::topology::BrokerVersion;
 use lapin::{
     Connection, ConnectionProperties,
-    tcp::{OwnedIdentity, OwnedTLSConfig},
     uri::{AMQPScheme, AMQPUri, SASLMechanism},
 };
 use tokio::time::{Instant, sleep};
@@ -26,6 +24,7 @@ use url::{Host, Url};
 use super::{
     error::{BrokerError, address_of},
     frames,
+    transport::Tls,
 };
 
 /// Opens connections to one broker.
@@ -118,12 +117,12 @@ impl Broker {
     /// never answer.
     ///
     /// # Errors
-    /// The broker is unreachable or refuses the connection, or a certificate file cannot be read.
+    /// The broker is unreachable or refuses the connection, or a certificate file cannot be used.
     pub async fn connect(&self, role: Role) -> Result<Connection, BrokerError> {
         let name = format!("{} {}", self.program, role.as_str());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let uri = self.current().await;
-        let tls = certificates(&self.tls).await?;
+        let tls = Tls::read(&uri, &self.tls)?;
         let version = Arc::new(OnceLock::new());
         let attempt = frames::connect(uri.clone(), properties, tls, Arc::clone(&version));
         let connected = match tokio::time::timeout(ATTEMPT_TIMEOUT, attempt).await {
@@ -180,26 +179,6 @@ pub async fn retry_while_unavailable<T, E: fmt::Display, F: Future<Output = Resu
         .when(|error| exit(error) == Exit::BrokerUnavailable && Instant::now() < until)
         .notify(|error, wait| tracing::info!(%error, ?wait, "cannot connect to the broker, retrying"))
         .await
-}
-
-/// Reads the certificate files.
-async fn certificates(tls: &Certificates) -> Result<OwnedTLSConfig, BrokerError> {
-    let read = async |setting: &'static str, file: &Path| {
-        tokio::fs::read(file).await.map_err(|error| BrokerError::Certificate {
-            setting,
-            file: file.to_owned(),
-            detail: error.to_string(),
-        })
-    };
-    let mut config = OwnedTLSConfig::default();
-    if let Some(ca) = &tls.ca {
-        config.cert_chain = Some(String::from_utf8_lossy(&read("ca", ca).await?).into_owned());
-    }
-    if let (Some(cert), Some(key)) = (&tls.cert, &tls.key) {
-        let (pem, key) = (read("cert", cert).await?, read("key", key).await?);
-        config.identity = Some(OwnedIdentity::PKCS8 { pem, key });
-    }
-    Ok(config)
 }
 
 fn parse(url: &str) -> Result<AMQPUri, BrokerError> {

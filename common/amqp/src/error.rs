@@ -1,7 +1,5 @@
 //! Errors of connections, each with advice for the operator.
 
-use std::path::PathBuf;
-
 use garenne_common::{
     exit::{Exit, HasExit},
     text::one_line,
@@ -42,16 +40,9 @@ pub enum BrokerError {
         /// Host and port.
         address: String,
     },
-    /// A file of `amqp_tls` cannot be read.
-    #[error("amqp_tls.{setting}: {} cannot be read: {detail}", file.display())]
-    Certificate {
-        /// `ca`, `cert` or `key`.
-        setting: &'static str,
-        /// The configured path.
-        file: PathBuf,
-        /// The operating system's error.
-        detail: String,
-    },
+    /// A file of `amqp_tls` cannot be used: `ca`, `cert` or `key`, and why.
+    #[error("amqp_tls.{0}")]
+    Certificate(String),
     /// The URL cannot be parsed.
     #[error("amqp_url cannot be parsed: {0}; expected a URL such as amqp://user:password@host:5672/%2f")]
     Url(String),
@@ -67,7 +58,7 @@ impl HasExit for BrokerError {
         match self {
             Self::Unavailable { .. } | Self::NoVersion { .. } => Exit::BrokerUnavailable,
             Self::Denied { .. } => Exit::Denied,
-            Self::Url(_) | Self::NoTls | Self::Certificate { .. } => Exit::Config,
+            Self::Url(_) | Self::NoTls | Self::Certificate(_) => Exit::Config,
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod frames;
 mod heartbeat_publisher;
 mod publisher;
 pub mod reply;
+mod transport;
 mod wire;
 
 pub use connect::{Broker, retry_while_unavailable};

@@ -69,6 +69,6 @@ async fn worker_and_broker_verify_each_others_certificates() -> Result<()> {
 
     let (code, error) = failed_start(with("absent")?.env("GARENNE_AMQP_TLS__CERT", file("none.pem"))).await?;
     assert_eq!(code, Some(78), "{error}");
-    assert!(error.contains("amqp_tls.cert: ") && error.contains("none.pem cannot be read"), "{error}");
+    assert!(error.contains("amqp_tls.cert: ") && error.contains("none.pem"), "{error}");
     Ok(())
 }

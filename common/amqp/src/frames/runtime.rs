@@ -12,36 +12,33 @@ use async_rs::{Runtime, Tokio, traits::Reactor, util::RuntimeParts};
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_util::{Stream, TryFutureExt};
 use garenne_protocol::topology::BrokerVersion;
-use lapin::{
-    AsyncTcpStream, Connection, ConnectionProperties,
-    tcp::{AMQPUriTcpExt, OwnedTLSConfig},
-    uri::AMQPUri,
-};
+use lapin::{AsyncTcpStream, Connection, ConnectionProperties, uri::AMQPUri};
+use tokio::net::TcpStream;
 
 use super::{filter::FrameFilter, stream::FrameStream};
+use crate::transport::{self, Tls, Transport};
 
 /// Tokio's reactor with filtered TCP streams.
 #[derive(Clone, Debug)]
 struct FilteringReactor(Tokio);
 
 /// The filter reads what TLS has decrypted.
-type Filtered = FrameStream<AsyncTcpStream<<Tokio as Reactor>::TcpStream>>;
+type Filtered = FrameStream<Box<dyn Transport>>;
 
 /// Connects as lapin does, with a filter between its parser and the stream. With an `amqps` URI, TLS lies below the
-/// filter. `version` is set when the broker's `connection.start` has passed.
+/// filter; to lapin the stream is a plain one. `version` is set when the broker's `connection.start` has passed.
 ///
 /// # Errors
 /// Those of lapin.
 pub(crate) async fn connect(
     uri: AMQPUri,
     properties: ConnectionProperties,
-    tls: OwnedTLSConfig,
+    tls: Tls,
     version: Arc<OnceLock<BrokerVersion>>,
 ) -> lapin::Result<Connection> {
     let tokio = Tokio::current();
-    let below = Runtime::new(tokio.clone());
     let open = async move |uri: AMQPUri, _: Runtime<RuntimeParts<Tokio, FilteringReactor>>| {
-        let stream = uri.connect_with_config_async(tls.as_ref(), &below).await?;
+        let stream = transport::connect(&uri, &tls).await?;
         let filter = FrameFilter::new(uri.query.frame_max.unwrap_or(0), Arc::clone(&version));
         Ok(AsyncTcpStream::Plain(FrameStream::new(stream, filter)))
     };
@@ -73,6 +70,6 @@ impl Reactor for FilteringReactor {
         addr: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
         let filter = FrameFilter::new(0, Arc::default());
-        self.0.tcp_connect_addr(addr).map_ok(|stream| FrameStream::new(AsyncTcpStream::Plain(stream), filter))
+        TcpStream::connect(addr).map_ok(|stream| FrameStream::new(Box::new(stream) as _, filter))
     }
 }

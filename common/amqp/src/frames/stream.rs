@@ -1,4 +1,4 @@
-//! A stream whose reads pass the filter.
+//! A stream whose reads pass the filter: Tokio's traits below it, those of futures above it, as lapin needs them.
 
 use std::{
     io::{self, IoSlice},
@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures_io::{AsyncRead, AsyncWrite};
+use tokio::io::{self as tokio_io, ReadBuf};
 
 use super::filter::FrameFilter;
 
@@ -26,7 +27,7 @@ impl<S> FrameStream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for FrameStream<S> {
+impl<S: tokio_io::AsyncRead + Unpin> AsyncRead for FrameStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let Self { inner, filter } = self.get_mut();
         if into.is_empty() {
@@ -42,11 +43,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameStream<S> {
             }
             let past = filter.may_read_past().min(into.len());
             if past >= MIN_DIRECT_READ {
-                let count = ready!(Pin::new(inner).poll_read(cx, &mut into[..past]))?;
+                let count = ready!(read(inner, cx, &mut into[..past]))?;
                 filter.read_past(count);
                 return Poll::Ready(Ok(count));
             }
-            let count = ready!(Pin::new(&mut *inner).poll_read(cx, filter.space()))?;
+            let count = ready!(read(inner, cx, filter.space()))?;
             if count == 0 {
                 // End of stream: an incomplete frame is dropped.
                 return Poll::Ready(Ok(0));
@@ -56,7 +57,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for FrameStream<S> {
+impl<S: tokio_io::AsyncWrite + Unpin> AsyncWrite for FrameStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().inner).poll_write(cx, from)
     }
@@ -74,6 +75,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FrameStream<S> {
     }
 
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_close(cx)
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
     }
+}
+
+/// Reads once. Returns the number of bytes, 0 at the end of the stream.
+fn read<S: tokio_io::AsyncRead + Unpin>(
+    from: &mut S,
+    cx: &mut Context<'_>,
+    into: &mut [u8],
+) -> Poll<io::Result<usize>> {
+    let mut buffer = ReadBuf::new(into);
+    ready!(Pin::new(from).poll_read(cx, &mut buffer))?;
+    Poll::Ready(Ok(buffer.filled().len()))
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures_io::AsyncRead;
+use tokio::io::{self as tokio_io, ReadBuf};
 
 use super::{super::stream::FrameStream, *};
 
@@ -15,22 +16,20 @@ struct Source {
     bytes: Vec<u8>,
     at: usize,
     most: usize,
-    reads: usize,
 }
 
-impl AsyncRead for Source {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+impl tokio_io::AsyncRead for Source {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let count = into.len().min(this.most).min(this.bytes.len() - this.at);
-        into[..count].copy_from_slice(&this.bytes[this.at..this.at + count]);
+        let count = into.remaining().min(this.most).min(this.bytes.len() - this.at);
+        into.put_slice(&this.bytes[this.at..this.at + count]);
         this.at += count;
-        this.reads += 1;
-        Poll::Ready(Ok(count))
+        Poll::Ready(Ok(()))
     }
 }
 
 fn read_all(bytes: &[u8], most: usize, room: usize) -> Vec<u8> {
-    let source = Source { bytes: bytes.to_vec(), at: 0, most, reads: 0 };
+    let source = Source { bytes: bytes.to_vec(), at: 0, most };
     let mut stream = FrameStream::new(source, filter());
     let mut cx = Context::from_waker(std::task::Waker::noop());
     let (mut out, mut into) = (Vec::new(), vec![0; room]);
