@@ -274,6 +274,8 @@ pub struct SpoolBeat {
     pub oldest_at: Option<i64>,
     /// Segments that were set aside for inspection.
     pub set_aside: usize,
+    /// Size of these segments, in bytes.
+    pub set_aside_bytes: u64,
 }
 
 impl Heartbeat {

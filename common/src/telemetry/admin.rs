@@ -39,6 +39,11 @@ pub trait Process: Send + Sync {
     /// The reasons why it is not ready to work, each as one line for an operator.
     fn ready(&self) -> Result<(), Vec<String>>;
 
+    /// What an operator should know although the process is ready, each as one line.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The state of its local pools, as `/pool` returns it.
     fn pool(&self) -> Value {
         json!({ "lanes": {} })

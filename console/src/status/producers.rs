@@ -69,7 +69,9 @@ fn counts(of: &BTreeMap<String, u64>) -> String {
 
 /// What waits in the spool, `-` without one.
 fn spool(beat: Option<&Heartbeat>, now: i64) -> String {
-    let Some(SpoolBeat { records, bytes, oldest_at, set_aside }) = beat.and_then(|beat| beat.spool) else {
+    let Some(SpoolBeat { records, bytes, oldest_at, set_aside, set_aside_bytes }) =
+        beat.and_then(|beat| beat.spool)
+    else {
         return "-".to_owned();
     };
     let mut text = match oldest_at {
@@ -81,7 +83,7 @@ fn spool(beat: Option<&Heartbeat>, now: i64) -> String {
         }
     };
     if set_aside > 0 {
-        text += &format!("; {set_aside} segments set aside");
+        text += &format!("; {set_aside} segments ({}) set aside", BinaryBytes(set_aside_bytes));
     }
     text
 }
@@ -114,7 +116,7 @@ mod tests {
             "gateway",
             "g-8080",
             json!({"gateway": {"connections": {"open": 3}, "requests": {"202": 1_200}},
-                   "spool": {"records": 0, "bytes": 36, "set_aside": 2}}),
+                   "spool": {"records": 0, "bytes": 36, "set_aside": 2, "set_aside_bytes": 2_097_152}}),
         );
         record(
             &mut roster,
@@ -130,7 +132,7 @@ mod tests {
             lines(&roster),
             [
                 "gateway state connections responses spool",
-                "g-8080 open 3 open 202: 1,200 empty; 2 segments set aside",
+                "g-8080 open 3 open 202: 1,200 empty; 2 segments (2.00 MiB) set aside",
                 "",
                 "bridge state MQTT broker subscriptions in flight messages spool",
                 "down open mqtt:1883 (not subscribed) 0 -",

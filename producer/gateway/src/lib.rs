@@ -76,7 +76,7 @@ pub use routes::{READING, Routes};
 pub use run::run;
 pub use server::{Server, ServerKind};
 pub use settings::GatewaySettings;
-pub use spool::{SpoolSettings, spool_beat};
+pub use spool::{SpoolSettings, spool_beat, spool_warning};
 pub use tls::{Tls, TlsVersion, load_tls};
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 use garenne_common::{
     config::{Invalid, Size},
     exit::{Exit, Failure},
@@ -34,7 +34,7 @@ use crate::{
 pub struct SpoolSettings {
     /// Directory of the spool. Unset, requests are refused while the broker does not confirm.
     pub spool: Option<PathBuf>,
-    /// Most bytes of its segments.
+    /// Most bytes of its segments, with those that were set aside.
     pub spool_max_bytes: Size,
     /// Greatest age of its oldest record.
     pub spool_max_age: Duration,
@@ -62,6 +62,8 @@ impl Default for SpoolSettings {
 
 /// Smallest `spool_max_bytes`.
 const MIN_BYTES: Size = Size::mib(1);
+/// How often the segments that are set aside are counted again.
+const RECOUNT_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest `spool_after`.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -132,7 +134,7 @@ impl SpoolSettings {
         forwarder: Forwarder,
         metrics: &Metrics,
     ) -> prometheus::Result<(SpoolingPublisher, TaskHandle<()>)> {
-        export_metrics(metrics, spool, self.spool_max_bytes)?;
+        export_metrics(metrics, spool)?;
         let draining = start(SpoolDrain::forwarding(spool.clone(), forwarder, self.drain_rate()));
         Ok((SpoolingPublisher::spool_only(spool.clone()), draining))
     }
@@ -150,14 +152,38 @@ impl SpoolSettings {
         metrics: &Metrics,
     ) -> prometheus::Result<(SpoolingPublisher, Option<TaskHandle<()>>)> {
         let Some(spool) = spool else { return Ok((SpoolingPublisher::direct(direct), None)) };
-        export_metrics(metrics, spool, self.spool_max_bytes)?;
+        export_metrics(metrics, spool)?;
         let draining = self.start_drain(spool.clone(), drained);
         Ok((SpoolingPublisher::with_spool(direct, spool.clone(), self.spool_after), Some(draining)))
     }
 }
 
 fn start(drain: SpoolDrain) -> TaskHandle<()> {
-    supervise::restarting("drain-spool", drain, |drain| drain.run(CancellationToken::new()).boxed()).spawn()
+    supervise::restarting("drain-spool", drain, run).spawn()
+}
+
+/// Drains a spool, and notices when an operator removes what is set aside.
+fn run(drain: &mut SpoolDrain) -> BoxFuture<'_, ()> {
+    let spool = drain.spool().clone();
+    async move {
+        tokio::select! {
+            () = drain.run(CancellationToken::new()) => {}
+            () = recount_set_aside(spool) => {}
+        }
+    }
+    .boxed()
+}
+
+/// Runs for ever.
+async fn recount_set_aside(spool: Spool) {
+    loop {
+        tokio::time::sleep(RECOUNT_INTERVAL).await;
+        if spool.status().borrow().set_aside > 0
+            && let Err(error) = spool.recount_set_aside().await
+        {
+            tracing::warn!(%error, "the size of what is set aside may be outdated");
+        }
+    }
 }
 
 /// The content of a spool for a heartbeat.
@@ -170,28 +196,52 @@ pub fn spool_beat(spool: &Spool) -> SpoolBeat {
         bytes: status.bytes,
         oldest_at: status.oldest.map(epoch_ms),
         set_aside: status.set_aside,
+        set_aside_bytes: status.set_aside_bytes,
     }
+}
+
+/// How much of a spool is set aside and how to free it, for `/readyz`; nothing if nothing is.
+#[must_use]
+pub fn spool_warning(spool: &Spool) -> Option<String> {
+    set_aside_warning(&spool.status().borrow())
+}
+
+fn set_aside_warning(status: &SpoolStatus) -> Option<String> {
+    let SpoolStatus { set_aside, set_aside_bytes, max_bytes, .. } = status;
+    (*set_aside > 0).then(|| {
+        format!(
+            "the spool has {set_aside} segments set aside, {} of spool_max_bytes ({}): look with \
+             `garenne-producer spool show`, and free them with `spool requeue`, or with `spool export --set-aside` and \
+             removal of the files",
+            Size(*set_aside_bytes),
+            Size(*max_bytes)
+        )
+    })
 }
 
 fn log_content(directory: &Path, status: &SpoolStatus) {
     let (records, bytes, set_aside, corrupt) =
         (status.records(), status.bytes, status.set_aside, status.corrupt);
     tracing::info!(directory = %directory.display(), records, bytes, set_aside, corrupt, "spool is open");
+    if let Some(warning) = set_aside_warning(status) {
+        tracing::warn!(directory = %directory.display(), "{warning}");
+    }
 }
 
 /// Registers the metrics of a spool.
 ///
 /// # Errors
 /// They are registered already.
-pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool, max_bytes: Size) -> prometheus::Result<()> {
+pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()> {
     let registry = metrics.registry();
     let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
-    let bytes = gauge("garenne_spool_bytes", "Size of the spool's segments, in bytes.")?;
+    let bytes = gauge("garenne_spool_bytes", "Size of the spool's segments that wait, in bytes.")?;
     let oldest =
         gauge("garenne_spool_oldest_seconds", "Age of the oldest record in the spool; 0 if it is empty.")?;
     let limit = gauge("garenne_spool_limit_bytes", "The setting spool_max_bytes.")?;
-    limit.set(i64::try_from(max_bytes.0).unwrap_or(i64::MAX));
-    let set_aside = gauge("garenne_spool_set_aside_segments", "Segments of the spool that were set aside.")?;
+    let set_aside = gauge("garenne_spool_set_aside_segments", "Segments of the spool that are set aside.")?;
+    let help = "Size of the spool's segments that are set aside, in bytes.";
+    let set_aside_bytes = gauge("garenne_spool_set_aside_bytes", help)?;
     let (name, help) =
         ("garenne_spool_corrupt_segments_total", "Segments of the spool that were found corrupt.");
     let corrupt = register_int_counter_with_registry!(name, help, registry)?;
@@ -199,6 +249,7 @@ pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool, max_bytes: Size) 
     let records =
         register_int_counter_vec_with_registry!("garenne_spool_records_total", help, &["event"], registry)?;
     let status = spool.status();
+    limit.set(i64::try_from(status.borrow().max_bytes).unwrap_or(i64::MAX));
     let counted = Mutex::new(());
     metrics.before_encode(move || {
         // Two scrapes at once must not count an event twice.
@@ -208,6 +259,7 @@ pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool, max_bytes: Size) 
         bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));
         oldest.set(i64::try_from(age).unwrap_or(i64::MAX));
         set_aside.set(i64::try_from(status.set_aside).unwrap_or(i64::MAX));
+        set_aside_bytes.set(i64::try_from(status.set_aside_bytes).unwrap_or(i64::MAX));
         corrupt.inc_by(status.corrupt.saturating_sub(corrupt.get()));
         let events = [
             ("accepted", status.accepted),

@@ -11,7 +11,10 @@ use garenne_spool::Spool;
 use prometheus::IntGauge;
 use serde_json::{Value, json};
 
-use crate::{server::ServerKind, spool::spool_beat};
+use crate::{
+    server::ServerKind,
+    spool::{spool_beat, spool_warning},
+};
 
 /// The state of the gateway for its admin port and heartbeats.
 pub(crate) struct Status {
@@ -61,6 +64,10 @@ impl Process for Status {
             return Err(vec!["no connection to the broker".to_owned()]);
         }
         Ok(())
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.spool.as_ref().and_then(spool_warning).into_iter().collect()
     }
 
     fn pool(&self) -> Value {

@@ -97,11 +97,11 @@ async fn start_with(
 async fn start_with_spool(publisher: Arc<MemoryPublisher>, spool: SpoolSettings) -> (Running, Spool) {
     let settings = GatewaySettings { spool, ..GatewaySettings::default() };
     let opened = settings.spool.open().await.unwrap().unwrap();
-    let (wait, max_bytes) = (settings.spool.spool_after, settings.spool.spool_max_bytes);
+    let wait = settings.spool.spool_after;
     let outlet = SpoolingPublisher::with_spool(publisher.clone(), opened.clone(), wait);
     settings.spool.start_drain(opened.clone(), publisher.clone()).detach();
     let running = serve_on(settings, (publisher, outlet), Default::default(), Traces::default()).await;
-    crate::spool::export_metrics(&running.metrics, &opened, max_bytes).unwrap();
+    crate::spool::export_metrics(&running.metrics, &opened).unwrap();
     (running, opened)
 }
 

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use garenne_common::telemetry::{HeartbeatSource, admin::Process};
-use garenne_gateway::spool_beat;
+use garenne_gateway::{spool_beat, spool_warning};
 use garenne_protocol::heartbeat::{BridgeBeat, Heartbeat, Stance};
 use garenne_spool::Spool;
 use prometheus::IntGauge;
@@ -75,5 +75,9 @@ impl Process for Status {
             .map(|(_, reason)| reason.to_owned())
             .collect();
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.spool.as_ref().and_then(spool_warning).into_iter().collect()
     }
 }

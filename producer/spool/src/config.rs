@@ -7,7 +7,8 @@ use garenne_common::config::Size;
 /// Bounds of a spool. New records are refused beyond them; stored records are never dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoolConfig {
-    /// Most bytes of all segments. Segments that were set aside do not count.
+    /// Most bytes of all segments, with those that were set aside. Draining never waits for this bound: while records
+    /// are set aside, they may be stored twice, and exceed it by one segment.
     pub max_bytes: Size,
     /// Greatest age of the oldest record that is not acknowledged.
     pub max_age: Duration,

@@ -42,10 +42,12 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum SpoolError {
     /// The spool has no room for the records. None of them was stored.
-    #[error("spool is full: {used} used and {needed} needed, at most {limit} are allowed")]
+    #[error("spool is full: {}", full(*used, *set_aside, *needed, *limit))]
     Full {
-        /// Size of the segments.
+        /// Size of all segments.
         used: Size,
+        /// Size of those that were set aside. Only an operator can free it.
+        set_aside: Size,
         /// Size of the records.
         needed: Size,
         /// The bound.
@@ -95,6 +97,16 @@ pub enum SpoolError {
     /// The spool was closed. Records of an append may be stored.
     #[error("spool is closed")]
     Closed,
+}
+
+fn full(used: Size, set_aside: Size, needed: Size, limit: Size) -> String {
+    if set_aside == Size(0) {
+        return format!("{used} used and {needed} needed, at most {limit} are allowed");
+    }
+    format!(
+        "{used} used, {set_aside} of it set aside, and {needed} needed, at most {limit} are allowed; `garenne-producer \
+         spool show` lists what is set aside and how to free it"
+    )
 }
 
 impl SpoolError {

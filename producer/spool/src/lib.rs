@@ -9,7 +9,8 @@
 //!
 //! Delivery is at least once: after a crash the records after the last durable acknowledgement are read again, with the
 //! same ids. Bounds ([`SpoolConfig`]) and failures of the disk refuse new records and drop none. A corrupt segment never
-//! stops the others: its readable records are read, and its file is kept under another name.
+//! stops the others: its readable records are read, and its file is kept under another name. Such a segment is set
+//! aside, as are records that can never be published. It counts against the bound of bytes until an operator frees it.
 //!
 //! [`Inspection`] looks at a spool from outside. [`task`] converts tasks to records.
 

@@ -13,6 +13,7 @@ mod read;
 
 use std::{
     collections::VecDeque,
+    io,
     time::{Duration, SystemTime},
 };
 
@@ -56,6 +57,18 @@ impl Log {
             oldest: self.oldest.map(time),
             ..self.status.clone()
         }
+    }
+
+    /// Counts the segments that are set aside. An operator may remove them while the spool is open.
+    ///
+    /// # Errors
+    /// The directory cannot be read. The earlier numbers are kept.
+    pub(crate) fn recount_set_aside(&mut self) -> Result<(), SpoolError> {
+        let failed = SpoolError::io("cannot read the segments that are set aside");
+        let counted = self.storage.list().and_then(|names| sizes_of_set_aside(&*self.storage, &names));
+        let (segments, bytes) = counted.map_err(failed)?;
+        (self.status.set_aside, self.status.set_aside_bytes) = (segments, bytes);
+        Ok(())
     }
 
     fn bytes(&self) -> u64 {
@@ -109,7 +122,12 @@ impl Log {
                 tracing::warn!(segment = name, %error, "cannot remove a drained spool segment, trying again later");
                 return;
             }
-            self.status.set_aside += usize::from(segment.is_corrupt);
+            if segment.is_corrupt {
+                self.status.set_aside += 1;
+                // The file may be longer than its records.
+                let size = self.storage.size(&format!("{name}{SET_ASIDE}"));
+                self.status.set_aside_bytes += size.unwrap_or(segment.len);
+            }
             // Its memory is free while the spool is empty.
             self.loaded.take_if(|loaded| loaded.is(segment));
             self.segments.pop_front();
@@ -132,4 +150,20 @@ impl Log {
         // A segment may have no readable record.
         time.or_else(|| waiting.find_map(|segment| segment.first_time))
     }
+}
+
+/// The number and the size of the segments that are set aside. One that is removed meanwhile does not count.
+///
+/// # Errors
+/// A size cannot be read.
+fn sizes_of_set_aside(storage: &dyn Storage, names: &[String]) -> io::Result<(usize, u64)> {
+    let mut counted = (0, 0);
+    for name in names.iter().filter(|name| name.ends_with(SET_ASIDE)) {
+        match storage.size(name) {
+            Ok(size) => counted = (counted.0 + 1, counted.1 + size),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(counted)
 }

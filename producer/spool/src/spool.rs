@@ -38,6 +38,7 @@ enum Request {
     Read { from: Position, max_records: usize, max_bytes: usize, answer: Answer<Batch> },
     Ack { position: Position, answer: Answer<()> },
     SetAside { records: Vec<Record>, answer: Answer<()> },
+    RecountSetAside { answer: Answer<()> },
 }
 
 impl Spool {
@@ -134,6 +135,15 @@ impl Spool {
         self.request(|answer| Request::SetAside { records, answer }).await
     }
 
+    /// Counts the segments that are set aside, because an operator may have removed some. An append that the bound of
+    /// bytes would refuse does so too.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub async fn recount_set_aside(&self) -> Result<(), SpoolError> {
+        self.request(|answer| Request::RecountSetAside { answer }).await
+    }
+
     /// The state after the last requests, and notice of its changes.
     #[must_use]
     pub fn status(&self) -> watch::Receiver<SpoolStatus> {
@@ -174,7 +184,14 @@ fn serve(mut log: Log, mut requests: mpsc::Receiver<Request>, status: &watch::Se
                 Request::Ack { position, answer } => acks.push((position, answer)),
                 Request::SetAside { records, answer } => {
                     // Fails if the caller has gone, here and below.
-                    let _ = answer.send(log.set_aside(&records));
+                    let outcome = log.set_aside(&records);
+                    status.send_replace(log.status());
+                    let _ = answer.send(outcome);
+                }
+                Request::RecountSetAside { answer } => {
+                    let outcome = log.recount_set_aside();
+                    status.send_replace(log.status());
+                    let _ = answer.send(outcome);
                 }
                 Request::Read { from, max_records, max_bytes, answer } => {
                     reads.push((from, max_records, max_bytes, answer));

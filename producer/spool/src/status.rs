@@ -20,8 +20,12 @@ pub struct SpoolStatus {
     pub(crate) waiting: u64,
     /// When the oldest record that is not acknowledged was accepted.
     pub oldest: Option<SystemTime>,
-    /// Number of segments that were set aside, also before the spool was opened.
+    /// Number of segments that are set aside, also before the spool was opened.
     pub set_aside: usize,
+    /// Size of these segments, in bytes. It counts against `max_bytes`.
+    pub set_aside_bytes: u64,
+    /// The bound of `bytes` and `set_aside_bytes` together.
+    pub max_bytes: u64,
     /// Records accepted.
     pub accepted: u64,
     /// Records refused.

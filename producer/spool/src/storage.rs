@@ -10,6 +10,8 @@ pub(crate) trait Storage: Send {
     fn list(&self) -> io::Result<Vec<String>>;
     /// Creates a file that must not exist.
     fn create(&self, name: &str) -> io::Result<Box<dyn File>>;
+    /// Size of a file, in bytes.
+    fn size(&self, name: &str) -> io::Result<u64>;
     /// Opens a file to read and write.
     fn open(&self, name: &str) -> io::Result<Box<dyn File>>;
     /// Renames a file; replaces the target.

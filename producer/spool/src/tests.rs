@@ -6,6 +6,7 @@ mod directory;
 mod failures;
 mod memory_disk;
 mod model;
+mod set_aside;
 
 use std::{
     path::Path,

@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::{
+    config::Size,
+    exit::{Exit, Failure},
+};
 use garenne_spool::{Record, Spool, SpoolConfig};
 use serde::Serialize;
 
@@ -24,14 +27,22 @@ pub(super) struct Summary {
 pub(super) async fn run(directory: &Path) -> Result<Exit, Failure> {
     // Opening it would create it.
     super::inspect(directory)?;
-    // The records may be old.
-    let config = SpoolConfig { max_age: Duration::MAX, ..SpoolConfig::default() };
-    let opened = Spool::open(directory, config).await;
+    let opened = Spool::open(directory, unbounded()).await;
     let spool = opened.map_err(|error| Failure::new(Exit::Failed, error))?;
     let requeued = requeue(directory, &spool).await;
     spool.close().await;
     print_summary(&requeued?)?;
     Ok(Exit::Done)
+}
+
+/// The records are on the disk already, may be old, and may fill the spool's bound or the disk.
+pub(super) fn unbounded() -> SpoolConfig {
+    SpoolConfig {
+        max_bytes: Size(u64::MAX),
+        max_age: Duration::MAX,
+        min_free: Size(0),
+        ..SpoolConfig::default()
+    }
 }
 
 /// Appends the records of each intact segment that was set aside, then removes its file. After a failure in between,

@@ -24,6 +24,8 @@ pub(super) struct Summary {
     /// Age of the oldest record that waits.
     oldest_seconds: Option<u64>,
     pub(super) set_aside: usize,
+    /// Size of the segments that are set aside. It counts against `spool_max_bytes`.
+    pub(super) set_aside_bytes: u64,
     pub(super) segments: Vec<SegmentRow>,
 }
 
@@ -38,6 +40,12 @@ pub(super) struct SegmentRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
+
+const SET_ASIDE_HELP: &str = "\
+What is set aside counts against spool_max_bytes and is never removed. To free it: `garenne-producer spool requeue` puts
+intact segments back into the spool, while no other process uses it; `spool export --set-aside` prints all readable
+records, and then the files can be removed, also while a gateway runs.
+";
 
 /// Prints the summary.
 ///
@@ -82,6 +90,7 @@ pub(super) fn summary(directory: &Path, inspection: &Inspection, now: SystemTime
         }
         if row.set_aside {
             summary.set_aside += 1;
+            summary.set_aside_bytes += row.bytes;
         } else {
             summary.records += row.records;
             summary.bytes += row.bytes;
@@ -91,8 +100,8 @@ pub(super) fn summary(directory: &Path, inspection: &Inspection, now: SystemTime
     summary
 }
 
-fn text(summary: &Summary) -> String {
-    let Summary { directory, records, bytes, oldest_seconds, set_aside, segments } = summary;
+pub(super) fn text(summary: &Summary) -> String {
+    let Summary { directory, records, bytes, oldest_seconds, set_aside, set_aside_bytes, segments } = summary;
     let waiting = segments.len() - set_aside;
     let oldest = oldest_seconds.map_or_else(
         || "none waits".to_owned(),
@@ -101,8 +110,9 @@ fn text(summary: &Summary) -> String {
         },
     );
     let mut text = format!(
-        "{directory}: {records} records, {oldest}; {waiting} segments with {}, {set_aside} set aside\n",
-        Size(*bytes)
+        "{directory}: {records} records, {oldest}; {waiting} segments with {}, {set_aside} set aside with {}\n",
+        Size(*bytes),
+        Size(*set_aside_bytes)
     );
     for SegmentRow { name, bytes, records, corrupt, error, .. } in segments {
         let state = match error {
@@ -111,6 +121,9 @@ fn text(summary: &Summary) -> String {
             None => String::new(),
         };
         text += &format!("  {name}  {records} records  {}{state}\n", Size(*bytes));
+    }
+    if *set_aside > 0 {
+        text += SET_ASIDE_HELP;
     }
     text
 }

@@ -12,10 +12,16 @@ use garenne_amqp::PublishError;
 use garenne_common::{config::Size, exit::Exit};
 use garenne_gateway::task_publisher::{SpoolDrain, TaskPublisher};
 use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId};
-use garenne_spool::{Inspection, Record, Spool, SpoolConfig, task::record_of};
+use garenne_spool::{Inspection, Record, Spool, SpoolConfig, SpoolError, task::record_of};
 use tokio::sync::mpsc;
 
-use super::{drain::drain_all, export, requeue::requeue, show::summary, verify::check};
+use super::{
+    drain::drain_all,
+    export,
+    requeue::{requeue, unbounded},
+    show::{summary, text},
+    verify::check,
+};
 use crate::progress::Progress;
 
 fn record(id: &str) -> Record {
@@ -90,6 +96,27 @@ async fn requeue_puts_intact_segments_back_and_keeps_corrupt_ones() {
     assert_eq!(waiting, [record("u1"), record("u2")]);
     let summary = requeue(folder.path(), &spool).await.unwrap();
     assert_eq!((summary.requeued, summary.set_aside), (0, 1), "only once");
+}
+
+#[tokio::test]
+async fn requeue_needs_no_room_in_the_bounds() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(folder.path(), SpoolConfig::default()).await.unwrap();
+    spool.set_aside(vec![record("u")]).await.unwrap();
+    spool.close().await;
+    let shown = summary(folder.path(), &Inspection::open(folder.path()).unwrap(), SystemTime::now());
+    assert_eq!((shown.records, shown.set_aside), (0, 1));
+    assert!(text(&shown).contains("1 set aside with "), "{}", text(&shown));
+    assert!(text(&shown).contains("`garenne-producer spool requeue` puts"), "{}", text(&shown));
+    let full = SpoolConfig { max_bytes: Size(shown.set_aside_bytes), ..SpoolConfig::default() };
+    let spool = Spool::open(folder.path(), full).await.unwrap();
+    assert!(matches!(spool.append(vec![record("v")]).await, Err(SpoolError::Full { .. })));
+    spool.close().await;
+
+    let spool = Spool::open(folder.path(), unbounded()).await.unwrap();
+    assert_eq!(requeue(folder.path(), &spool).await.unwrap().requeued, 1);
+    let waiting = spool.read(0, 10, 1 << 20).await.unwrap().records;
+    assert_eq!(waiting, [record("u")]);
 }
 
 #[test]

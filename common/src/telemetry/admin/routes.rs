@@ -76,13 +76,15 @@ async fn livez() -> &'static str {
 
 async fn readyz(State(served): State<Arc<Served>>) -> Response {
     let ready = served.process().map_or_else(|| Err(vec![served.awaited.to_owned()]), |it| it.ready());
-    match ready {
-        Ok(()) => Json(json!({ "ready": true })).into_response(),
-        Err(reasons) => {
-            let body = json!({ "ready": false, "reasons": reasons });
-            (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
-        }
+    let warnings = served.process().map(|it| it.warnings()).unwrap_or_default();
+    let (status, mut body) = match ready {
+        Ok(()) => (StatusCode::OK, json!({ "ready": true })),
+        Err(reasons) => (StatusCode::SERVICE_UNAVAILABLE, json!({ "ready": false, "reasons": reasons })),
+    };
+    if !warnings.is_empty() {
+        body["warnings"] = json!(warnings);
     }
+    (status, Json(body)).into_response()
 }
 
 async fn metrics(State(served): State<Arc<Served>>) -> impl IntoResponse {

@@ -35,6 +35,7 @@ mod tls;
 struct Worker {
     calls: Mutex<Vec<String>>,
     waits_for: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl Worker {
@@ -46,6 +47,10 @@ impl Worker {
 impl Process for Worker {
     fn ready(&self) -> Result<(), Vec<String>> {
         if self.waits_for.is_empty() { Ok(()) } else { Err(self.waits_for.clone()) }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
     }
 
     fn pool(&self) -> Value {
@@ -132,6 +137,17 @@ async fn readiness_lists_the_missing_conditions() {
     let answer = question(process, "/readyz").await;
     assert_eq!(answer.status, 503);
     assert_eq!(answer.body, r#"{"ready":false,"reasons":["no broker connection"]}"#);
+}
+
+#[tokio::test]
+async fn readiness_has_warnings_that_do_not_change_it() {
+    let warned = || Worker { warnings: vec!["disk".into()], ..Worker::default() };
+    let answer = question(warned(), "/readyz").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"ready":true,"warnings":["disk"]}"#));
+    let process = Worker { waits_for: vec!["broker".into()], ..warned() };
+    let answer = question(process, "/readyz").await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.body, r#"{"ready":false,"reasons":["broker"],"warnings":["disk"]}"#);
 }
 
 #[tokio::test]

@@ -97,6 +97,11 @@ impl SpoolDrain {
         }
     }
 
+    /// The spool.
+    pub(crate) fn spool(&self) -> &Spool {
+        &self.spool
+    }
+
     /// Drains the spool whenever it has content. Ends when `stop` is cancelled, after the batch in progress, or when the
     /// spool is closed.
     pub async fn run(&mut self, stop: CancellationToken) {

@@ -1,14 +1,21 @@
 //! Requests while the broker does not confirm, with a spool.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use garenne_amqp::PublishError;
-use garenne_common::config::Size;
-use garenne_spool::{Inspection, Spool};
+use garenne_common::{
+    config::Size,
+    telemetry::{admin::Process, metrics::Role},
+};
+use garenne_spool::{Inspection, Record, Spool};
 use reqwest::Response;
 
 use super::{MemoryPublisher, READING, Running, line, start, start_with_spool};
-use crate::{Limits, SpoolSettings};
+use crate::{Limits, SpoolSettings, status::Status};
 use tokio::io::AsyncWriteExt;
 
 fn settings(directory: &Path) -> SpoolSettings {
@@ -156,6 +163,59 @@ async fn beyond_the_bounds_requests_are_refused_and_nothing_is_lost() {
     let ids: Vec<String> = publisher.tasks().iter().map(|task| task.id.to_string()).collect();
     assert_eq!(ids, accepted);
     assert_eq!(post(&running, "/v1/readings", None, READING).await.status().as_u16(), 202);
+}
+
+#[tokio::test]
+async fn what_is_set_aside_is_named_by_refusals_readiness_and_metrics_until_it_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let publisher = MemoryPublisher::new();
+    let bounds = SpoolSettings { spool_max_bytes: Size(1000), ..settings(folder.path()) };
+    let (running, spool) = start_with_spool(Arc::clone(&publisher), bounds).await;
+    let status =
+        Status::new(running.metrics.connection().up(Role::Publish), Some(spool.clone()), Default::default());
+    assert_eq!((status.ready(), status.warnings()), (Ok(()), Vec::new()));
+    let record = Record { id: "x".to_owned(), time: SystemTime::now(), body: vec![0; 900] };
+    spool.set_aside(vec![record]).await.unwrap();
+
+    let request = || post(&running, "/v1/tasks/bench.factorial", None, r#"{"n":5}"#);
+    let response = request().await;
+    assert_eq!((response.status().as_u16(), mark(&response)), (202, None), "the broker needs no room");
+    publisher.fail(Some(PublishError::Blocked));
+    let refused = request().await;
+    assert_eq!(refused.status().as_u16(), 503);
+    let problem: serde_json::Value = refused.json().await.unwrap();
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("959B used, 959B of it set aside, and "), "{detail}");
+    assert!(detail.contains("`garenne-producer spool show` lists what is set aside"), "{detail}");
+    let expected = "the spool has 1 segments set aside, 959B of spool_max_bytes (1000B): look with \
+                    `garenne-producer spool show`, and free them with `spool requeue`, or with `spool export \
+                    --set-aside` and removal of the files";
+    assert_eq!((status.ready(), status.warnings()), (Ok(()), vec![expected.to_owned()]));
+    for sample in ["garenne_spool_set_aside_bytes 959", "garenne_spool_set_aside_segments 1"] {
+        assert!(running.metrics.encode().contains(sample), "{sample}");
+    }
+
+    let inspection = Inspection::open(folder.path()).unwrap();
+    let (name, _) = inspection.segments().find(|(_, it)| it.as_ref().unwrap().is_set_aside()).unwrap();
+    std::fs::remove_file(folder.path().join(name)).unwrap();
+    let response = request().await;
+    assert_eq!((response.status().as_u16(), mark(&response)), (202, Some("spooled")), "at once");
+    assert_eq!(status.warnings(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_notices_that_an_operator_removed_what_was_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path());
+    let spool = settings.open().await.unwrap().unwrap();
+    let record = Record { id: "x".to_owned(), time: SystemTime::now(), body: Vec::new() };
+    spool.set_aside(vec![record]).await.unwrap();
+    let inspection = Inspection::open(folder.path()).unwrap();
+    let (name, _) = inspection.segments().next().unwrap();
+    std::fs::remove_file(folder.path().join(name)).unwrap();
+    let draining = settings.start_drain(spool.clone(), MemoryPublisher::new());
+    spool.status().wait_for(|status| status.set_aside == 0).await.unwrap();
+    draining.abort();
 }
 
 #[tokio::test]

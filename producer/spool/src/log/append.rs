@@ -25,6 +25,13 @@ impl Log {
         let (start, mut next) = (self.status.end, self.status.end);
         let mut outcomes: Vec<Result<(), SpoolError>> = Vec::with_capacity(requests.len());
         let free = self.storage.free();
+        let all = requests.iter().flatten().map(frame_len).sum::<u64>() + FILE_HEADER as u64;
+        if self.status.set_aside > 0
+            && self.used() + all > self.config.max_bytes.0
+            && let Err(error) = self.recount_set_aside()
+        {
+            tracing::warn!(%error, "the size of the segments that are set aside may be outdated");
+        }
         for records in requests {
             let outcome = self.admit(records, bytes.len() as u64, &free, now);
             if outcome.is_ok() {
@@ -55,6 +62,11 @@ impl Log {
         outcomes
     }
 
+    /// Bytes that count against the bound.
+    fn used(&self) -> u64 {
+        self.bytes() + self.status.set_aside_bytes
+    }
+
     /// Checks the bounds for the records of a request, behind `pending` bytes of other requests.
     fn admit(
         &self,
@@ -73,9 +85,14 @@ impl Log {
         }
         let config = &self.config;
         let needed = pending + records.iter().map(frame_len).sum::<u64>() + FILE_HEADER as u64;
-        let used = self.bytes();
+        let used = self.used();
         if used + needed > config.max_bytes.0 {
-            return Err(SpoolError::Full { used: Size(used), needed: Size(needed), limit: config.max_bytes });
+            return Err(SpoolError::Full {
+                used: Size(used),
+                set_aside: Size(self.status.set_aside_bytes),
+                needed: Size(needed),
+                limit: config.max_bytes,
+            });
         }
         let age = self.age(now);
         if age > config.max_age {
@@ -150,7 +167,8 @@ impl Log {
         Ok(file)
     }
 
-    /// Stores records in a segment that is set aside: it is kept and never read.
+    /// Stores records in a segment that is set aside: it is kept and never read. No bound refuses it, because the
+    /// records are in the spool already, and would stop those behind them.
     ///
     /// # Errors
     /// The file system failed, and the records may not be stored.
@@ -163,9 +181,16 @@ impl Log {
             write(&mut bytes, position, record);
         }
         let file = self.storage.create(&name).map_err(SpoolError::io("cannot create a segment"))?;
-        append_to(&*file, &bytes, 0)?;
-        self.storage.sync().map_err(SpoolError::io("cannot sync the directory"))?;
+        let written = append_to(&*file, &bytes, 0)
+            .and_then(|()| self.storage.sync().map_err(SpoolError::io("cannot sync the directory")));
+        if let Err(error) = written {
+            // The caller tries again. On a full disk, the parts of all attempts would take its room.
+            let _ = file.truncate(0);
+            let _ = self.storage.remove(&name);
+            return Err(error);
+        }
         self.status.set_aside += 1;
+        self.status.set_aside_bytes += bytes.len() as u64;
         self.status.unpublishable += records.len() as u64;
         Ok(())
     }

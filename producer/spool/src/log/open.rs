@@ -2,14 +2,14 @@
 
 use std::{collections::VecDeque, path::Path};
 
-use super::{Log, read::MAX_READ_FAILURES};
+use super::{Log, read::MAX_READ_FAILURES, sizes_of_set_aside};
 use crate::{
     config::SpoolConfig,
     cursor::{self, Cursor},
     error::OpenError,
     frame::{FILE_HEADER, RECORD_HEADER, Scan},
     record::Position,
-    segment::{SET_ASIDE, Segment, SegmentName, sorted},
+    segment::{Segment, SegmentName, sorted},
     status::SpoolStatus,
     storage::{Storage, read_range, write_all},
 };
@@ -31,6 +31,8 @@ impl Log {
         let (cursor, acknowledged) = cursor.map_err(failed("read the cursor"))?;
         let generation =
             names.iter().filter_map(|name| SegmentName::parse(name)).map(|it| it.generation).max();
+        let counted = sizes_of_set_aside(&*storage, &names);
+        let (set_aside, set_aside_bytes) = counted.map_err(failed("read the segments that are set aside"))?;
         let mut log = Self {
             storage,
             config,
@@ -42,7 +44,9 @@ impl Log {
             status: SpoolStatus {
                 acknowledged,
                 end: acknowledged,
-                set_aside: names.iter().filter(|name| name.ends_with(SET_ASIDE)).count(),
+                set_aside,
+                set_aside_bytes,
+                max_bytes: config.max_bytes.0,
                 ..SpoolStatus::default()
             },
             oldest: None,

@@ -68,6 +68,10 @@ impl Storage for Directory {
         Ok(Box::new(file))
     }
 
+    fn size(&self, name: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.path.join(name))?.len())
+    }
+
     fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
         let writes = self._lock.is_some();
         Ok(Box::new(fs::File::options().read(true).write(writes).open(self.path.join(name))?))

@@ -195,6 +195,12 @@ impl Storage for MemoryDisk {
         Ok(self.file(&content))
     }
 
+    fn size(&self, name: &str) -> io::Result<u64> {
+        self.operation()?;
+        let content = self.state().files.get(name).cloned().ok_or(io::ErrorKind::NotFound)?;
+        Ok(content.lock().unwrap().cached.len() as u64)
+    }
+
     fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
         self.operation()?;
         let content = self.state().files.get(name).cloned().ok_or(io::ErrorKind::NotFound)?;
