@@ -1,5 +1,7 @@
 //! Bounds of rule files, sources and payloads.
 
+use garenne_protocol::task::Source;
+
 /// Maximum size of a rule file, in bytes.
 pub const MAX_FILE_BYTES: usize = 256 * 1024;
 /// Maximum number of rules in a file.
@@ -13,7 +15,7 @@ pub const MAX_CAPTURES: usize = 16;
 /// Maximum size of a text in a rule, in bytes: a pattern, a template, a pointer, a name.
 pub const MAX_TEXT_BYTES: usize = 1_024;
 /// Maximum size of a source, in bytes: a topic, a path, a routing key.
-pub const MAX_SOURCE_BYTES: usize = 1_024;
+pub const MAX_SOURCE_BYTES: usize = Source::MAX_BYTES;
 /// Maximum size of a payload, in bytes.
 pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024;
 /// Maximum number of values in a payload, objects and arrays included; in Sparkplug B, of metrics.

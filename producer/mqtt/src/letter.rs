@@ -116,6 +116,19 @@ mod tests {
     }
 
     #[test]
+    fn a_letter_keeps_its_source_however_long_the_topic_is() {
+        for (length, shown) in [(1_024, ""), (1_025, "… (1025 bytes)"), (65_535, "… (65535 bytes)")] {
+            let letter = Letter { topic: "t".repeat(length), ..letter() };
+            let (letter, bridge) = Letter::of_task(&letter.to_task("bridge")).unwrap();
+            assert_eq!(letter.topic.len(), length, "the spool has the whole topic");
+            let message = letter.message(&Names::new("garenne"), &bridge);
+            let source = header::get(message.properties.headers(), header::SOURCE).and_then(header::text);
+            assert_eq!(source, Some(format!("topic:{}{shown}", "t".repeat(1_024))));
+            assert!(header::get(message.properties.headers(), header::DROPPED).is_none());
+        }
+    }
+
+    #[test]
     fn a_task_of_a_sender_is_no_letter() {
         let kind = Kind::parse(UNMAPPED_KIND).unwrap();
         let task = |body: &[u8]| NewTask::new(kind.clone(), ContentType::Json, body.to_vec());

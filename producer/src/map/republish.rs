@@ -137,6 +137,12 @@ fn tasks(line: &str, maps: &MapChain, routes: &Routes) -> Result<(TaskId, Vec<Ne
     let received = received.map_err(|error| format!("first_seen {:?}: {error}", letter.first_seen))?;
     let source = Source::from_label(&letter.headers.source)
         .ok_or_else(|| format!("header garenne-source: {:?} is no source", letter.headers.source))?;
+    if source.is_too_long() {
+        return Err(format!(
+            "{id}: header garenne-source: the source is cut, because it has more than {} bytes, so that no map takes it",
+            Source::MAX_BYTES
+        ));
+    }
     // Readings without a time have that of the message's arrival.
     let arrived = letter
         .headers
@@ -194,6 +200,13 @@ mod tests {
         let refused = |line: &str| read(line).unwrap_err();
         assert_eq!(refused(&letter("x", "1")), "l-1: unmapped: topic \"x\": no rule matches");
         assert!(refused(r#"{"id":"l-1"}"#).contains("garenne dead show --json"));
+        let long = "x".repeat(2_000);
+        let label = Source::Topic(&long).to_label();
+        let cut = letter("n/a", "1").replace("topic:n/a", &label);
+        assert_eq!(
+            refused(&cut),
+            "l-1: header garenne-source: the source is cut, because it has more than 1024 bytes, so that no map takes it"
+        );
         let other = letter("n/a", "1").replace("topic:", "queue:");
         assert!(refused(&other).contains("is no source"), "{}", refused(&other));
     }

@@ -14,6 +14,9 @@ pub enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    /// Maximum size of a source that a map takes, in bytes.
+    pub const MAX_BYTES: usize = 1_024;
+
     /// The topic, path or routing key.
     pub const fn text(self) -> &'a str {
         match self {
@@ -22,13 +25,25 @@ impl<'a> Source<'a> {
     }
 
     /// The source as one text, such as `topic:plant/boiler`. [`Source::from_label`] reads it.
+    ///
+    /// A source over [`MAX_BYTES`](Self::MAX_BYTES) is cut to that size, followed by its whole size, such as
+    /// `… (65000 bytes)`: a topic of MQTT can have 65,535 bytes, which do not fit into the headers of each message.
     pub fn to_label(self) -> String {
         let kind = match self {
             Self::Topic(_) => "topic",
             Self::Path(_) => "path",
             Self::RoutingKey(_) => "routing-key",
         };
-        format!("{kind}:{}", self.text())
+        let text = self.text();
+        if text.len() <= Self::MAX_BYTES {
+            return format!("{kind}:{text}");
+        }
+        format!("{kind}:{}… ({} bytes)", &text[..text.floor_char_boundary(Self::MAX_BYTES)], text.len())
+    }
+
+    /// Whether it is too long for a map. So is every source that [`Source::to_label`] has cut.
+    pub const fn is_too_long(self) -> bool {
+        self.text().len() > Self::MAX_BYTES
     }
 
     /// The topic that RabbitMQ's MQTT plugin made this routing key of: it writes dots instead of slashes. A dot in a topic
@@ -76,6 +91,24 @@ mod tests {
         assert_eq!(Source::Topic("a/b").to_label(), "topic:a/b");
         assert_eq!(Source::from_label("queue:x"), None);
         assert_eq!(Source::from_label("a/b"), None);
+    }
+
+    #[test]
+    fn a_long_source_is_cut_and_stays_too_long() {
+        for (character, kept) in [("x", 1_024), ("é", 1_024), ("€", 1_023), ("🌡", 1_024), ("a🌡", 1_021)]
+        {
+            let topic = character.repeat(65_000 / character.len());
+            let source = Source::Topic(&topic);
+            let label = source.to_label();
+            assert!(label.starts_with(&format!("topic:{}…", &topic[..kept])), "{label}");
+            assert!(label.ends_with(&format!("… ({} bytes)", topic.len())), "{label}");
+            assert!(label.len() <= 1_100, "{} bytes, more than an envelope reads", label.len());
+            assert!(source.is_too_long() && Source::from_label(&label).unwrap().is_too_long());
+        }
+        let longest = "x".repeat(Source::MAX_BYTES);
+        let label = Source::Topic(&longest).to_label();
+        assert_eq!(Source::from_label(&label), Some(Source::Topic(&longest)));
+        assert!(!Source::Topic(&longest).is_too_long());
     }
 
     #[test]
