@@ -82,6 +82,7 @@ mod scenarios {
     mod slow_confirms;
     mod soak;
     mod spool;
+    mod spool_fresh_broker;
     mod start_interrupted;
     mod start_refused;
     mod status_truth;

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use garenne_amqp::{Broker, Publisher, PublisherConfig, declare::ensure, retry_while_unavailable};
+use garenne_amqp::{
+    Broker, BrokerError, Publisher, PublisherConfig,
+    declare::{TopologyError, ensure},
+    retry_while_unavailable,
+};
 use garenne_common::{
     config::{Common, Invalid, Lanes, Retry},
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, HasExit},
     telemetry::{Metrics, Traces, metrics::Role, traces::Service},
 };
 use garenne_protocol::topology::{BrokerVersion, Names, Topology};
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
+use thiserror::Error;
 
 use crate::routes::{READING, Routes};
 
@@ -67,45 +71,17 @@ impl BrokerSettings {
         Topology::new(&self.names(), &self.lanes.specs(), &ladder, version)
     }
 
-    /// Connects to the broker, ensures the topology, and returns a connected publisher. While the broker is
-    /// unavailable, retries until `connect_timeout` is spent.
+    /// Ensures the topology and connects the publisher. While the broker is unavailable, retries until `connect_timeout`
+    /// is spent.
     ///
     /// # Errors
     /// The broker cannot be reached within `connect_timeout` (exit code 69), denies access (77), or has an object of
     /// another type or with other arguments under one of the names.
-    pub async fn connect(&self, config: PublisherConfig, metrics: &Metrics) -> Result<Publisher, Failure> {
-        let (broker, publisher) = self.publisher(config, metrics)?;
-        self.wait_connected(&broker, &publisher).await?;
-        Ok(publisher)
-    }
-
-    /// As [`BrokerSettings::connect`]. If the broker is unavailable for `wait`, the publisher connects when it is used.
-    ///
-    /// # Errors
-    /// The broker denies access (77), or has an object of another type or with other arguments under one of the names.
-    pub async fn connect_if_available(
-        &self,
-        config: PublisherConfig,
-        metrics: &Metrics,
-        wait: Duration,
-    ) -> Result<Publisher, Failure> {
-        let (broker, publisher) = self.publisher(config, metrics)?;
-        match timeout(wait, self.wait_connected(&broker, &publisher)).await {
-            Ok(Err(failure)) if failure.exit != Exit::BrokerUnavailable => Err(failure),
-            Ok(Ok(())) => Ok(publisher),
-            Ok(Err(_)) | Err(_) => {
-                tracing::info!(broker = %broker.address(), "broker not reachable");
-                Ok(publisher)
-            }
-        }
-    }
-
-    /// Ensures the topology and connects the publisher, as [`BrokerSettings::connect`] does.
-    ///
-    /// # Errors
-    /// As [`BrokerSettings::connect`].
-    pub async fn wait_connected(&self, broker: &Broker, publisher: &Publisher) -> Result<(), Failure> {
-        let connect = || self.connect_once(broker, publisher);
+    pub(crate) async fn wait_connected(&self, broker: &Broker, publisher: &Publisher) -> Result<(), Failure> {
+        let connect = || async {
+            self.ensure_topology(broker).await?;
+            Ok::<_, Failure>(publisher.connect().await?)
+        };
         retry_while_unavailable(self.connect_timeout, |failure: &Failure| failure.exit, connect).await
     }
 
@@ -113,7 +89,7 @@ impl BrokerSettings {
     ///
     /// # Errors
     /// The broker's URL or certificates are invalid.
-    pub fn publisher(
+    pub(crate) fn publisher(
         &self,
         config: PublisherConfig,
         metrics: &Metrics,
@@ -123,17 +99,8 @@ impl BrokerSettings {
         Ok((broker, publisher))
     }
 
-    /// Ensures the topology and connects the publisher, without a repetition.
-    ///
-    /// # Errors
-    /// The broker is unavailable, denies access, or has an object with other arguments.
-    pub(crate) async fn connect_once(&self, broker: &Broker, publisher: &Publisher) -> Result<(), Failure> {
-        self.ensure_topology(broker).await?;
-        publisher.connect().await?;
-        Ok(())
-    }
-
-    async fn ensure_topology(&self, broker: &Broker) -> Result<(), Failure> {
+    /// Ensures the topology, without a repetition.
+    pub(crate) async fn ensure_topology(&self, broker: &Broker) -> Result<(), EnsureError> {
         let connection = broker.connect(Role::Operate).await?;
         let version = broker.version().await?;
         tracing::info!(broker = %broker.address(), %version, "connected");
@@ -151,5 +118,35 @@ impl BrokerSettings {
     pub fn traces(&self, name: &'static str, instance: String, metrics: &Metrics) -> Result<Traces, Invalid> {
         let service = Service { name, instance, version: env!("CARGO_PKG_VERSION") };
         Traces::start(&self.common.otlp, &service, metrics)
+    }
+}
+
+/// Why the topology was not ensured.
+#[derive(Debug, Error)]
+pub(crate) enum EnsureError {
+    #[error(transparent)]
+    Connect(#[from] BrokerError),
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+}
+
+impl EnsureError {
+    /// The broker cannot be reached, or the connection was lost.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.exit() == Exit::BrokerUnavailable
+    }
+
+    /// The broker has answered about the topology: this user cannot ensure it.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self, Self::Topology(_)) && !self.is_unavailable()
+    }
+}
+
+impl HasExit for EnsureError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Connect(error) => error.exit(),
+            Self::Topology(error) => error.exit(),
+        }
     }
 }

@@ -62,7 +62,7 @@ pub use accept::{raise_file_limit, serve};
 pub use auth::Access;
 pub use broker::BrokerSettings;
 pub use connection::Connection;
-pub use connector::Connector;
+pub use connector::{BrokerLink, FirstConnection};
 pub use context::GatewayContext;
 pub use forward::{ForwardError, ForwardSettings};
 pub use ingest::Ingest;

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use futures_util::FutureExt;
-use garenne_amqp::{HeartbeatPublisher, Publisher, PublisherConfig};
+use garenne_amqp::{HeartbeatPublisher, PublisherConfig};
 use garenne_common::{
     exit::Failure,
-    supervise::{self, TaskHandle},
+    supervise::TaskHandle,
     telemetry::{Metrics, Traces, metrics::Role},
 };
 use garenne_protocol::{heartbeat::Heartbeat, task::Kind};
@@ -16,7 +15,7 @@ use prometheus::IntGauge;
 
 use crate::{
     broker::BrokerSettings,
-    connector::Connector,
+    connector::{BrokerLink, FirstConnection},
     forward::Forwarder,
     routes::READING,
     settings::GatewaySettings,
@@ -36,8 +35,7 @@ pub(crate) struct Uplink {
 }
 
 struct BrokerConnection {
-    publisher: Publisher,
-    connecting: TaskHandle<()>,
+    link: BrokerLink,
     heartbeats: Option<HeartbeatPublisher>,
 }
 
@@ -57,24 +55,19 @@ impl Uplink {
             acquire_timeout: PUBLISH_SLOT_TIMEOUT,
             ..PublisherConfig::default()
         };
-        let (endpoint, publisher) = broker.publisher(config, metrics)?;
-        if spool.is_none() {
-            broker.wait_connected(&endpoint, &publisher).await?;
-        }
+        let first = FirstConnection::of_service(spool.is_some());
+        let link = BrokerLink::open(&broker, config, metrics, first).await?;
         let (names, lanes) = (broker.names(), &broker.lanes);
         let max_latency = settings.limits.max_confirm_latency;
-        let direct = BrokerPublisher::with_max_confirm_latency(publisher.clone(), &names, lanes, max_latency);
+        let publisher = link.publisher().clone();
+        let direct = BrokerPublisher::with_max_confirm_latency(publisher, &names, lanes, max_latency);
         let reading = Kind::parse(READING).expect("a constant");
         let grouped = GroupCommit::in_front_of(direct, settings.group_commit, reading);
         let traced = TracedPublisher::wrap(Arc::clone(&grouped), traces, &names);
         // The drain is not traced: the tasks of a batch belong to several requests, and keep the spans of these.
-        let (tasks, draining) = settings.spool.outlet(spool, traced, grouped, metrics).context("metrics")?;
-        let has_topology = spool.is_none();
-        let connected = connected(metrics);
-        let connector = Connector { broker, endpoint, publisher: publisher.clone(), connected, has_topology };
-        let connecting =
-            supervise::restarting("connect", connector, |it| it.stay_connected().boxed()).spawn();
-        let broker = Some(BrokerConnection { publisher, connecting, heartbeats: None });
+        let (direct, drained) = (link.after_topology(traced), link.drain_after_topology(grouped));
+        let (tasks, draining) = settings.spool.outlet(spool, direct, drained, metrics).context("metrics")?;
+        let broker = Some(BrokerConnection { link, heartbeats: None });
         Ok((tasks, Self { broker, draining }))
     }
 
@@ -100,7 +93,7 @@ impl Uplink {
     ) {
         let Some(connection) = &mut self.broker else { return };
         let (exchange, interval) = (broker.names().events(), broker.common.events.heartbeat);
-        let publisher = connection.publisher.clone();
+        let publisher = connection.link.publisher().clone();
         let heartbeats = HeartbeatPublisher::start(publisher, exchange, interval, Arc::default(), heartbeat);
         connection.heartbeats = Some(heartbeats);
     }
@@ -110,12 +103,11 @@ impl Uplink {
         if let Some(draining) = self.draining {
             draining.abort();
         }
-        let Some(BrokerConnection { publisher, connecting, heartbeats }) = self.broker else { return };
-        connecting.abort();
+        let Some(BrokerConnection { link, heartbeats }) = self.broker else { return };
         if let Some(heartbeats) = heartbeats {
             heartbeats.stop().await;
         }
-        publisher.close().await;
+        link.close().await;
     }
 }
 

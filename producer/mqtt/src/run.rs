@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use futures_util::FutureExt;
 use garenne_amqp::{HeartbeatPublisher, PublisherConfig};
 use garenne_common::{
     config::{Invalid, host_name},
@@ -18,7 +17,7 @@ use garenne_common::{
     },
 };
 use garenne_gateway::{
-    BrokerSettings, Connector, READING, SpoolSettings,
+    BrokerLink, BrokerSettings, FirstConnection, READING, SpoolSettings,
     task_publisher::{
         BrokerPublisher, TracedPublisher,
         group_commit::{GroupCommit, GroupCommitConfig},
@@ -79,14 +78,13 @@ pub async fn run(
     let awaited = "starting: connecting to the AMQP broker";
     let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, sender, awaited);
     let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
-    let (endpoint, publisher) = broker.publisher(config, &metrics)?;
     let spool = shared.spool.open().await?;
-    if spool.is_none() {
-        tokio::select! {
-            connected = broker.wait_connected(&endpoint, &publisher) => connected?,
-            () = stop_requested(&mut commands) => return Ok(Exit::Done),
-        }
-    }
+    let first = FirstConnection::of_service(spool.is_some());
+    let link = tokio::select! {
+        link = BrokerLink::open(&broker, config, &metrics, first) => link?,
+        () = stop_requested(&mut commands) => return Ok(Exit::Done),
+    };
+    let publisher = link.publisher().clone();
     let traces = broker.traces("garenne-mqtt", client_id.clone(), &metrics)?;
 
     let names = broker.names();
@@ -94,7 +92,9 @@ pub async fn run(
     let grouped = GroupCommit::in_front_of(direct, shared.group_commit, kind.clone());
     let traced = TracedPublisher::wrap(Arc::clone(&grouped), &traces, &names);
     let with_letters = |tasks| LetterPublisher::in_front_of(tasks, publisher.clone(), names.clone());
-    let outlet = shared.spool.outlet(spool.as_ref(), with_letters(traced), with_letters(grouped), &metrics);
+    let direct = link.after_topology(with_letters(traced));
+    let drained = link.drain_after_topology(with_letters(grouped));
+    let outlet = shared.spool.outlet(spool.as_ref(), direct, drained, &metrics);
     let (outlet, draining) = outlet.context("metrics")?;
     let store = Store::new(outlet, client_id.clone());
     let max_ahead = Some(shared.max_clock_skew).filter(|skew| !skew.is_zero());
@@ -102,21 +102,19 @@ pub async fn run(
     let converter = Converter::new(maps, kind, routes.readings_are_sharded(), limits);
 
     let connected = metrics.connection().up(Role::Publish);
-    let (patience, has_topology) = (broker.connect_timeout, spool.is_none());
-    let status = Status::new(connected.clone(), instruments.clone(), spool);
+    let patience = broker.connect_timeout;
+    let status = Status::new(connected, instruments.clone(), spool);
     let interval = broker.common.events.heartbeat;
     let (id, incarnation) = (client_id.clone(), TaskId::random().to_string());
     let source = HeartbeatSource::new(Program::Bridge, id, incarnation, interval, metrics.clone());
     let heartbeats = HeartbeatPublisher::start(
-        publisher.clone(),
+        publisher,
         names.events(),
         interval,
         Arc::default(),
         status.heartbeats(source, mqtt_broker, settings.subscribe.clone()),
     );
     admin.begin(Arc::clone(&status) as _);
-    let connector = Connector { broker, endpoint, publisher: publisher.clone(), connected, has_topology };
-    let connecting = supervise::restarting("connect", connector, |it| it.stay_connected().boxed()).spawn();
 
     let stop = CancellationToken::new();
     let mut bridge = Bridge::new(url, settings, client_id, converter, store, instruments);
@@ -137,12 +135,11 @@ pub async fn run(
         }
     };
     status.stop();
-    connecting.abort();
     if let Some(draining) = draining {
         draining.abort();
     }
     heartbeats.stop().await;
-    publisher.close().await;
+    link.close().await;
     let interrupted = matches!(ended, Ok(Exit::Interrupted));
     traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
     admin.close().await;

@@ -3,14 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use garenne_amqp::{PublishError, Publisher, PublisherConfig};
+use garenne_amqp::{PublishError, PublisherConfig};
 use garenne_common::{
     config::host_name,
     exit::{Exit, Failure, HasExit},
     telemetry::{Metrics, Traces, traces::LAST_EXPORT},
 };
 use garenne_gateway::{
-    BrokerSettings,
+    BrokerLink, BrokerSettings, FirstConnection,
     task_publisher::{BrokerPublisher, NotAccepted, SpoolingPublisher, TaskPublisher, TracedPublisher},
 };
 use garenne_mqtt::LetterPublisher;
@@ -26,7 +26,7 @@ use super::{Destination, SendError};
 pub(crate) struct BrokerConnection {
     /// Publishes the tasks.
     pub(crate) tasks: Arc<dyn TaskPublisher>,
-    publisher: Publisher,
+    link: BrokerLink,
     traces: Traces,
 }
 
@@ -36,12 +36,10 @@ impl BrokerConnection {
     /// # Errors
     /// The broker is not available.
     pub(crate) async fn open(settings: &BrokerSettings, config: PublisherConfig) -> Result<Self, Failure> {
-        let metrics = Metrics::new("producer");
-        let publisher = settings.connect(config, &metrics).await?;
-        Self::with(settings, publisher, &metrics)
+        Self::open_within(settings, config, FirstConnection::Required).await
     }
 
-    /// As [`BrokerConnection::open`]. If the broker is unavailable for `wait`, connects when a task is published.
+    /// As [`BrokerConnection::open`]. If the broker is unavailable for `wait`, connects later.
     ///
     /// # Errors
     /// The broker denies access.
@@ -50,27 +48,32 @@ impl BrokerConnection {
         config: PublisherConfig,
         wait: Duration,
     ) -> Result<Self, Failure> {
-        let metrics = Metrics::new("producer");
-        let publisher = settings.connect_if_available(config, &metrics, wait).await?;
-        Self::with(settings, publisher, &metrics)
+        Self::open_within(settings, config, FirstConnection::Optional(wait)).await
     }
 
-    fn with(settings: &BrokerSettings, publisher: Publisher, metrics: &Metrics) -> Result<Self, Failure> {
+    async fn open_within(
+        settings: &BrokerSettings,
+        config: PublisherConfig,
+        first: FirstConnection,
+    ) -> Result<Self, Failure> {
+        let metrics = Metrics::new("producer");
+        let link = BrokerLink::open(settings, config, &metrics, first).await?;
         let instance = format!("{}-{}", host_name(), std::process::id());
-        let traces = settings.traces("garenne-producer", instance, metrics)?;
+        let traces = settings.traces("garenne-producer", instance, &metrics)?;
         let names = settings.names();
-        let tasks = BrokerPublisher::new(publisher.clone(), &names, &settings.lanes);
-        Ok(Self { tasks: TracedPublisher::wrap(tasks, &traces, &names), publisher, traces })
+        let tasks = BrokerPublisher::new(link.publisher().clone(), &names, &settings.lanes);
+        let tasks = TracedPublisher::wrap(tasks, &traces, &names);
+        Ok(Self { tasks: link.after_topology(tasks), link, traces })
     }
 
     /// Publishes the tasks, and dead letters that the spool of a bridge has.
     pub(crate) fn with_letters(&self, names: Names) -> Arc<dyn TaskPublisher> {
-        LetterPublisher::in_front_of(Arc::clone(&self.tasks), self.publisher.clone(), names)
+        LetterPublisher::in_front_of(Arc::clone(&self.tasks), self.link.publisher().clone(), names)
     }
 
     /// Closes the connection and exports the remaining spans.
     pub(crate) async fn close(self) {
-        self.publisher.close().await;
+        self.link.close().await;
         self.traces.close(LAST_EXPORT).await;
     }
 }
