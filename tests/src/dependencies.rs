@@ -1,6 +1,12 @@
-//! Checks the dependencies of a worker that uses only the library.
+//! Checks the dependencies of a worker that uses only the library, and those that ARCHITECTURE.md names.
 
-use std::{collections::BTreeSet, env, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    process::Command,
+};
+
+use crate::docs::{markdown::tables, repository};
 
 /// The crates that `package` depends on with these arguments, tests and benchmarks left out.
 fn dependencies(package: &str, arguments: &[&str]) -> BTreeSet<String> {
@@ -47,4 +53,41 @@ fn each_feature_of_the_library_compiles_only_what_it_needs() {
             assert!(!compiled.contains(*library), "{feature} compiles {library}");
         }
     }
+}
+
+/// The heading above the table of ARCHITECTURE.md with the dependencies.
+const DEPENDENCIES: &str = "Dependencies between crates";
+
+/// The crates of the programs, and their dependencies on crates of the workspace. Those of the tests are left out.
+fn dependencies_by_crate() -> BTreeMap<String, BTreeSet<String>> {
+    let read = |folder: &str| -> toml::Table {
+        let manifest = repository().join(folder).join("Cargo.toml");
+        fs::read_to_string(manifest).unwrap().parse().unwrap()
+    };
+    let workspace = read(".");
+    let members = workspace["workspace"]["members"].as_array().unwrap();
+    let folders = members.iter().map(|member| member.as_str().unwrap());
+    let manifests: Vec<_> = folders.filter(|folder| !folder.starts_with("tests")).map(read).collect();
+    let name = |manifest: &toml::Table| manifest["package"]["name"].as_str().unwrap().to_owned();
+    let own: BTreeSet<String> = manifests.iter().map(name).collect();
+    let of = |manifest: &toml::Table| {
+        let all =
+            manifest.get("dependencies").and_then(|it| it.as_table()).into_iter().flat_map(|it| it.keys());
+        all.filter(|it| own.contains(*it)).cloned().collect()
+    };
+    manifests.iter().map(|manifest| (name(manifest), of(manifest))).collect()
+}
+
+#[test]
+fn the_architecture_page_names_the_dependencies_between_crates() {
+    let page = fs::read_to_string(repository().join("ARCHITECTURE.md")).unwrap();
+    let table = tables(&page).into_iter().find(|table| table.heading == DEPENDENCIES).expect("the table");
+    let named: BTreeMap<String, BTreeSet<String>> =
+        table.code[1..].iter().map(|row| (row[0][0].clone(), row[1].iter().cloned().collect())).collect();
+    let mut actual = dependencies_by_crate();
+    assert!(actual.len() > 15, "{:?}", actual.keys());
+    for dependencies in actual.values_mut() {
+        dependencies.retain(|it| !["garenne-common", "garenne-protocol"].contains(&it.as_str()));
+    }
+    assert_eq!(named, actual);
 }
