@@ -2,7 +2,7 @@
 //! by keyboard, and with the rules of screen readers. `GARENNE_TEST_SCREENSHOTS=docs/images` takes the pictures of
 //! `docs/dashboard.md` again.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use garenne_tests::harness::{
     browser::{self, Browser},
@@ -41,6 +41,23 @@ fn heartbeat(n: usize, now: i64) -> Value {
     })
 }
 
+/// The heartbeats of two bridges: one that is subscribed, with a spool, and one that is not.
+fn bridges(now: i64) -> [Value; 2] {
+    let beat = |id: &str, bridge: Value| {
+        json!({
+            "program": "bridge", "id": id, "incarnation": "1", "host": "node-1", "version": "0.1.0",
+            "started_at": now - 3_600_000, "at": now, "every_ms": 3_600_000, "stance": "open", "bridge": bridge,
+        })
+    };
+    let subscribed = json!({
+        "broker": "mqtt.example.org:8883", "connected": true, "subscriptions": ["zigbee2mqtt/#", HOSTILE],
+        "in_flight": 7, "messages": {"mapped": 12, "unmapped": 3},
+    });
+    let mut spooling = beat("hall", subscribed);
+    spooling["spool"] = json!({"records": 40, "bytes": 8_192, "oldest_at": now - 60_000, "set_aside": 2});
+    [spooling, beat("yard", json!({"broker": "mqtt:1883"}))]
+}
+
 async fn publish(env: &TestEnv) -> Result<()> {
     let now = 1_000 * i64::try_from(std::time::UNIX_EPOCH.elapsed()?.as_secs())?;
     let beats = (0..WORKERS).map(|n| {
@@ -49,6 +66,11 @@ async fn publish(env: &TestEnv) -> Result<()> {
         async move { env.client().publish("garenne.events", &key, with_id(&key), body.as_bytes()).await }
     });
     stream::iter(beats).buffered(100).try_collect::<()>().await?;
+    for bridge in bridges(now) {
+        let (key, body) =
+            (format!("beat.bridge.{}", bridge["id"].as_str().unwrap_or_default()), bridge.to_string());
+        env.client().publish("garenne.events", &key, with_id(&key), body.as_bytes()).await?;
+    }
     let letters = (0..LETTERS).map(|n| {
         let (kind, reason, error) = [
             ("reading.process", "conflict", "value 21.5 is stored for this time, 24.1 came"),
@@ -169,10 +191,33 @@ async fn the_page_works_at_every_width_with_200_workers_and_many_letters() -> Re
         assert!(unnamed.is_empty(), "{width} px: {unnamed:?}");
     }
     browser.resize(1280, 900).await?;
+    shows_bridges(&mut browser).await?;
     by_keyboard(&mut browser, &dashboard).await?;
     as_an_operator(&mut browser, &dashboard).await?;
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
     Ok(())
+}
+
+/// The table of bridges, and the notice of the one that is not subscribed.
+async fn shows_bridges(browser: &mut Browser) -> Result<()> {
+    browser.until("document.querySelectorAll('#bridge-table tbody tr').length === 2").await?;
+    let cells = "JSON.stringify([...document.querySelectorAll('#bridge-table tbody tr')]
+        .map((it) => [...it.children].map((cell) => cell.textContent)).sort())";
+    let cells = browser.value(cells).await?;
+    let rows: Vec<Vec<String>> = serde_json::from_str(cells.as_str().unwrap_or_default())?;
+    let [hall, yard] = &rows[..] else { bail!("{rows:?}") };
+    assert_eq!(hall[..3], ["hall", "open", "mqtt.example.org:8883"]);
+    assert!(hall[3].starts_with("zigbee2mqtt/#, <img src=x onerror=alert(1)>"), "{hall:?}");
+    assert_eq!(hall[4..6], ["7", "mapped: 12, unmapped: 3"]);
+    assert!(
+        hall[6].starts_with("40 tasks, oldest ") && hall[6].ends_with("; 2 segments set aside"),
+        "{hall:?}"
+    );
+    assert_eq!(yard[..], ["yard", "open", "mqtt:1883 (not subscribed)", "", "0", "none", "none", "0.1.0"]);
+    assert_eq!(browser.value("document.querySelectorAll('#bridge-table img').length").await?, 0);
+    browser
+        .until("document.body.textContent.includes('Bridge yard is not subscribed to its MQTT broker.')")
+        .await
 }
 
 /// Sorting, filtering and turning pages by keyboard. The address keeps all of it.
