@@ -130,18 +130,6 @@ pub(crate) enum EnsureError {
     Topology(#[from] TopologyError),
 }
 
-impl EnsureError {
-    /// The broker cannot be reached, or the connection was lost.
-    pub(crate) fn is_unavailable(&self) -> bool {
-        self.exit() == Exit::BrokerUnavailable
-    }
-
-    /// The broker has answered about the topology: this user cannot ensure it.
-    pub(crate) fn is_answer(&self) -> bool {
-        matches!(self, Self::Topology(_)) && !self.is_unavailable()
-    }
-}
-
 impl HasExit for EnsureError {
     fn exit(&self) -> Exit {
         match self {

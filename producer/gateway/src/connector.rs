@@ -3,9 +3,9 @@
 use std::{fmt::Display, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use garenne_amqp::{Broker, PublishError, Publisher, PublisherConfig};
+use garenne_amqp::{Broker, BrokerError, PublishError, Publisher, PublisherConfig, declare::TopologyError};
 use garenne_common::{
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, HasExit},
     supervise::{self, TaskHandle},
     telemetry::{Metrics, metrics::Role},
 };
@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use crate::{
-    broker::BrokerSettings,
-    task_publisher::{PUBLISH_SLOT_TIMEOUT, TaskPublisher},
+    broker::{BrokerSettings, EnsureError},
+    task_publisher::TaskPublisher,
 };
 
 /// How often a lost connection is opened again while no task needs it.
@@ -48,8 +48,26 @@ impl FirstConnection {
 pub struct BrokerLink {
     publisher: Publisher,
     connecting: TaskHandle<()>,
-    /// Tasks may be published: the topology was ensured, or the broker has answered that this user cannot do that.
-    is_settled: watch::Receiver<bool>,
+    topology: watch::Receiver<TopologyState>,
+    /// How long a message waits for the connection.
+    acquire_timeout: Duration,
+}
+
+/// Whether tasks may be published.
+#[derive(Debug)]
+enum TopologyState {
+    /// It is being ensured.
+    Ensuring,
+    /// The last attempt failed: the broker is not reachable or refuses the connection.
+    Away(BrokerError),
+    /// It was ensured, or the broker has answered that this user cannot do that. It stays so.
+    Settled,
+}
+
+impl TopologyState {
+    fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled)
+    }
 }
 
 impl BrokerLink {
@@ -64,6 +82,7 @@ impl BrokerLink {
         metrics: &Metrics,
         first: FirstConnection,
     ) -> Result<Self, Failure> {
+        let acquire_timeout = config.acquire_timeout;
         let (endpoint, publisher) = broker.publisher(config, metrics)?;
         let connect = || broker.wait_connected(&endpoint, &publisher);
         let has_topology = match first {
@@ -78,19 +97,20 @@ impl BrokerLink {
                 }
             },
         };
-        let (settled, is_settled) = watch::channel(has_topology);
+        let state = if has_topology { TopologyState::Settled } else { TopologyState::Ensuring };
+        let (state, topology) = watch::channel(state);
         let connector = Connector {
             broker: broker.clone(),
             endpoint,
             publisher: publisher.clone(),
             connected: metrics.connection().up(Role::Publish),
             has_topology,
-            settled,
+            state,
             reported: None,
         };
         let connecting =
             supervise::restarting("connect", connector, |it| it.stay_connected().boxed()).spawn();
-        Ok(Self { publisher, connecting, is_settled })
+        Ok(Self { publisher, connecting, topology, acquire_timeout })
     }
 
     /// The publisher. It connects at its first message, also before the topology is ensured.
@@ -100,11 +120,11 @@ impl BrokerLink {
     }
 
     /// Publishes with `next` once the topology was ensured, or the broker has answered that this user cannot do that.
-    /// Before, tasks would be returned, or go to the catch-all lane, while their own queues are declared. Until then
-    /// each call waits for a publisher's usual time, and fails.
+    /// Before, tasks would be returned, or go to the catch-all lane, while their own queues are declared. A
+    /// call waits for as long as it would wait for a connection, and fails at once while the broker is away.
     #[must_use]
     pub fn after_topology(&self, next: Arc<dyn TaskPublisher>) -> Arc<dyn TaskPublisher> {
-        self.gated(next, Some(PUBLISH_SLOT_TIMEOUT))
+        self.gated(next, Some(self.acquire_timeout))
     }
 
     /// As [`BrokerLink::after_topology`], and waits without a limit, for the drain of a spool.
@@ -114,9 +134,8 @@ impl BrokerLink {
     }
 
     fn gated(&self, next: Arc<dyn TaskPublisher>, limit: Option<Duration>) -> Arc<dyn TaskPublisher> {
-        let is_settled = self.is_settled.clone();
-        // It never becomes false.
-        if *is_settled.borrow() { next } else { Arc::new(AfterTopology { next, is_settled, limit }) }
+        let topology = self.topology.clone();
+        if topology.borrow().is_settled() { next } else { Arc::new(AfterTopology { next, topology, limit }) }
     }
 
     /// Closes the connection.
@@ -129,26 +148,37 @@ impl BrokerLink {
 /// Publishes once the topology is settled.
 struct AfterTopology {
     next: Arc<dyn TaskPublisher>,
-    is_settled: watch::Receiver<bool>,
-    /// How long a call waits.
+    topology: watch::Receiver<TopologyState>,
+    /// How long a call waits; `None` for a drain, which also waits while the broker is away.
     limit: Option<Duration>,
+}
+
+impl AfterTopology {
+    /// Resolves when tasks may be published, or the link is closed: then publishing fails.
+    async fn settled(&self) -> Result<(), PublishError> {
+        let mut topology = self.topology.clone();
+        let Some(limit) = self.limit else {
+            drop(topology.wait_for(TopologyState::is_settled).await);
+            return Ok(());
+        };
+        let known = topology.wait_for(|state| !matches!(state, TopologyState::Ensuring));
+        match timeout(limit, known).await {
+            Err(_) => Err(PublishError::Busy { what: "connection", waited: limit }),
+            Ok(known) => match known.as_deref() {
+                Ok(TopologyState::Away(error)) => Err(PublishError::Connect(error.clone())),
+                _ => Ok(()),
+            },
+        }
+    }
 }
 
 impl TaskPublisher for AfterTopology {
     fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
-        if *self.is_settled.borrow() {
+        if self.topology.borrow().is_settled() {
             return self.next.publish(tasks);
         }
         Box::pin(async move {
-            let mut is_settled = self.is_settled.clone();
-            // An error means that the link is closed: then publishing fails.
-            let settled = async { drop(is_settled.wait_for(|settled| *settled).await) };
-            match self.limit {
-                None => settled.await,
-                Some(limit) => timeout(limit, settled)
-                    .await
-                    .map_err(|_| PublishError::Busy { what: "connection", waited: limit })?,
-            }
+            self.settled().await?;
             self.next.publish(tasks).await
         })
     }
@@ -163,7 +193,7 @@ struct Connector {
     connected: IntGauge,
     /// The topology was ensured.
     has_topology: bool,
-    settled: watch::Sender<bool>,
+    state: watch::Sender<TopologyState>,
     /// Why the broker is not reachable, as it was logged last.
     reported: Option<String>,
 }
@@ -176,7 +206,7 @@ impl Connector {
         loop {
             tick.tick().await;
             let is_broken = !self.has_topology && self.ensure_topology().await.is_err();
-            if *self.settled.borrow() && self.connected.get() == 0 {
+            if self.state.borrow().is_settled() && self.connected.get() == 0 {
                 match self.publisher.connect().await {
                     Ok(()) => self.reported = None,
                     Err(error) => self.report_away(&error),
@@ -195,20 +225,33 @@ impl Connector {
     async fn ensure_topology(&mut self) -> Result<(), NeedsOperator> {
         let Err(error) = self.broker.ensure_topology(&self.endpoint).await else {
             self.has_topology = true;
-            self.settled.send_replace(true);
+            self.state.send_replace(TopologyState::Settled);
             return Ok(());
         };
-        if error.is_unavailable() {
-            self.report_away(&error);
-            return Ok(());
-        }
-        if error.is_answer() {
-            tracing::error!(%error, "the topology is not ensured, tasks are published all the same");
-            self.settled.send_replace(true);
+        let is_unavailable = error.exit() == Exit::BrokerUnavailable;
+        let away = match error {
+            EnsureError::Connect(error) => error,
+            EnsureError::Topology(TopologyError::Broker(error)) => self.endpoint.explain(&error),
+            EnsureError::Topology(error) => {
+                tracing::error!(%error, "the topology is not ensured, tasks are published all the same");
+                self.state.send_replace(TopologyState::Settled);
+                return Err(NeedsOperator);
+            }
+        };
+        if is_unavailable {
+            self.report_away(&away);
         } else {
-            tracing::error!(%error, "cannot use the broker, tasks are spooled");
+            tracing::error!(error = %away, "cannot use the broker, tasks are spooled");
         }
-        Err(NeedsOperator)
+        // The broker may have answered before.
+        self.state.send_if_modified(|state| {
+            let is_settled = state.is_settled();
+            if !is_settled {
+                *state = TopologyState::Away(away);
+            }
+            !is_settled
+        });
+        if is_unavailable { Ok(()) } else { Err(NeedsOperator) }
     }
 
     /// Logs why the broker is not reachable, once until the reason changes.
