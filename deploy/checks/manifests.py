@@ -7,6 +7,7 @@ usage: manifests.py NAMESPACE FILE.yaml…   (from the repository's root; each f
 import pathlib
 import re
 import sys
+import urllib.parse
 
 import jsonschema
 import kubernetes_validate
@@ -209,6 +210,8 @@ class Installation:
 
     def pod(self, item, pod):
         labels, spec = pod["metadata"]["labels"], pod["spec"]
+        # Kubernetes reads null as an absent field.
+        spec["volumes"] = spec.get("volumes") or []
         if not item["spec"].get("selector", {}).get("matchLabels", {}).items() <= labels.items():
             self.fault(item, "its selector does not match its own pods")
         if not self.named("ServiceAccount", spec.get("serviceAccountName")):
@@ -219,7 +222,7 @@ class Installation:
         security = spec.get("securityContext", {})
         if security.get("runAsNonRoot") is not True or security.get("seccompProfile") != {"type": "RuntimeDefault"}:
             self.fault(item, "securityContext: expected runAsNonRoot and seccompProfile RuntimeDefault")
-        volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
         mounted = set()
         for container in spec["containers"]:
             self.container(item, container)
@@ -236,7 +239,8 @@ class Installation:
             self.fault(item, f"volumes {sorted(volumes.keys() | claims.keys())}, mounted {sorted(mounted)}")
         for container in spec["containers"]:
             self.spool(item, container, claims)
-        maps = re.findall(r"'configMap': \{[^}]*'name': '([^']+)'", str(spec.get("volumes", [])))
+            self.forwarding(item, pod, container)
+        maps = re.findall(r"'configMap': \{[^}]*'name': '([^']+)'", str(spec["volumes"]))
         for name in maps:
             if name not in ("kube-root-ca.crt", "recording-maps") and not self.named("ConfigMap", name):
                 self.fault(item, f"no ConfigMap {name}")
@@ -256,9 +260,32 @@ class Installation:
         if needed > available:
             self.fault(item, f"GARENNE_SPOOL_MAX_BYTES and GARENNE_SPOOL_MIN_FREE are {needed} bytes, the volume has {available}")
 
+    def forwarding(self, item, pod, container):
+        """A pod that forwards has a spool and nothing of the broker; the others have the broker's URL."""
+        if container["name"] not in PROGRAMS:
+            return
+        names = environment(container)
+        broker = sorted(name for name in names if name.startswith("GARENNE_AMQP_"))
+        if "GARENNE_FORWARD__URL" not in names:
+            if not broker:
+                self.fault(item, f"container {container['name']}: neither GARENNE_AMQP_URL_FILE nor GARENNE_FORWARD__URL")
+            return
+        if broker or "broker-tls" in str(pod["spec"]["volumes"]):
+            self.fault(item, f"container {container['name']}: forwards, but has {broker or 'the volume broker-tls'}")
+        if "GARENNE_SPOOL" not in names:
+            self.fault(item, f"container {container['name']}: GARENNE_FORWARD__URL needs GARENNE_SPOOL")
+        port = urllib.parse.urlsplit(names["GARENNE_FORWARD__URL"]).port
+        port = port or {"https": 443, "http": 80}[names["GARENNE_FORWARD__URL"].partition(":")[0]]
+        for policy in self.objects:
+            if policy["kind"] != "NetworkPolicy" or not policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items():
+                continue
+            open_ports = [one["port"] for rule in policy["spec"]["egress"] for one in rule.get("ports", [])]
+            if port not in open_ports:
+                self.fault(policy, f"egress: no port {port} of the central gateway")
+
     def files(self, item, spec):
         """Files that a setting names must be in the ConfigMap that is mounted there."""
-        maps = {volume["name"]: volume["configMap"]["name"] for volume in spec.get("volumes", []) if "configMap" in volume}
+        maps = {volume["name"]: volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume}
         data = {one["metadata"]["name"]: one["data"] for one in self.objects if one["kind"] == "ConfigMap"}
         for container in spec["containers"]:
             for mount in container.get("volumeMounts", []):

@@ -72,15 +72,28 @@ readinessProbe:
 {{- end -}}
 {{- end -}}
 
+{{- /* Called with (list root component): not empty if the component's pods connect to the broker. */ -}}
+{{- define "garenne.hasBroker" -}}
+{{- if not (and (eq (index . 1) "gateway") (index . 0).Values.gateway.forward.url) }}true{{ end -}}
+{{- end -}}
+
+{{- /* Called with (list root component): not empty if the component's pods have files of garenne.volumes. */ -}}
+{{- define "garenne.hasSecrets" -}}
+{{- if or (include "garenne.hasBroker" .) (index . 0).Values.gateway.forward.token.secretName (include "garenne.hasAdminToken" .) }}true{{ end -}}
+{{- end -}}
+
 {{- /* Called with (list root component): the environment of every program. */ -}}
 {{- define "garenne.env" -}}
 {{- $component := index . 1 -}}
 {{- $admin := include "garenne.hasAdminToken" . -}}
+{{- $broker := include "garenne.hasBroker" . -}}
 {{- with index . 0 -}}
 - {name: GARENNE_PREFIX, value: {{ .Values.prefix | quote }}}
 - {name: GARENNE_LOG_FORMAT, value: {{ .Values.logFormat }}}
 - {name: GARENNE_ADMIN, value: "{{ .Values.listenAddress }}:9464"}
+{{- if $broker }}
 - {name: GARENNE_AMQP_URL_FILE, value: /run/secrets/garenne/amqp-url}
+{{- end }}
 {{- if .Values.settings }}
 - {name: GARENNE_CONFIG, value: /etc/garenne/settings.toml}
 {{- end }}
@@ -98,7 +111,7 @@ readinessProbe:
 {{- end }}
 {{- end }}
 {{- with .Values.brokerTls }}
-{{- if .secretName }}
+{{- if and $broker .secretName }}
 - {name: GARENNE_AMQP_TLS__CA, value: /run/secrets/broker-tls/{{ .caKey }}}
 {{- if .clientCertificate }}
 - {name: GARENNE_AMQP_TLS__CERT, value: /run/secrets/broker-tls/tls.crt}
@@ -121,8 +134,10 @@ readinessProbe:
 {{- /* Called with (list root component). */ -}}
 {{- define "garenne.mounts" -}}
 {{- with (index . 0).Values -}}
+{{- if include "garenne.hasSecrets" $ -}}
 - {name: secrets, mountPath: /run/secrets/garenne, readOnly: true}
-{{- if .brokerTls.secretName }}
+{{- end }}
+{{- if and (include "garenne.hasBroker" $) .brokerTls.secretName }}
 - {name: broker-tls, mountPath: /run/secrets/broker-tls, readOnly: true}
 {{- end }}
 {{- if and .adminTls.secretName (ne (index $ 1) "topology") }}
@@ -180,21 +195,26 @@ volumeClaimTemplates:
         requests: {storage: {{ .size }}}
 {{- end -}}
 
-{{- /* Called with (list root secret (dict file key…) component): the user's Secret and the admin token as files in one folder. */ -}}
+{{- /* Called with (list root secret (dict file key…) component): the user's Secret, if it has a name, and the admin token as
+      files in one folder. */ -}}
 {{- define "garenne.volumes" -}}
 {{- $root := index . 0 -}}
+{{- $component := list $root (index . 3) -}}
+{{- if include "garenne.hasSecrets" $component -}}
 - name: secrets
   projected:
     # 0440: readable by the pod's group.
     defaultMode: 288
     sources:
+      {{- if index . 1 }}
       - secret:
           name: {{ index . 1 }}
           items:
             {{- range $file, $key := index . 2 }}
             - {key: {{ $key }}, path: {{ $file }}}
             {{- end }}
-      {{- if include "garenne.hasAdminToken" (list $root (index . 3)) }}
+      {{- end }}
+      {{- if include "garenne.hasAdminToken" $component }}
       {{- with $root.Values.secrets.adminToken }}
       - secret:
           name: {{ .name }}
@@ -202,9 +222,10 @@ volumeClaimTemplates:
             - {key: {{ .key }}, path: admin-token}
       {{- end }}
       {{- end }}
-{{- with $root.Values.brokerTls.secretName }}
+{{- end }}
+{{- if and (include "garenne.hasBroker" $component) $root.Values.brokerTls.secretName }}
 - name: broker-tls
-  secret: {secretName: {{ . }}, defaultMode: 288}
+  secret: {secretName: {{ $root.Values.brokerTls.secretName }}, defaultMode: 288}
 {{- end }}
 {{- if ne (index . 3) "topology" }}
 {{- with $root.Values.adminTls.secretName }}
