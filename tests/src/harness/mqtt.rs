@@ -7,7 +7,9 @@ use rumqttc::{AsyncClient, Event, EventLoop, MqttOptions, Outgoing, Packet, QoS}
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
-    broker, port,
+    broker::{self, Broker, BrokerOptions},
+    engine::{self, Mode},
+    port,
     process::{Ended, Process, Program, Signal},
     suite,
     test_env::TestEnv,
@@ -109,6 +111,17 @@ impl Mosquitto {
     pub fn tls_url(&self) -> String {
         format!("mqtts://127.0.0.1:{}", self.tls_port)
     }
+}
+
+/// A broker whose MQTT plugin publishes to `garenne.mqtt`. `None` if the test is left out.
+pub async fn with_plugin() -> Result<Option<TestEnv>> {
+    if engine::mode().await == Mode::Process {
+        suite::leave_out("a broker with MQTT runs in a container only");
+        return Ok(None);
+    }
+    let conf = vec!["mqtt.exchange = garenne.mqtt".to_owned()];
+    let broker = Broker::start(BrokerOptions { mqtt: true, conf, ..BrokerOptions::default() }).await?;
+    TestEnv::on(&broker).await.map(Some)
 }
 
 /// Publishes with `mosquitto_pub`, as the user `guest` of a virtual host, through RabbitMQ's MQTT plugin.

@@ -4,12 +4,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
-    broker::{Broker, BrokerOptions},
-    engine::{self, Mode},
-    mqtt::MosquittoPub,
+    mqtt::{MosquittoPub, with_plugin},
     postgres::Postgres,
     process::Program,
-    suite,
     test_env::TestEnv,
     vhost::Rights,
     wait::{Seen, eventually},
@@ -19,15 +16,9 @@ use serde_json::{Value, json};
 
 const QOS_1: [&str; 2] = ["-q", "1"];
 
-/// A broker whose plugin publishes to `garenne.mqtt`, and its publisher. `None` if the test is left out.
+/// A broker with the plugin and its publisher. `None` if the test is left out.
 async fn environment() -> Result<Option<(TestEnv, MosquittoPub)>> {
-    if engine::mode().await == Mode::Process {
-        suite::leave_out("a broker with MQTT runs in a container only");
-        return Ok(None);
-    }
-    let conf = vec!["mqtt.exchange = garenne.mqtt".to_owned()];
-    let broker = Broker::start(BrokerOptions { mqtt: true, conf, ..BrokerOptions::default() }).await?;
-    let env = TestEnv::on(&broker).await?;
+    let Some(env) = with_plugin().await? else { return Ok(None) };
     Ok(MosquittoPub::find(&env)?.map(|mosquitto| (env, mosquitto)))
 }
 
