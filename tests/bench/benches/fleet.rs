@@ -1,6 +1,6 @@
 //! Benchmarks of worker processes, Garenne's and those of other libraries, on the same tasks.
 //!
-//! `./dev bench worker|start|memory|growth|shards|end-to-end [--rounds N] [--json FILE] …`; each module describes its
+//! `./dev bench worker|start|memory|growth|shards|end-to-end|forwarding [--rounds N] [--json FILE] …`; each module describes its
 //! measurement. Every contestant is a separate process, so that its CPU time and memory can be measured. Contestants
 //! run in turns, so that other load on the machine affects all of them equally.
 
@@ -8,6 +8,8 @@
 mod broker;
 #[path = "fleet/end_to_end.rs"]
 mod end_to_end;
+#[path = "fleet/forwarding.rs"]
+mod forwarding;
 #[path = "fleet/garenne.rs"]
 mod garenne;
 #[path = "fleet/growth.rs"]
@@ -39,9 +41,10 @@ async fn main() -> Result<()> {
         Some("shards") => shards::run(&mut rows).await?,
         Some("growth") => growth::run(&mut rows).await?,
         Some("end-to-end") => end_to_end::run(&mut rows).await?,
-        other => {
-            bail!("unknown benchmark {other:?}; expected worker, start, memory, growth, shards or end-to-end")
-        }
+        Some("forwarding") => forwarding::run(&mut rows).await?,
+        other => bail!(
+            "unknown benchmark {other:?}; expected worker, start, memory, growth, shards, end-to-end or forwarding"
+        ),
     }
     rows.publish()?;
     Ok(())

@@ -8,7 +8,8 @@ use garenne_bench::option;
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties,
     options::{
-        BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
+        BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+        QueuePurgeOptions,
     },
     types::{AMQPValue, FieldTable},
 };
@@ -173,6 +174,18 @@ impl Broker {
             );
             tokio::time::sleep(every).await;
         }
+    }
+
+    /// Takes all messages from a queue.
+    pub(crate) async fn take_all(&self, queue: &str) -> Result<Vec<(BasicProperties, Vec<u8>)>> {
+        let mut taken = Vec::new();
+        while let Some(message) =
+            self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await?
+        {
+            let delivery = message.delivery;
+            taken.push((delivery.properties, delivery.data));
+        }
+        Ok(taken)
     }
 
     pub(crate) async fn purge(&self, queue: &str) -> Result<()> {
