@@ -128,9 +128,14 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-many-records", message).at("body")
     }
 
-    /// The same, of the record at this index.
+    /// The same, of the record at this index. If it names a record already, that is a reading in the payload of this one.
     pub(super) fn of_record(self, record: usize) -> Self {
-        Self { message: format!("record {record}: {}", self.message), record: Some(record), ..self }
+        let reading = self.record.and_then(|reading| {
+            let problem = self.message.strip_prefix(&format!("record {reading}: "))?;
+            Some(format!("reading {reading}: {problem}"))
+        });
+        let problem = reading.as_ref().unwrap_or(&self.message);
+        Self { message: format!("record {record}: {problem}"), record: Some(record), ..self }
     }
 
     /// The same, of the line with this number.

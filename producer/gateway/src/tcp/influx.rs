@@ -180,7 +180,10 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
     /// Waits until a batch may be stored, and writes answers meanwhile.
     async fn pause(&mut self, refusal: &Refusal, stop: &CancellationToken) {
         let wait = refusal.retry_after.unwrap_or(self.gateway.limits.retry_after);
-        self.gateway.instruments.answered(PROTOCOL, "delayed", 0);
+        // The limit is the sender's own; the other reasons are those for which an HTTP request would have been refused.
+        let is_rate = refusal.status == StatusCode::TOO_MANY_REQUESTS;
+        let status = if is_rate { refusal.code } else { "delayed" };
+        self.gateway.instruments.answered(PROTOCOL, status, 0);
         tokio::select! {
             () = sleep(wait) => {}
             () = stop.cancelled() => {}

@@ -163,6 +163,10 @@ async fn lines_above_a_rate_wait() {
     let lines: String = (0..1500).map(|n| format!("m,device=d v={n} {n}000\n")).collect();
     assert_eq!(send(&gateway, &format!("auth s3cret\n{lines}")).await, "ok roof\n");
     assert_eq!(gateway.publisher.tasks().len(), 1500);
+    // The sender's own limit is no fault of the gateway, which an alert would name.
+    let metrics = gateway.metrics.encode();
+    assert!(metrics.contains(r#"protocol="influx-tcp",status="rate-limited""#), "{metrics}");
+    assert!(!metrics.contains(r#"status="delayed""#), "{metrics}");
 }
 
 #[tokio::test]

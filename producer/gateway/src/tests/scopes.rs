@@ -73,6 +73,34 @@ async fn the_refused_record_of_a_batch_is_named_and_none_is_published() {
 }
 
 #[tokio::test]
+async fn the_refused_reading_of_an_event_is_named() {
+    let (gateway, _folder) = scoped().await;
+    let event = |id: &str, readings: &[String]| {
+        let readings = readings.join(",");
+        format!(
+            r#"{{"specversion":"1.0","id":"{id}","source":"s","type":"reading.process","data":[{readings}]}}"#
+        )
+    };
+    let media = "application/cloudevents-batch+json";
+    let invalid = reading("boiler-1").replace("\"value\":1", "\"value\":true");
+    for (refused, field, detail) in [
+        (reading("pump-1"), "device", "sender \"boilers\" may not send \"pump-1\""),
+        (invalid, "value", "true is not a number"),
+    ] {
+        let events = [
+            event("1", &[reading("boiler-1")]),
+            event("2", &[reading("boiler-1"), reading("boiler-2"), refused]),
+        ];
+        let (status, problem) = post(&gateway, "/v1/events", media, &format!("[{}]", events.join(","))).await;
+        assert!((400..500).contains(&status), "{status}");
+        assert_eq!((&problem["record"], &problem["field"]), (&json!(1), &json!(field)), "{problem}");
+        let given = problem["detail"].as_str().unwrap();
+        assert!(given.starts_with(&format!("record 1: reading 2: {field}: {detail}")), "{given}");
+    }
+    assert!(gateway.publisher.tasks().is_empty());
+}
+
+#[tokio::test]
 async fn a_tasks_payload_cannot_hide_another_device() {
     let (gateway, _folder) = scoped().await;
     let task =
