@@ -1,9 +1,11 @@
 //! Benchmarks of worker processes, Garenne's and those of other libraries, on the same tasks.
 //!
-//! `./dev bench worker|start|memory|growth|shards|end-to-end|forwarding [--rounds N] [--json FILE] …`; each module describes its
+//! `./dev bench worker|start|memory|growth|shards|end-to-end|forwarding|bridge [--rounds N] [--json FILE] …`; each module describes its
 //! measurement. Every contestant is a separate process, so that its CPU time and memory can be measured. Contestants
 //! run in turns, so that other load on the machine affects all of them equally.
 
+#[path = "fleet/bridge.rs"]
+mod bridge;
 #[path = "fleet/broker.rs"]
 mod broker;
 #[path = "fleet/end_to_end.rs"]
@@ -16,6 +18,8 @@ mod garenne;
 mod growth;
 #[path = "fleet/memory.rs"]
 mod memory;
+#[path = "fleet/mqtt.rs"]
+mod mqtt;
 #[path = "fleet/race.rs"]
 mod race;
 #[path = "fleet/rival.rs"]
@@ -42,8 +46,9 @@ async fn main() -> Result<()> {
         Some("growth") => growth::run(&mut rows).await?,
         Some("end-to-end") => end_to_end::run(&mut rows).await?,
         Some("forwarding") => forwarding::run(&mut rows).await?,
+        Some("bridge") => bridge::run(&mut rows).await?,
         other => bail!(
-            "unknown benchmark {other:?}; expected worker, start, memory, growth, shards, end-to-end or forwarding"
+            "unknown benchmark {other:?}; expected worker, start, memory, growth, shards, end-to-end, forwarding or bridge"
         ),
     }
     rows.publish()?;

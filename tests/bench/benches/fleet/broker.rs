@@ -8,8 +8,8 @@ use garenne_bench::option;
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties,
     options::{
-        BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
-        QueuePurgeOptions,
+        BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
+        QueueDeleteOptions, QueuePurgeOptions,
     },
     types::{AMQPValue, FieldTable},
 };
@@ -47,8 +47,7 @@ pub(crate) struct Broker {
     amqp_url: String,
     management: Management,
     name: String,
-    // The channel works only while the connection exists.
-    _connection: Connection,
+    connection: Connection,
     channel: Channel,
 }
 
@@ -71,7 +70,7 @@ impl Broker {
         let connection = Connection::connect(&amqp_url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(Self { kind, amqp_url, management, name, _connection: connection, channel })
+        Ok(Self { kind, amqp_url, management, name, connection, channel })
     }
 
     /// The default type of its queues.
@@ -176,15 +175,16 @@ impl Broker {
         }
     }
 
-    /// Takes all messages from a queue.
+    /// Takes all ready messages out of a queue.
     pub(crate) async fn take_all(&self, queue: &str) -> Result<Vec<(BasicProperties, Vec<u8>)>> {
-        let mut taken = Vec::new();
-        while let Some(message) =
-            self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await?
-        {
-            let delivery = message.delivery;
-            taken.push((delivery.properties, delivery.data));
-        }
+        let ready = self.ready(queue).await?.try_into()?;
+        let channel = self.connection.create_channel().await?;
+        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
+        let deliveries =
+            channel.basic_consume(queue.into(), "bench".into(), options, FieldTable::default()).await?;
+        let taken = deliveries.take(ready);
+        let taken = taken.map_ok(|delivery| (delivery.properties, delivery.data)).try_collect().await?;
+        channel.close(200, "done".into()).await?;
         Ok(taken)
     }
 

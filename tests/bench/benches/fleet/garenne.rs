@@ -222,7 +222,7 @@ pub(crate) fn with_shards(shards: u16) -> Result<Vec<String>> {
 }
 
 /// The address of the admin port, if this line of the log has it.
-fn address(line: &str) -> Option<String> {
+pub(crate) fn address(line: &str) -> Option<String> {
     let line: Value = serde_json::from_str(line).ok()?;
     let field = line.get("address").or_else(|| line.get("fields")?.get("address"))?;
     Some(field.as_str()?.to_owned())
