@@ -190,7 +190,7 @@ impl Bridge {
                     Arrival::Packet(other) => tracing::debug!(?other, "unexpected packet"),
                     Arrival::TooLarge(message) => self.receive_too_large(&message),
                 },
-                Some(stored) = self.storing.next() => self.stored(&stored, Some(&mut connection)),
+                Some(stored) = self.storing.next() => self.all_stored(&stored, &mut connection),
                 () = stop.cancelled() => break,
             }
         }
@@ -262,7 +262,8 @@ impl Bridge {
     /// Acknowledges a retained message in its turn, without storing anything.
     fn skip_retained(&mut self, packet_id: Option<u16>) {
         self.instruments.received(Outcome::Retained);
-        self.begin(packet_id, 0, Content::Tasks(ReadingTasks { tasks: Vec::new(), repeatable: true }));
+        let nothing = ReadingTasks { tasks: Vec::new(), repeatable: true };
+        self.begin(packet_id, 0, Content::Tasks(Arc::new(nothing)));
     }
 
     /// Begins to store the content of a message.
@@ -272,6 +273,15 @@ impl Bridge {
         self.storing.push_back(async move { store.store(content).map(|()| stored).await }.boxed());
         self.bytes += bytes;
         self.show_in_flight();
+    }
+
+    /// Acknowledges `first` and the messages after it that are stored by now, so that their PUBACKs are written at once:
+    /// group commit has one confirm for many messages.
+    fn all_stored(&mut self, first: &Stored, connection: &mut Connection) {
+        self.stored(first, Some(connection));
+        while let Some(Some(next)) = self.storing.next().now_or_never() {
+            self.stored(&next, Some(connection));
+        }
     }
 
     /// Acknowledges a message that is stored, if its connection is still open.
@@ -310,7 +320,7 @@ impl Bridge {
             while !self.storing.is_empty() {
                 tokio::select! {
                     lost = connection.next(false) => return lost.map(drop),
-                    Some(stored) = self.storing.next() => self.stored(&stored, Some(&mut connection)),
+                    Some(stored) = self.storing.next() => self.all_stored(&stored, &mut connection),
                 }
             }
             Ok(())

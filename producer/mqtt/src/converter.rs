@@ -1,6 +1,6 @@
 //! Turns messages into tasks, or into dead letters.
 
-use std::time::SystemTime;
+use std::{sync::Arc, time::SystemTime};
 
 use garenne_common::supervise;
 use garenne_map::{MapChain, Source};
@@ -12,11 +12,11 @@ use time::OffsetDateTime;
 
 use crate::{frames::TooLarge, letter::Letter, packet::Message};
 
-/// What is stored of a message.
+/// What is stored of a message. Cheap to clone, except for a dead letter.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Readings. There are none if the map skips the message.
-    Tasks(ReadingTasks),
+    Tasks(Arc<ReadingTasks>),
     /// A dead letter.
     Letter(Letter),
 }
@@ -46,7 +46,8 @@ impl Converter {
         match mapped.and_then(|mapped| mapped.map_err(|unmapped| unmapped.to_string())) {
             Ok(mapped) => {
                 let random = |_| TaskId::random();
-                Content::Tasks(ReadingTasks::new(&self.kind, self.sharded, &mapped.records, random))
+                let tasks = ReadingTasks::new(&self.kind, self.sharded, &mapped.records, random);
+                Content::Tasks(Arc::new(tasks))
             }
             Err(error) => Content::Letter(Letter {
                 id: TaskId::random(),
@@ -105,8 +106,8 @@ mod tests {
 
     fn tasks(content: Content) -> (Vec<String>, bool) {
         match content {
-            Content::Tasks(ReadingTasks { tasks, repeatable }) => {
-                (tasks.iter().map(|task| task.id.to_string()).collect(), repeatable)
+            Content::Tasks(readings) => {
+                (readings.tasks.iter().map(|task| task.id.to_string()).collect(), readings.repeatable)
             }
             Content::Letter(letter) => panic!("{letter:?}"),
         }

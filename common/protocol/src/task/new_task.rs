@@ -40,8 +40,13 @@ pub struct NewTask {
 impl NewTask {
     /// A task with a new random id; every optional field is empty.
     pub fn new(kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
+        Self::with_id(TaskId::random(), kind, content_type, body)
+    }
+
+    /// The same with this id.
+    pub fn with_id(id: TaskId, kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
         Self {
-            id: TaskId::random(),
+            id,
             kind,
             content_type,
             body,

@@ -35,11 +35,9 @@ impl ReadingTasks {
             let id = given.or_else(|| (!record.time_assumed).then(|| reading_id(&record.reading)));
             repeatable &= id.is_some();
             let body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
-            NewTask {
-                id: id.unwrap_or_else(|| assumed(index)),
-                key: keyed.then(|| record.reading.device.to_string()),
-                ..NewTask::new(kind.clone(), ContentType::Json, body)
-            }
+            let id = id.unwrap_or_else(|| assumed(index));
+            let task = NewTask::with_id(id, kind.clone(), ContentType::Json, body);
+            NewTask { key: keyed.then(|| record.reading.device.to_string()), ..task }
         });
         let tasks = tasks.collect();
         Self { tasks, repeatable }
