@@ -180,6 +180,11 @@ impl ServeArgs {
 }
 
 impl Cli {
+    /// Whether this is the MQTT bridge.
+    pub fn is_bridge(&self) -> bool {
+        matches!(self.command, Command::Mqtt(_))
+    }
+
     /// Runs the command.
     ///
     /// # Errors
