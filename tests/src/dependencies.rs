@@ -41,7 +41,7 @@ fn each_feature_of_the_library_compiles_only_what_it_needs() {
         ("admin", "axum"),
         ("cli", "clap"),
         ("otlp", "opentelemetry_otlp"),
-        ("tls", "rustls_connector"),
+        ("tls", "rustls_native_certs"),
         ("worker", "garenne_pool"),
     ];
     for (feature, library) in own {
