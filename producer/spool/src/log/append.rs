@@ -142,16 +142,9 @@ impl Log {
         let after_gap = self.segments.back().is_some_and(|segment| segment.end_is_bound);
         let name = SegmentName { first, generation: self.generation, after_gap }.file();
         self.generation = self.generation.wrapping_add(1);
-        let file = self.storage.create(&name).map_err(SpoolError::io("cannot create a segment"))?;
-        let bytes = [&file_header(first), records].concat();
-        let written = append_to(&*file, &bytes, 0)
-            .and_then(|()| self.storage.sync().map_err(SpoolError::io("cannot sync the directory")));
-        if let Err(error) = written {
-            // If this fails too, a later segment has the same first position, and this one does not count.
-            let _ = file.truncate(0);
-            let _ = self.storage.remove(&name);
-            return Err(error);
-        }
+        // If the removal after a failure fails too, a later segment has the same first position, and this one does not
+        // count.
+        let file = self.create_file(&name, &[&file_header(first), records].concat())?;
         let len = FILE_HEADER as u64;
         let (end_is_bound, is_corrupt, read_failures) = (false, false, 0);
         self.segments.push_back(Segment {
@@ -164,6 +157,20 @@ impl Log {
             is_corrupt,
             read_failures,
         });
+        Ok(file)
+    }
+
+    /// Creates a file with this content and makes it durable. After a failure it is removed: callers try again, and on a
+    /// full disk the parts of all attempts would take its room.
+    fn create_file(&self, name: &str, content: &[u8]) -> Result<Box<dyn File>, SpoolError> {
+        let file = self.storage.create(name).map_err(SpoolError::io("cannot create a segment"))?;
+        let written = append_to(&*file, content, 0)
+            .and_then(|()| self.storage.sync().map_err(SpoolError::io("cannot sync the directory")));
+        if let Err(error) = written {
+            let _ = file.truncate(0);
+            let _ = self.storage.remove(name);
+            return Err(error);
+        }
         Ok(file)
     }
 
@@ -180,15 +187,7 @@ impl Log {
         for (position, record) in (first..).zip(records) {
             write(&mut bytes, position, record);
         }
-        let file = self.storage.create(&name).map_err(SpoolError::io("cannot create a segment"))?;
-        let written = append_to(&*file, &bytes, 0)
-            .and_then(|()| self.storage.sync().map_err(SpoolError::io("cannot sync the directory")));
-        if let Err(error) = written {
-            // The caller tries again. On a full disk, the parts of all attempts would take its room.
-            let _ = file.truncate(0);
-            let _ = self.storage.remove(&name);
-            return Err(error);
-        }
+        self.create_file(&name, &bytes)?;
         self.status.set_aside += 1;
         self.status.set_aside_bytes += bytes.len() as u64;
         self.status.unpublishable += records.len() as u64;
