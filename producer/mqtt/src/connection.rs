@@ -24,8 +24,10 @@ use crate::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time to write the last packets.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes that are read at once.
+/// Bytes that are allocated at once for reading.
 const CHUNK: usize = 16 * 1024;
+/// Least free space for a read, in bytes. Payloads share the chunk, so that a reserve beyond its end allocates another.
+const MIN_READ: usize = 4 * 1024;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -188,7 +190,10 @@ impl Connection {
                     },
                 };
             }
-            self.frames.buffer.reserve(CHUNK);
+            let buffer = &mut self.frames.buffer;
+            if buffer.capacity() - buffer.len() < MIN_READ {
+                buffer.reserve(CHUNK);
+            }
             // A broker answers a ping. Half an interval more is what brokers allow their clients.
             let patience = self.keep_alive.mul_f64(1.5);
             let silent_at = self.heard + patience;

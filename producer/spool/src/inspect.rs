@@ -49,7 +49,7 @@ impl Inspection {
         let next = live.iter().skip(1).map(|(next, _)| Some(*next)).chain([None]);
         let mut segments: Vec<_> =
             live.iter().zip(next).map(|((parsed, name), next)| segment(*parsed, name, next)).collect();
-        let set_aside = names.iter().filter(|name| name.ends_with(SET_ASIDE));
+        let set_aside = names.iter().filter(|name| Self::is_set_aside(name));
         let mut set_aside: Vec<_> =
             set_aside.filter_map(|name| SegmentName::parse(name).map(|parsed| (parsed, name))).collect();
         set_aside.sort_unstable();
@@ -72,6 +72,12 @@ impl Inspection {
         })
     }
 
+    /// Whether a segment of this name was set aside. It holds also for a file that cannot be read.
+    #[must_use]
+    pub fn is_set_aside(name: &str) -> bool {
+        name.ends_with(SET_ASIDE)
+    }
+
     fn read(&self, segment: &SegmentFile) -> io::Result<InspectedSegment> {
         let SegmentFile { ref name, first, limit, gap_follows } = *segment;
         let file = self.directory.open(name)?;
@@ -79,7 +85,7 @@ impl Inspection {
         read_range(&*file, 0, file.len()?, &mut bytes)?;
         let scan = Scan::start(&bytes, first, limit)
             .map_err(|version| io::Error::other(format!("unknown format version {version}")))?;
-        let is_set_aside = name.ends_with(SET_ASIDE);
+        let is_set_aside = Self::is_set_aside(name);
         let acknowledged = if is_set_aside { 0 } else { self.acknowledged };
         let limit = if gap_follows { Position::MAX } else { limit };
         Ok(InspectedSegment { bytes, scan, first, limit, acknowledged, is_set_aside })

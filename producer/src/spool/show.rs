@@ -69,7 +69,7 @@ pub(super) fn summary(directory: &Path, inspection: &Inspection, now: SystemTime
             name: name.to_owned(),
             bytes: 0,
             records: 0,
-            set_aside: false,
+            set_aside: Inspection::is_set_aside(name),
             corrupt: true,
             error: None,
         };
@@ -78,7 +78,6 @@ pub(super) fn summary(directory: &Path, inspection: &Inspection, now: SystemTime
             Ok(segment) => {
                 row.bytes = segment.bytes();
                 row.records = segment.records().count();
-                row.set_aside = segment.is_set_aside();
                 row.corrupt = !segment.damaged().is_empty() || segment.missing() > 0;
                 if !row.set_aside
                     && let Some((_, oldest)) = segment.records().next()

@@ -65,6 +65,20 @@ async fn show_counts_what_waits_also_while_a_process_uses_the_spool() {
 }
 
 #[tokio::test]
+async fn a_set_aside_segment_that_cannot_be_read_is_not_counted_as_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await.close().await;
+    let name = corrupt(folder.path());
+    fs::remove_file(folder.path().join(&name)).unwrap();
+    // A folder cannot be read as a file.
+    fs::create_dir(folder.path().join(format!("{name}.set-aside"))).unwrap();
+    let summary = summary(folder.path(), &Inspection::open(folder.path()).unwrap(), UNIX_EPOCH);
+    let shown = serde_json::to_value(&summary).unwrap();
+    assert_eq!((&shown["records"], &shown["set_aside"]), (&0.into(), &1.into()));
+    assert!(shown["segments"][0]["error"].is_string(), "{shown}");
+}
+
+#[tokio::test]
 async fn verify_names_segment_and_offset_of_corruption() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path()).await.close().await;

@@ -171,7 +171,7 @@ async fn batches_that_crash_workers_are_split_and_only_the_crashing_record_becom
 
 fn storing(env: &TestEnv, name: &str, database: &Database) -> Result<WorkerPlan> {
     let plan = env.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
-    Ok(plan.lane("fast:prefetch=20,concurrency=2..2"))
+    Ok(plan.lane(&format!("fast:prefetch={PREFETCH},concurrency=2..2")))
 }
 
 async fn count(database: &Database, query: &str) -> Result<i64> {
@@ -188,9 +188,10 @@ async fn until_stored(database: &Database, at_least: usize) -> Result<()> {
 }
 
 /// Batches that are published before a worker is frozen, and while it is: more than its prefetch.
-const ROUND: (usize, usize) = (15, 25);
+const ROUND: (usize, usize) = (15, 75);
 const RECORDS: usize = 40;
-const PREFETCH: u64 = 20;
+/// So many that a worker cannot start all of them between its continuation and the stop, also on a busy machine.
+const PREFETCH: u64 = 60;
 
 /// Publishes batches of readings. Each batch repeats its first reading under another id, which must not be stored as a
 /// second row, and has a record that contradicts it.

@@ -22,6 +22,9 @@ use crate::harness::cleanup::CleanupShell;
 /// Timeout of a start. It takes a few seconds on a busy machine with two cores; the pull of an image does not count.
 const STARTUP: Duration = Duration::from_secs(120);
 
+/// Most attempts to freeze a container. Each takes up to some seconds.
+const PAUSE_ATTEMPTS: u32 = 5;
+
 #[derive(Debug)]
 pub(crate) struct ContainerNode {
     container: ContainerAsync<GenericImage>,
@@ -64,7 +67,15 @@ impl ContainerNode {
         Ok(self.container.start().await?)
     }
 
+    /// Freezes it. On a busy machine, the engine gives up ("unable to freeze") before all processes are frozen, and
+    /// thaws them again.
     pub(crate) async fn pause(&self) -> Result<()> {
+        for _ in 1..PAUSE_ATTEMPTS {
+            match self.container.pause().await {
+                Ok(()) => return Ok(()),
+                Err(error) => eprintln!("pausing {}: {error}; trying again", self.container.id()),
+            }
+        }
         Ok(self.container.pause().await?)
     }
 

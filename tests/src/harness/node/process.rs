@@ -98,11 +98,11 @@ impl ProcessNode {
     }
 
     pub(crate) fn pause(&self) -> Result<()> {
-        self.group().signal(Signal::STOP)
+        self.group().signal_all(Signal::STOP)
     }
 
     pub(crate) fn unpause(&self) -> Result<()> {
-        self.group().signal(Signal::CONT)
+        self.group().signal_all(Signal::CONT)
     }
 
     pub(crate) async fn control(&self, arguments: &[&str]) -> Result<String> {
@@ -158,6 +158,24 @@ impl Group {
         Ok(kill_process_group(pid(self.leader()?)?, signal)?)
     }
 
+    /// Signals also the descendants in other process groups: each connection to PostgreSQL has such a process. A leader
+    /// that was frozen before starts no other.
+    fn signal_all(&mut self, signal: Signal) -> Result<()> {
+        self.signal(signal)?;
+        let mut parents = vec![pid(self.leader()?)?];
+        while let Some(parent) = parents.pop() {
+            for child in children(parent) {
+                match kill_process(child, signal) {
+                    // It has ended meanwhile.
+                    Ok(()) | Err(Errno::SRCH) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                parents.push(child);
+            }
+        }
+        Ok(())
+    }
+
     fn signal_leader(&mut self, signal: Signal) -> Result<()> {
         Ok(kill_process(pid(self.leader()?)?, signal)?)
     }
@@ -173,6 +191,15 @@ impl Group {
         // The process id may be reused from now on.
         self.cleanup.set_last("")
     }
+}
+
+/// The children of all threads of a process; none if it has ended.
+fn children(parent: Pid) -> Vec<Pid> {
+    let threads =
+        fs::read_dir(format!("/proc/{}/task", parent.as_raw_nonzero())).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let pids = lists.flat_map(|list| list.split_whitespace().map(str::parse).collect::<Vec<_>>());
+    pids.flatten().filter_map(Pid::from_raw).collect()
 }
 
 fn pid(child: &Child) -> Result<Pid> {
