@@ -47,7 +47,7 @@ pub trait HasExit: std::error::Error {
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
-    /// What happened and what to do, on one line.
+    /// The problem and the remedy, on one line.
     pub line: String,
 }
 

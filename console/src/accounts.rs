@@ -22,7 +22,7 @@ const MAX_NAME: usize = 64;
 const NO_PASSWORD: &str = "-";
 const EXPECTED: &str = "expected NAME ROLE HASH, as `garenne operators hash` prints it";
 
-/// What a person may do.
+/// Rights of a person.
 #[derive(
     Clone, Copy, Debug, Display, EnumString, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum,
 )]

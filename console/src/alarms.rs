@@ -75,7 +75,7 @@ impl ChangeArgs {
     }
 }
 
-/// Who does something: as given, or the user's name.
+/// The person who does something: as given, or the user's name.
 fn by(given: Option<&str>) -> String {
     let user = || env::var("USER").or_else(|_| env::var("LOGNAME")).ok().filter(|name| !name.is_empty());
     given.map(str::to_owned).or_else(user).unwrap_or_else(|| "operator".to_owned())
@@ -121,7 +121,7 @@ fn row(alarm: &AlarmView, now: OffsetDateTime) -> [String; 9] {
     ]
 }
 
-/// What is known of an alarm, in words.
+/// The state of an alarm, in words.
 fn state(alarm: &AlarmView) -> String {
     let mut words = match (&alarm.closed_reason, alarm.ended) {
         (Some(reason), _) => vec![format!("closed ({reason})")],

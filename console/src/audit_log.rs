@@ -31,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// How commands of this command line are given, in their records.
 const COMMAND_LINE: &str = "command-line";
 
-/// Who gives the commands of this command line: the operating system's user.
+/// The person who gives the commands of this command line: the operating system's user.
 pub fn command_line() -> AuditActor {
     let name = os_user::current().unwrap_or_else(|| "unknown".to_owned());
     AuditActor { name, via: COMMAND_LINE.to_owned(), ..AuditActor::default() }

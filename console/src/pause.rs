@@ -36,7 +36,7 @@ pub enum PauseVerb {
     },
 }
 
-/// What is paused.
+/// The paused object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paused {
     /// The tasks with this group. Workers defer them.
@@ -48,7 +48,7 @@ pub enum Paused {
 }
 
 impl Paused {
-    /// What it is called in commands, routes and records.
+    /// Its name in commands, routes and records.
     pub fn noun(self) -> &'static str {
         match self {
             Self::Group => "group",
@@ -100,7 +100,7 @@ impl Paused {
         }
     }
 
-    /// What happens to the tasks now.
+    /// The effect on tasks from now on.
     fn effect(self, paused: bool) -> &'static str {
         match (self, paused) {
             (Self::Lane, true) => "running tasks continue, other tasks wait in its queue until it is resumed",

@@ -23,7 +23,7 @@ use traffic::{BODY_SIZE, DELIVERY_COUNT, Group, Header, LEAST_FRAME_MAX, Method,
 const KEPT: usize = 256 * 1024;
 /// Most bytes of the filter's buffer.
 const MAX_BUFFER: usize = 4 * KEPT;
-/// What a broker offers by default. Below it a replaced header may lose all of its headers.
+/// The default frame_max of a broker. Below it a replaced header may lose all of its headers.
 const DEFAULT_FRAME_MAX: u32 = 131_072;
 
 #[derive(Arbitrary, Debug)]
@@ -106,7 +106,7 @@ fn filtered(frame_max: u32, mut bytes: &[u8], reads: &[Read]) -> Vec<u8> {
     out
 }
 
-/// What the filter may let through: the smaller limit holds, 0 is none.
+/// The largest frame that the filter may let through: the smaller limit holds, 0 is none.
 fn limited(limit: usize, frame_max: u32) -> usize {
     if frame_max == 0 { limit } else { limit.min(LEAST_FRAME_MAX.max(frame_max as usize)) }
 }

@@ -259,7 +259,7 @@ impl Header {
 }
 
 impl Properties {
-    /// What the broker counted, where no other header has that name.
+    /// The broker's counts, where no other header has that name.
     pub fn only_delivery_count(&self) -> Option<i64> {
         let others = self.headers.as_ref()?.iter().any(|(name, _)| name.is_delivery_count());
         self.delivery_count.filter(|_| !others)

@@ -19,7 +19,7 @@ fn read(page: &Path) -> String {
     fs::read_to_string(repository().join(page)).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
 }
 
-/// What is wrong with a page's links, one line each.
+/// Problems of a page's links, one line each.
 fn broken_links(page: &Path, text: &str, headings: &BTreeMap<PathBuf, Vec<String>>) -> Vec<String> {
     let mut broken = Vec::new();
     for link in links(text) {

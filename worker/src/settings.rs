@@ -25,7 +25,7 @@ pub struct StockConfig {
     pub postgres_tls: Certificates,
     /// Whether a worker changes tables of an older version at its start, if its user has the rights.
     pub postgres_migrate: bool,
-    /// What becomes of a reading whose key is stored with another value.
+    /// How a reading is treated whose key is stored with another value.
     pub on_conflict: OnConflict,
     /// Which results get a row in Postgres.
     pub postgres_results: StoredResults,

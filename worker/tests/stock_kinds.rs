@@ -47,7 +47,7 @@ async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
         }
         other => panic!("{other:?}"),
     }
-    // What a gateway with a slightly faster clock has receipted is done.
+    // A task that a gateway with a slightly faster clock has receipted is done.
     assert!(matches!(worker().run("reading.process", at(630)).await, TestOutcome::Done(_)));
     let any_time = StockConfig { max_clock_skew: std::time::Duration::ZERO, ..StockConfig::default() };
     let worker = TestWorker::new(stock(any_time).unwrap()).unwrap();

@@ -170,7 +170,7 @@ async fn missing(
     Ok(None)
 }
 
-/// What a passive declare found.
+/// Result of a passive declare.
 enum Existence {
     Exists,
     /// The broker closed the channel.

@@ -5,7 +5,7 @@
 pub struct Builtin {
     /// The name behind `builtin:`.
     pub name: &'static str,
-    /// What it maps, in one line.
+    /// Its purpose, in one line.
     pub description: &'static str,
     /// The rules in TOML, to be copied and changed.
     pub text: &'static str,

@@ -266,7 +266,7 @@ fn units(entries: &BTreeMap<String, String>) -> Result<Units, String> {
     entries.iter().map(unit).collect()
 }
 
-/// What the rule says about single values. A text that begins with a slash is a pointer, any other a name.
+/// The rule's entries about single values. A text that begins with a slash is a pointer, any other a name.
 fn fields(entry: &RuleEntry, allowed: Allowed, default: &ReadingPlan) -> Result<Fields, String> {
     let mut fields = Fields::default();
     let mut add = |list: &str, text: &str, field: Field| {

@@ -64,7 +64,7 @@ pub(crate) struct ReadingEntry {
     pub(crate) optional: bool,
 }
 
-/// What `[map.fields]` says about a value.
+/// The entry of a value in `[map.fields]`.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct FieldEntry {

@@ -32,7 +32,7 @@ pub struct Map {
     nodes: Mutex<EdgeNodes>,
 }
 
-/// What a rule makes of a payload.
+/// Result of a rule for a payload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mapped {
     /// The number of the rule, from 1.

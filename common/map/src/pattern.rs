@@ -16,7 +16,7 @@ enum Level {
     Rest,
 }
 
-/// What the wildcards of a pattern stand for in a source.
+/// The parts of a source that match the wildcards of a pattern.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Captures<'a> {
     texts: [&'a str; MAX_CAPTURES],

@@ -54,7 +54,7 @@ pub(crate) struct Numbers {
 /// Units of foreign symbols; `None` for a symbol that no unit has.
 pub(crate) type Units = HashMap<Box<str>, Option<Unit>>;
 
-/// What a rule says about single values below `values`.
+/// A rule's entry about single values below `values`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fields {
     /// By the member's name, at any depth.

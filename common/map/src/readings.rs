@@ -21,7 +21,7 @@ const FEW: usize = 16;
 /// Most readings that room is made for before they come.
 const RESERVED: usize = 64;
 
-/// What all readings of an element share.
+/// Properties that all readings of an element share.
 pub(crate) struct Origin {
     pub(crate) device: Arc<str>,
     pub(crate) time: Timestamp,

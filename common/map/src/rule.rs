@@ -34,7 +34,7 @@ pub(crate) struct Patterns {
     pub(crate) routing_keys: Vec<Pattern>,
 }
 
-/// What the payload must have.
+/// Conditions on the payload.
 #[derive(Debug)]
 pub(crate) struct Condition {
     pub(crate) pointer: Pointer,
@@ -42,7 +42,7 @@ pub(crate) struct Condition {
     pub(crate) expected: Option<Value<'static>>,
 }
 
-/// What a rule does.
+/// Effect of a rule.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// No reading, and no error.
@@ -65,7 +65,7 @@ pub(crate) struct JsonAction {
     pub(crate) common: Common,
 }
 
-/// What both forms of payloads have.
+/// Fields that both forms of payloads have.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) numbers: Numbers,
@@ -183,11 +183,11 @@ fn container(
     Err(Reason::WrongType { field, what, given, expected: "an object or an array" })
 }
 
-/// What a value has from those above it.
+/// Properties that a value inherits from those above it.
 #[derive(Clone, Copy)]
 struct Inherited<'r> {
     plan: &'r ReadingPlan,
-    /// What the rule says about the array that the value is in.
+    /// The rule's entry about the array that the value is in.
     field: Option<&'r Field>,
 }
 
@@ -195,7 +195,7 @@ struct Run<'r, 'a> {
     action: &'r JsonAction,
     document: &'r Document<'a>,
     captures: &'r Captures<'a>,
-    /// What the rule says about the values at these positions.
+    /// The rule's entries about the values at these positions.
     positions: Vec<(usize, &'r Field)>,
 }
 

@@ -26,7 +26,7 @@ enum Part {
     Name,
 }
 
-/// What placeholders stand for.
+/// Source of a placeholder's text.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'s, 'a> {
     pub(crate) captures: &'s Captures<'a>,
@@ -203,7 +203,7 @@ impl Alternatives {
     /// The value of the first alternative that is not missing.
     ///
     /// # Errors
-    /// What the last alternative lacks.
+    /// The value that the last alternative lacks.
     pub(crate) fn value<'v>(
         &'v self,
         field: &'static str,

@@ -46,7 +46,7 @@ pub enum Reason {
     Missing {
         /// The field of the rule.
         field: &'static str,
-        /// What is missing: a pointer, or a capture.
+        /// The missing pointer or capture.
         what: String,
     },
     /// A value has the wrong type: an object where a text is needed, or a text where an object is needed.

@@ -66,7 +66,7 @@ pub struct ConfigError {
     pub field: &'static str,
     /// Its value.
     pub value: String,
-    /// What is allowed.
+    /// The allowed values.
     pub limit: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a running task knows about itself.
+//! The context of a running task.
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{atomic::cancel_state::Epoch, cancel_signal::CancelSignal, ending::Cause, id::TaskId};
 
-/// What a running task knows about itself, and how it learns that it was cancelled.
+/// The context of a running task: its properties, and how it learns that it was cancelled.
 pub struct TaskContext {
     pub(crate) id: TaskId,
     pub(crate) shard: u32,

@@ -9,7 +9,7 @@ use serde::Serialize;
 pub enum Ending<O> {
     /// The task returned.
     Finished {
-        /// What it returned.
+        /// The value that it returned.
         output: O,
         /// The cause, if the task was cancelled before it returned.
         told: Option<Cause>,

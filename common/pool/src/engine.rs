@@ -1,4 +1,4 @@
-//! What moves tasks through the pool. Each module imports only modules above it in this list.
+//! Moves tasks through the pool. Each module imports only modules above it in this list.
 
 mod counters;
 

@@ -38,7 +38,7 @@ pub(crate) trait StopTask: Send + Sync {
     fn stop_task(self: Arc<Self>, seq: u64) -> bool;
 }
 
-/// What the pool and the handles of a task share.
+/// The state that the pool and the handles of a task share.
 pub(crate) struct HandleState {
     status: Mutex<Status>,
     ended: Notify,

@@ -24,5 +24,5 @@ impl<T: Task, C: Completion<T::Output>> PoolTypes for TypesOf<T, C> {
     type Completion = C;
 }
 
-/// What is submitted for one task.
+/// A task and its options, as submitted.
 pub(crate) type Submission<P> = (Spec, <P as PoolTypes>::Task, <P as PoolTypes>::Completion);

@@ -38,7 +38,7 @@ pub struct Refused<T> {
     /// Why it was refused.
     #[source]
     pub reason: Refusal,
-    /// What was submitted, unchanged.
+    /// The submission, unchanged.
     #[debug(skip)]
     pub task: T,
 }

@@ -1,4 +1,4 @@
-//! What a pool runs, and what receives the ending.
+//! Tasks as a pool runs them, and the receivers of their endings.
 
 use std::future::Future;
 

@@ -20,9 +20,9 @@ pub struct AuditRecord {
     pub command: String,
     /// How far it is.
     pub state: AuditState,
-    /// Who gave it.
+    /// The person or program that gave it.
     pub actor: AuditActor,
-    /// What it was given: ids, selections, modes.
+    /// Its arguments: ids, selections, modes.
     #[serde(default)]
     pub arguments: Value,
     /// Its result, such as counts, if `state` is [`AuditState::Done`].
@@ -45,7 +45,7 @@ pub enum AuditState {
     Failed,
 }
 
-/// Who gave a command.
+/// The person or program that gave a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AuditActor {

@@ -16,7 +16,7 @@ pub enum ConfigError {
         value: String,
         /// Where the value came from: flag, environment, file or default.
         origin: String,
-        /// What is wrong or what is allowed.
+        /// The problem, or the allowed values.
         problem: String,
     },
     /// No setting has this name.
@@ -72,7 +72,7 @@ pub struct Invalid {
     pub setting: String,
     /// The value, as a user would write it, secrets masked.
     pub value: String,
-    /// What is wrong or what is allowed.
+    /// The problem, or the allowed values.
     pub problem: String,
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use strum::{Display, IntoStaticStr};
 
-/// What a stopping worker does with the tasks it holds. Intake stops in every mode.
+/// How a stopping worker treats the tasks that it holds. Intake stops in every mode.
 ///
 /// Ordered from mild to strict: a running shutdown can only become stricter.
 #[derive(

@@ -39,7 +39,7 @@ pub trait Process: Send + Sync {
     /// The reasons why it is not ready to work, each as one line for an operator.
     fn ready(&self) -> Result<(), Vec<String>>;
 
-    /// What an operator should know although the process is ready, each as one line.
+    /// Warnings for an operator although the process is ready, each as one line.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! What the heartbeats of every program have in common.
+//! The fields that the heartbeats of every program share.
 
 use std::time::{Duration, SystemTime};
 

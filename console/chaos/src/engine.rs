@@ -20,9 +20,9 @@ use crate::{
 pub struct Engine {
     /// The workers.
     pub fleet: WorkerFleet,
-    /// What became of every task.
+    /// The verdict on every task.
     pub account: Account,
-    /// What happened when.
+    /// The events, with their times.
     pub timeline: Timeline,
     injector: FaultInjector,
     /// Tasks that stopping workers requeued, from their receipts.

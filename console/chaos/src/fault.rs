@@ -26,7 +26,7 @@ pub enum Fault {
     Cut,
 }
 
-/// What one fault did to the fleet.
+/// Effect of one fault on the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Injected {
     /// The worker, `broker` or `network`.

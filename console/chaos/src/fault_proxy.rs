@@ -23,7 +23,7 @@ pub struct FaultProxy {
     _accept_loop: TaskHandle<()>,
 }
 
-/// What the proxy does with connections.
+/// How the proxy treats connections.
 #[derive(Debug, Default)]
 struct Link {
     /// Connections stay open, and no byte passes in either direction.

@@ -45,7 +45,7 @@ pub struct Load {
     pub rate: u32,
 }
 
-/// What the publishers of a [`Load`] have reached.
+/// Progress of the publishers of a [`Load`].
 #[derive(Debug, Default)]
 pub struct PublishProgress {
     new_ids: Mutex<Vec<String>>,

@@ -29,7 +29,7 @@ pub struct TimelineEvent {
 }
 
 impl TimelineEvent {
-    /// What happened, in reports.
+    /// The event, as reports name it.
     pub fn name(&self) -> &'static str {
         self.fault.map_or("crash", Into::into)
     }

@@ -31,7 +31,7 @@ pub(crate) struct AlarmStore {
     tables: Tables,
 }
 
-/// What a person does with an open alarm.
+/// Action of a person on an open alarm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AlarmAction {
     Acknowledge,

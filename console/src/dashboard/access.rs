@@ -1,4 +1,4 @@
-//! Who may see the dashboard, and who may give commands on it.
+//! Access to the dashboard and to its commands.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -39,7 +39,7 @@ const MAX_CHECKS: usize = 2;
 /// How long a login waits for the others.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who may see and who may command.
+/// Rules of access to the page and to its commands.
 pub(super) struct Access {
     /// The one token that everybody logs in with, if there is no file of operators.
     token: Option<SecretString>,

@@ -41,9 +41,9 @@ impl JobState {
 pub(super) struct Job {
     pub(super) id: String,
     pub(super) action: MoveAction,
-    /// What was selected, as the request had it.
+    /// The selection, as the request had it.
     selection: Value,
-    /// Who started it.
+    /// The person who started it.
     by: String,
     created_at: i64,
     pub(super) progress: Arc<MoveProgress>,

@@ -24,7 +24,7 @@ impl HeldQueue {
         }
     }
 
-    /// What its messages are called, in the plural.
+    /// The name of its messages, in the plural.
     pub fn noun(self) -> &'static str {
         match self {
             Self::Dead => "dead letters",

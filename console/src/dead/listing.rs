@@ -1,4 +1,4 @@
-//! What a list shows: one page of the newest messages, and counts of all. Its memory is bounded by the page, not by the
+//! A list of dead letters: one page of the newest messages, and counts of all. Its memory is bounded by the page, not by the
 //! queue.
 
 use std::collections::BTreeMap;

@@ -51,7 +51,7 @@ const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Poll interval while waiting for them.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What to do with the dead letters.
+/// The action on the dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MoveAction {
@@ -79,7 +79,7 @@ pub struct Mover<'o> {
     pub queue: HeldQueue,
     /// Selects the messages.
     pub filter: Filter,
-    /// What to do with them.
+    /// The action on them.
     pub action: MoveAction,
     /// Maximum number.
     pub limit: Option<u64>,
@@ -105,9 +105,9 @@ struct Run<'m> {
     begun: u64,
     /// Messages in the queue at the start.
     present: u64,
-    /// What a walk left for the next one; `None` during the first walk.
+    /// Messages that a walk left for the next one; `None` during the first walk.
     todo: Option<Multiset>,
-    /// What the current walk leaves for the next one.
+    /// Messages that the current walk leaves for the next one.
     later: Multiset,
     /// Unconfirmed copies of the current walk.
     copies: FuturesUnordered<BoxFuture<'static, SentCopy>>,

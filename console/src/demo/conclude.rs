@@ -72,7 +72,7 @@ impl Demo<'_> {
         Ok(if audit.totals.kept() { Exit::Done } else { Exit::Failed })
     }
 
-    /// What the workers find in the first pass. Empty if the readings cannot be queried.
+    /// The workers' findings in the first pass. Empty if the readings cannot be queried.
     async fn found(&self, store: Option<&Store>) -> String {
         let (Some(store), Recording::Movable(recording), Some(start)) =
             (store, &self.recording, self.first_pass)

@@ -1,4 +1,4 @@
-//! What the workers find in the recording: they read the first pass of each device's metrics from the database and
+//! The workers' findings in the recording: they read the first pass of each device's metrics from the database and
 //! analyze it.
 
 use std::{

@@ -1,4 +1,4 @@
-//! What happens during a demo, and when.
+//! The events of a demo and their times.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// What these workers report. A worker reports the lanes that it consumes, and all kinds.
+    /// The reports of these workers. A worker reports the lanes that it consumes, and all kinds.
     pub fn of(workers: &[MemberView]) -> Self {
         let mut pauses = Self::default();
         for worker in workers.iter().filter(|worker| worker.state != State::Stopped) {
@@ -29,7 +29,7 @@ impl Pauses {
         pauses
     }
 
-    /// What is paused: `lane` or `kind`, the name, and the number of workers.
+    /// The paused object: `lane` or `kind`, the name, and the number of workers.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, &str, usize)> {
         let lanes = self.lanes.iter().map(|(name, count)| ("lane", name.as_str(), *count));
         lanes.chain(self.kinds.iter().map(|(name, count)| ("kind", name.as_str(), *count)))

@@ -36,7 +36,7 @@ pub enum State {
     Stopped,
 }
 
-/// What is known of a process.
+/// The known state of a process.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Process {
@@ -74,7 +74,7 @@ pub struct MemberView {
     pub state: State,
     /// Time since its last heartbeat, milliseconds; absent if it never sent one.
     pub heard_ms_ago: Option<u64>,
-    /// What is known of it.
+    /// Its known state.
     #[serde(flatten)]
     pub process: Process,
 }

@@ -21,7 +21,7 @@ const SERVICE_WINDOW: i64 = 600_000;
 
 const _: () = assert!(SampleHistory::SPAN >= SERVICE_WINDOW);
 
-/// What all workers together report about a lane.
+/// The sum of all workers' reports about a lane.
 #[derive(Default)]
 struct LaneWorkers {
     slots: u64,

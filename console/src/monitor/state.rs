@@ -1,4 +1,4 @@
-//! What the monitor knows at the moment.
+//! The monitor's present knowledge.
 
 use super::{history::SampleHistory, lane, sample::Sample};
 use crate::{fleet::Roster, operator::Operator, queues::Snapshot};

@@ -99,7 +99,7 @@ impl<'c> QueueInspector<'c> {
         }
     }
 
-    /// What a passive declare on `channel` found; `None` if the object is missing.
+    /// Result of a passive declare on `channel`; `None` if the object is missing.
     fn found<T>(
         &mut self,
         channel: Channel,

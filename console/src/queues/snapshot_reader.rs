@@ -85,7 +85,7 @@ impl Snapshot {
     }
 }
 
-/// What the management API counted; `None` if it is not configured.
+/// Counts of the management API; `None` if it is not configured.
 async fn statistics(operator: &Operator) -> Result<Option<Queues>, Failure> {
     let Some(management) = &operator.management else { return Ok(None) };
     let asked = Instant::now();
@@ -103,7 +103,7 @@ async fn statistics(operator: &Operator) -> Result<Option<Queues>, Failure> {
     Ok(Some(counts.into_iter().map(|queue| (queue.name.clone(), status(&queue))).collect()))
 }
 
-/// What passive declares count, with what `statistics` add to it.
+/// Counts of passive declares, with those that `statistics` add.
 async fn inspected(
     operator: &Operator,
     connection: &Connection,

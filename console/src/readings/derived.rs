@@ -24,7 +24,7 @@ pub(super) struct DerivedValues {
     remove_series: String,
 }
 
-/// What derived values are stored, and what should be.
+/// The derived values that are stored, and those that should be.
 #[derive(Default)]
 pub(super) struct DerivedChanges {
     written: Vec<NewValue>,
@@ -51,7 +51,7 @@ struct NewValue {
     origin: Origin,
 }
 
-/// Who stored a reading, and when. A derived value has that of the later of the two that it is derived from.
+/// The task that stored a reading, and its time. A derived value has that of the later of the two that it is derived from.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Origin {
     stored_at: OffsetDateTime,

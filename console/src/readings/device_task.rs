@@ -26,7 +26,7 @@ pub(super) const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a page is tried again while the database is away.
 const RETRY_LIMIT: Duration = Duration::from_secs(60);
 
-/// What the tasks of a recalibration share.
+/// The state that the tasks of a recalibration share.
 pub(super) struct Shared {
     pub(super) pool: PostgresPool,
     pub(super) tables: Tables,
@@ -48,7 +48,7 @@ pub(super) struct DeviceTask {
     pub(super) series: Vec<Series>,
 }
 
-/// What a task did.
+/// Result of a task.
 #[derive(Debug)]
 pub(super) struct DeviceOutcome {
     /// The series that it read, the last one perhaps in part.

@@ -21,7 +21,7 @@ pub(super) struct Pages {
     update: String,
 }
 
-/// What a page holds, and what is to be written.
+/// The rows of a page, and the changes to write.
 #[derive(Default)]
 pub(super) struct Page {
     pub(super) counts: Counts,

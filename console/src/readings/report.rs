@@ -1,4 +1,4 @@
-//! What a recalibration did.
+//! The report of a recalibration.
 
 use serde::Serialize;
 
@@ -104,7 +104,7 @@ impl Report {
         }
     }
 
-    /// What went wrong, on one line; [`None`] if nothing did.
+    /// The failure, on one line; [`None`] if there was none.
     pub(super) fn problem(&self) -> Option<String> {
         let DeviceFailure { device, error } = self.failures.first()?;
         let Self { devices, devices_failed, .. } = self;

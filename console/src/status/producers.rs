@@ -67,7 +67,7 @@ fn counts(of: &BTreeMap<String, u64>) -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// What waits in the spool, `-` without one.
+/// The records that wait in the spool, `-` without one.
 fn spool(beat: Option<&Heartbeat>, now: i64) -> String {
     let Some(SpoolBeat { records, bytes, oldest_at, set_aside, set_aside_bytes }) =
         beat.and_then(|beat| beat.spool)

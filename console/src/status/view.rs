@@ -60,7 +60,7 @@ fn origin(Origin { source, age_ms }: Origin) -> String {
     }
 }
 
-/// What needs attention, most urgent first.
+/// The states that need attention, most urgent first.
 fn remarks(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses) -> Vec<String> {
     let mut lines = Vec::new();
     if !snapshot.missing.is_empty() {

@@ -33,7 +33,7 @@ pub struct Connection {
     pub(super) source: Option<SourcePermit>,
 }
 
-/// What all connections of a listening port share.
+/// The state that all connections of a listening port share.
 pub(super) struct Port {
     pub(super) gateway: Arc<GatewayContext>,
     pub(super) router: Router,

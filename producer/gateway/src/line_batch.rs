@@ -31,7 +31,7 @@ pub(super) struct LineBatch {
     origin: Origin,
 }
 
-/// What the readings of lines without a timestamp have in common in every attempt to publish them.
+/// Properties that the readings of lines without a timestamp share in every attempt to publish them.
 #[derive(Clone, Debug)]
 struct Origin {
     precision: Precision,

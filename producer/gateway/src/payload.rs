@@ -28,7 +28,7 @@ const ID: usize = 192;
 
 /// The body of a request, or a line.
 pub(super) struct Payload {
-    /// What is not decompressed yet, if the body is compressed.
+    /// The part of a compressed body that is not decompressed yet.
     compressed: Option<Compressed>,
     plain: Vec<u8>,
     /// The reservation of both.

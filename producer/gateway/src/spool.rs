@@ -144,7 +144,7 @@ impl SpoolSettings {
     ///
     /// # Errors
     /// The metrics are registered already.
-    pub fn outlet(
+    pub fn publisher(
         &self,
         spool: Option<&Spool>,
         direct: Arc<dyn TaskPublisher>,

@@ -129,7 +129,7 @@ pub(super) async fn serve(
     Box::pin(session.serve(first, stop)).await
 }
 
-/// What the lines of a connection are.
+/// The meaning of the lines of a connection.
 enum Format {
     /// JSON, or InfluxDB's protocol if the first line is in it.
     Undecided,
@@ -148,7 +148,7 @@ struct Handover {
     first: Option<Bytes>,
 }
 
-/// What a line asks for.
+/// The request of a line.
 enum Step {
     Answer(BoxFuture<'static, Answer>),
     Influx(Handover),

@@ -89,8 +89,8 @@ async fn start_with(
 ) -> Running {
     settings.validate().unwrap();
     let traced = TracedPublisher::wrap(publisher.clone(), &traces, &Names::new("garenne"));
-    let outlet = SpoolingPublisher::direct(traced);
-    serve_on(settings, (publisher, outlet), security, traces).await
+    let spooling = SpoolingPublisher::direct(traced);
+    serve_on(settings, (publisher, spooling), security, traces).await
 }
 
 /// A gateway with a spool, which is drained.
@@ -98,9 +98,9 @@ async fn start_with_spool(publisher: Arc<MemoryPublisher>, spool: SpoolSettings)
     let settings = GatewaySettings { spool, ..GatewaySettings::default() };
     let opened = settings.spool.open().await.unwrap().unwrap();
     let wait = settings.spool.spool_after;
-    let outlet = SpoolingPublisher::with_spool(publisher.clone(), opened.clone(), wait);
+    let spooling = SpoolingPublisher::with_spool(publisher.clone(), opened.clone(), wait);
     settings.spool.start_drain(opened.clone(), publisher.clone()).detach();
-    let running = serve_on(settings, (publisher, outlet), Default::default(), Traces::default()).await;
+    let running = serve_on(settings, (publisher, spooling), Default::default(), Traces::default()).await;
     crate::spool::export_metrics(&running.metrics, &opened).unwrap();
     (running, opened)
 }
@@ -117,15 +117,15 @@ async fn start_site(
     let opened = settings.spool.open().await.unwrap().unwrap();
     let metrics = Metrics::new("gateway");
     let forwarder = settings.forward.forwarder(metrics.connection().up(Role::Publish)).unwrap().unwrap();
-    let (outlet, draining) = settings.spool.forward(&opened, forwarder, &metrics).unwrap();
+    let (spooling, draining) = settings.spool.forward(&opened, forwarder, &metrics).unwrap();
     draining.detach();
     let unused = MemoryPublisher::new();
-    (serve_on(settings, (unused, outlet), Default::default(), Traces::default()).await, opened)
+    (serve_on(settings, (unused, spooling), Default::default(), Traces::default()).await, opened)
 }
 
 async fn serve_on(
     settings: GatewaySettings,
-    (publisher, outlet): (Arc<MemoryPublisher>, SpoolingPublisher),
+    (publisher, spooling): (Arc<MemoryPublisher>, SpoolingPublisher),
     security: (Access, Option<Tls>),
     traces: Traces,
 ) -> Running {
@@ -135,7 +135,7 @@ async fn serve_on(
     let budget = MemoryBudget::new(&limits);
     let instruments = Instruments::register(&metrics, &budget).unwrap();
     let routes = Routes::new(["reading.#", "bench.#", "alert.#", "window.#"].map(str::to_owned));
-    let ingest = Ingest::with_spool(outlet, routes, &limits, Duration::from_secs(600));
+    let ingest = Ingest::with_spool(spooling, routes, &limits, Duration::from_secs(600));
     let server = settings.server.start(&limits, &instruments, &Handle::current()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -66,7 +66,8 @@ impl Uplink {
         let traced = TracedPublisher::wrap(Arc::clone(&grouped), traces, &names);
         // The drain is not traced: the tasks of a batch belong to several requests, and keep the spans of these.
         let (direct, drained) = (link.after_topology(traced), link.drain_after_topology(grouped));
-        let (tasks, draining) = settings.spool.outlet(spool, direct, drained, metrics).context("metrics")?;
+        let (tasks, draining) =
+            settings.spool.publisher(spool, direct, drained, metrics).context("metrics")?;
         let broker = Some(BrokerConnection { link, heartbeats: None });
         Ok((tasks, Self { broker, draining }))
     }

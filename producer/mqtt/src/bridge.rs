@@ -33,7 +33,7 @@ struct Stored {
     bytes: usize,
 }
 
-/// What is stored of a message that is not acknowledged yet.
+/// A message that is not acknowledged yet, and its content.
 struct Unacknowledged {
     message: Message,
     content: Content,

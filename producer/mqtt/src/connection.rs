@@ -79,7 +79,7 @@ pub(crate) enum Lost {
     Protocol(#[from] ProtocolError),
 }
 
-/// What comes from the broker.
+/// A packet from the broker.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Arrival {
     /// A packet.

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 
 use crate::{frames::TooLarge, letter::Letter, packet::Message};
 
-/// What is stored of a message. Cheap to clone, except for a dead letter.
+/// The tasks or the dead letter of a message. Cheap to clone, except for a dead letter.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Readings. There are none if the map skips the message.

@@ -9,7 +9,7 @@ use prometheus::{
 };
 use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
 
-/// What became of a message.
+/// Outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, EnumIter)]
 #[strum(serialize_all = "snake_case")]
 pub(crate) enum Outcome {

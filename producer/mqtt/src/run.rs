@@ -38,7 +38,7 @@ use crate::{
 /// makes fewer of them.
 const IN_FLIGHT: usize = 8192;
 
-/// What the bridge takes from the settings of the gateway.
+/// Settings of the gateway that the bridge uses too.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// Bounds of group commit.
@@ -94,9 +94,9 @@ pub async fn run(
     let with_letters = |tasks| LetterPublisher::in_front_of(tasks, publisher.clone(), names.clone());
     let direct = link.after_topology(with_letters(traced));
     let drained = link.drain_after_topology(with_letters(grouped));
-    let outlet = shared.spool.outlet(spool.as_ref(), direct, drained, &metrics);
-    let (outlet, draining) = outlet.context("metrics")?;
-    let store = Store::new(outlet, client_id.clone());
+    let spooling = shared.spool.publisher(spool.as_ref(), direct, drained, &metrics);
+    let (spooling, draining) = spooling.context("metrics")?;
+    let store = Store::new(spooling, client_id.clone());
     let max_ahead = Some(shared.max_clock_skew).filter(|skew| !skew.is_zero());
     let limits = Limits { max_ahead, ..Limits::default() };
     let converter = Converter::new(maps, kind, routes.readings_are_sharded(), limits);

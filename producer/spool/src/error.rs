@@ -30,7 +30,7 @@ pub enum OpenError {
     Io {
         /// The directory.
         directory: PathBuf,
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The reason.
         error: io::Error,
@@ -89,7 +89,7 @@ pub enum SpoolError {
     /// ends before the next append.
     #[error("spool: {operation}: {reason}")]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The reason.
         reason: String,

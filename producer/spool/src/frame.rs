@@ -82,7 +82,7 @@ impl Entry {
     }
 }
 
-/// What a segment contains. Built from its bytes, from front to back, in one or several steps.
+/// The contents of a segment. Built from its bytes, from front to back, in one or several steps.
 #[derive(Debug)]
 pub(crate) struct Scan {
     /// The intact records. Positions ascend.

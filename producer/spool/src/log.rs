@@ -1,6 +1,6 @@
 //! The segment log: accepts, reads and acknowledges records. Everything here blocks; one thread owns it.
 //!
-//! What could be lost, and why it is not:
+//! Possible losses, and what prevents them:
 //! - An accepted record: accepted means that its bytes, and the directory entry of a new segment, were synced.
 //! - A record after a failed write or fsync: the segment is closed, and later records go to a new one, whose first
 //!   position is that of the first refused record. What the closed segment has from there on does not count.

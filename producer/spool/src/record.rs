@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Number of a record in the order of acceptance. Numbers ascend; a refused record's number is used again.
 pub type Position = u64;
 
-/// What the spool keeps. Its content has no meaning to the spool.
+/// A record of the spool. Its content has no meaning to the spool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The record's id, which it keeps until it is drained: 1 to [`Record::MAX_ID`] bytes.

@@ -28,7 +28,7 @@ pub(crate) struct Segment {
     pub(crate) read_failures: u32,
 }
 
-/// What the file name of a segment tells. Of two segments with the same first position, the one of the higher generation
+/// The parts of a segment's file name. Of two segments with the same first position, the one of the higher generation
 /// counts: an append to the other one failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SegmentName {

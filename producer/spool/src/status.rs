@@ -1,4 +1,4 @@
-//! What a spool contains.
+//! Counts of a spool's contents.
 
 use std::time::{Duration, SystemTime};
 

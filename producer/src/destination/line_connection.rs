@@ -110,7 +110,7 @@ impl LineConnector {
     }
 }
 
-/// What a refusal means if no reading caused it, by its code. `None` if the reading of the line did.
+/// The meaning of a refusal that no reading caused, by its code. `None` if the reading of the line did.
 pub(super) fn line_refusal(refusal: &str) -> Option<SendError> {
     let (code, _) = refusal.split_once(' ').unwrap_or((refusal, ""));
     match code {

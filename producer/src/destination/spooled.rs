@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::broker::BrokerConnection;
 use crate::progress::Progress;
 
-/// What a run left in its spool, for its summary.
+/// Records that a run left in its spool, for its summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct SpoolCounts {
     /// Records that this run stored in the spool; `published` and `delivered` include them.

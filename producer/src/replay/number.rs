@@ -26,7 +26,7 @@ impl Sign {
     }
 }
 
-/// What the notation of a number tells.
+/// Evidence of the notation of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Notation {
     /// It has one value.

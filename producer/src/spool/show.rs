@@ -61,7 +61,7 @@ pub(super) fn run(directory: &Path, inspection: &Inspection, json: bool) -> Resu
     Ok(Exit::Done)
 }
 
-/// What the spool contains.
+/// Summarizes the spool's contents.
 pub(super) fn summary(directory: &Path, inspection: &Inspection, now: SystemTime) -> Summary {
     let mut summary = Summary { directory: directory.display().to_string(), ..Summary::default() };
     for (name, segment) in inspection.segments() {

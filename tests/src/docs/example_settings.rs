@@ -86,7 +86,7 @@ struct Entry {
 /// The text of the file.
 ///
 /// # Errors
-/// What settings and documentation disagree about, one line each.
+/// Disagreements of settings and documentation, one line each.
 pub fn generate(repository: &Path) -> Result<String, Vec<String>> {
     let rows = rows::read(repository);
     let defaults = defaults();

@@ -18,7 +18,7 @@ mod frames;
 pub use self::frames::Method;
 use self::frames::{DroppedContents, Frame};
 
-/// What happens to the frames of the broker.
+/// How the frames of the broker are treated.
 #[derive(Debug, Default)]
 enum Rule {
     #[default]

@@ -10,7 +10,7 @@ use super::{
     wait::{Seen, eventually},
 };
 
-/// What `spool show --json` prints.
+/// The output of `spool show --json`.
 pub async fn spool_summary(spool: &Path) -> Result<Value> {
     let show = Program::new("garenne-producer").arg("spool").arg("show").arg(spool).arg("--json");
     Ok(serde_json::from_str(&show.run().await?.stdout.join(""))?)

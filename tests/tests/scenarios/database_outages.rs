@@ -102,7 +102,7 @@ impl Device {
     }
 }
 
-/// What sends readings, and what they lead to.
+/// A sender of readings, and their destination.
 struct Site {
     env: TestEnv,
     database: Database,
@@ -175,7 +175,7 @@ impl Site {
     /// Waits until each device was silent so often, and is.
     async fn until_all_silent(&self, times: i64) -> Result<()> {
         let wanted: BTreeMap<_, _> = self.names().map(|name| (name.to_owned(), (times, 1))).collect();
-        // What was sent during an outage is stored first, which takes minutes after a long one.
+        // Readings that were sent during an outage are stored first, which takes minutes after a long one.
         eventually(format!("each device is silent, {times} times"), async || {
             let (found, stored) = (self.silences().await?, self.count("garenne_readings").await?);
             Ok(Seen::when(found == wanted, format_args!("{found:?}, {stored} of {} readings", self.sent)))

@@ -53,7 +53,7 @@ fn pause() -> Duration {
     Duration::from_millis(50) * u32::try_from(connections() / 30).unwrap_or(1)
 }
 
-/// What a hostile connection does.
+/// Behavior of a hostile connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Attack {
     /// A body in chunks of one byte.

@@ -57,7 +57,7 @@ async fn messages_of_devices_become_readings_and_none_decides_more_than_its_payl
     let plan = worker(&env, "first", "n/+")?.stdout();
     let first = plan.start().await?;
 
-    // What a device writes into user properties, to pass for a worker.
+    // User properties of a device that try to pass for those of a worker.
     let forged = [
         ("garenne-attempt", "99"),
         ("garenne-not-before", "4102444800000"),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const FAST: &str = "garenne.tasks.fast";
 
-/// What a command printed to standard output.
+/// The standard output of a command.
 async fn garenne(env: &TestEnv, arguments: &[&str]) -> Result<Vec<String>> {
     let ended = env.garenne(arguments).await?;
     ensure!(ended.code == Some(0), "{:?}", ended.stderr);

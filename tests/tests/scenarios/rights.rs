@@ -138,7 +138,7 @@ async fn a_read_only_dashboard_needs_no_right_to_write() -> Result<()> {
             && now["queue_problem"].is_null()
     };
     dashboard.until("the worker and the queues", shown).await?;
-    // Who may read dead letters may remove them.
+    // The right to read dead letters includes their removal.
     env.client().publish("garenne.dead", "any.kind", with_id("letter"), b"{}").await?;
     let dead = dashboard.get("/api/dead").await?;
     let (status, text) = (dead.status().as_u16(), dead.text().await?);

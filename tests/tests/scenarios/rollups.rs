@@ -1,4 +1,4 @@
-//! What is kept of readings: results without them, and hours and days that outlive them.
+//! Rows that are kept of readings: results without them, and hours and days that outlive them.
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
@@ -45,7 +45,7 @@ fn differences(unit: &str, rollups: &str) -> String {
     )
 }
 
-/// What readers get before the rollups are computed.
+/// The answer to readers before the rollups are computed.
 const CURRENT: &str =
     "(SELECT series.device, series.metric, hours.* FROM garenne_series AS series CROSS JOIN LATERAL
     garenne_hourly(series.device, series.metric, '2000-01-01Z', '2030-01-01Z') AS hours)";

@@ -281,7 +281,7 @@ async fn summary(program: Program, spool: &Path, amqp_url: &str) -> Result<Value
     Ok(serde_json::from_str(&ended.stdout.join(""))?)
 }
 
-/// What two runs read while the broker is away is in the broker after a third one.
+/// Readings that two runs read while the broker is away are in the broker after a third one.
 #[tokio::test]
 async fn publish_and_replay_spool_what_the_broker_does_not_confirm_and_a_later_run_sends_it() -> Result<()> {
     let env = TestEnv::new().await?;

@@ -9,7 +9,7 @@ use crate::{error::QueryResult, tables::Tables};
 const TIME: &str = "timestamp with time zone";
 const FLOAT: &str = "double precision";
 
-/// What a version brings to a table.
+/// Changes of a version to a table.
 struct Columns {
     /// The end of the table's name.
     table: &'static str,
@@ -216,7 +216,7 @@ pub(crate) fn table_names(tables: &Tables) -> BTreeSet<String> {
     COLUMNS.iter().map(|columns| format!("{tables}_{}", columns.table)).collect()
 }
 
-/// What the tables lack that this version needs, one text each. With `exist_only`, tables that do not exist are no
+/// The columns that the tables lack for this version, one text each. With `exist_only`, tables that do not exist are no
 /// problem.
 pub(crate) async fn problems(
     client: &Client,

@@ -7,7 +7,7 @@ use tokio_postgres::error::{DbError, ErrorPosition, SqlState};
 /// The result of a statement.
 pub type QueryResult<T> = Result<T, tokio_postgres::Error>;
 
-/// What a failure says about the next attempt.
+/// The meaning of a failure for the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The server is away, is starting or stopping, or has too little of something. A retry may succeed.
@@ -25,9 +25,9 @@ pub enum ErrorKind {
 #[derive(Clone, Debug, Error)]
 #[error("{detail}")]
 pub struct DatabaseError {
-    /// What happened.
+    /// The failure.
     pub detail: String,
-    /// What it says about the next attempt.
+    /// Its meaning for the next attempt.
     pub kind: ErrorKind,
     /// The server's code, if the server reported the error.
     pub code: Option<SqlState>,

@@ -119,7 +119,7 @@ fn next((year, month): (i32, u8)) -> (i32, u8) {
     if month == 12 { (year + 1, 1) } else { (year, month + 1) }
 }
 
-/// What is wrong with the partitions, one text each.
+/// Problems of the partitions, one text each.
 pub(crate) async fn problems(client: &Client, tables: &Tables) -> QueryResult<Vec<String>> {
     let function = function(tables);
     let mut problems = Vec::new();

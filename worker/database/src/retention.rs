@@ -76,7 +76,7 @@ fn everything() -> String {
 /// Something that a policy no longer keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired {
-    /// What it is.
+    /// Its type.
     pub what: ExpiredRows,
     /// The number of rows; an estimate for a partition.
     pub rows: u64,
@@ -159,7 +159,7 @@ impl Retention {
         self.rules.iter().find(|rule| rule.device.matches(device) && rule.metric.matches(metric))
     }
 
-    /// What of the stored rows the policy no longer keeps. Whole partitions come first.
+    /// Stored rows that the policy no longer keeps. Whole partitions come first.
     ///
     /// # Errors
     /// The database cannot be asked.

@@ -1,6 +1,6 @@
 //! Rollups: the hours and days of readings, and the hours that are to be computed again.
 //!
-//! Who changes readings marks their hours ([`StaleHours`]) in the same transaction, in the row of their series. Steps
+//! A change of readings marks their hours ([`StaleHours`]) in the same transaction, in the row of their series. Steps
 //! ([`RollUp`]) compute the marked hours later.
 
 use std::{collections::BTreeSet, error::Error};
@@ -77,7 +77,7 @@ impl ToSql for StaleHours {
     to_sql_checked!();
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It computed rollups of a series.

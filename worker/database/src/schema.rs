@@ -23,10 +23,10 @@ use crate::{
 /// Key of the advisory lock of the one program that changes tables.
 const SCHEMA_LOCK: i64 = 0x0067_6172_656e_6e65;
 
-/// What leads to the tables of this version.
+/// The migrations up to the tables of this version.
 const COMMAND: &str = "run `garenne database migrate` as their owner";
 
-/// What [`migrate`] did.
+/// Result of [`migrate`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Migrated {
     /// The version before; 0 if the tables had none.
@@ -165,7 +165,7 @@ pub async fn grant(pool: &PostgresPool, tables: &Tables, role: &str) -> Result<(
     Ok(client.batch_execute(grants.get(0)).await?)
 }
 
-/// What is wrong with the tables, one text each: another version, missing tables and columns, missing partitions.
+/// Problems of the tables, one text each: another version, missing tables and columns, missing partitions.
 ///
 /// # Errors
 /// The database cannot be asked.

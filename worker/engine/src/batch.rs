@@ -44,7 +44,7 @@ pub(crate) struct Batch {
     ends: Mutex<Vec<AttemptEnd>>,
 }
 
-/// What is to become of a batch.
+/// The settlement of a batch.
 pub(crate) enum BatchEnd {
     /// Each record is settled by its own end.
     Apart(Vec<AttemptEnd>),

@@ -131,7 +131,7 @@ impl Attempt {
     }
 }
 
-/// What is to become of a task.
+/// The settlement of a task.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The attempt succeeded: store the result and ack.

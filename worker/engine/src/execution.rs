@@ -1,4 +1,4 @@
-//! What a lane's pool runs: a task, or all records of a batch.
+//! An execution in a lane's pool: of a task, or of all records of a batch.
 
 use std::sync::Arc;
 

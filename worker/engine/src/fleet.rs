@@ -1,4 +1,4 @@
-//! What a worker knows of the rest of the fleet: which workers run, which crashed, and which tasks, groups,
+//! A worker's knowledge of the rest of the fleet: which workers run, which crashed, and which tasks, groups,
 //! lanes and kinds an operator stopped or paused.
 
 mod broker;

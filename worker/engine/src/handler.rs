@@ -64,7 +64,7 @@ pub struct TaskOptions {
     pub retry: RetryPolicy,
     /// When idle workers of the lane help with a task. [`None`] if each task runs on one worker.
     pub helpers: Option<Helpers>,
-    /// What the lane's limits per key count tasks by. [`None`] if only the header `garenne-key` does.
+    /// The property by which the lane's limits per key count tasks. [`None`] if only the header `garenne-key` does.
     pub key: Option<KeyLimit>,
 }
 

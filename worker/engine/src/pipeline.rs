@@ -141,7 +141,7 @@ impl LanePipeline {
         match (message, &admitted) {
             (Some(message), Ok(Some(_))) => redeliveries.forget_panics(message),
             (Some(message), Err(panic)) => redeliveries.record_panic(message, panic),
-            // What was not settled meanwhile continues in the background, where it may panic.
+            // Deliveries that were not settled meanwhile continue in the background, where they may panic.
             (_, Ok(None)) | (None, _) => {}
         }
         admitted

@@ -132,7 +132,7 @@ impl SinkAnswer {
 pub struct SinkError {
     /// The name of the sink.
     pub sink: &'static str,
-    /// What happened.
+    /// The failure.
     pub detail: String,
 }
 

@@ -53,7 +53,7 @@ use crate::{
     worker::WorkerBuilder,
 };
 
-/// What a worker would do with a task after the attempt.
+/// The settlement that a worker would make after the attempt.
 #[derive(Debug)]
 pub enum TestOutcome {
     /// Store this output and ack the task.

@@ -51,7 +51,7 @@ pub enum WorkerError {
     Pool {
         /// The lane.
         lane: String,
-        /// What is wrong.
+        /// The problem.
         problem: pool::ConfigError,
     },
     /// The broker.
@@ -263,7 +263,7 @@ impl Worker {
         let mode = *wanted.as_ref().unwrap_or(&Mode::Hard);
         let began = Instant::now();
         let escalated = running.drain(mode, &mut commands, &self.config).await;
-        // What it did get has been handed back by now.
+        // The deliveries that it did get have been handed back by now.
         wanted?;
         Ok(self.tally.receipt(&self.name, mode, escalated, began.elapsed()))
     }

@@ -39,7 +39,7 @@ pub(super) struct AlarmEvaluator {
     pending: PendingRules,
 }
 
-/// What judging changed readings resulted in.
+/// Result of judging changed readings.
 pub(super) struct Evaluation<'a> {
     /// The notices of the alarms that were raised or cleared.
     pub(super) notices: Vec<Notice>,

@@ -25,7 +25,7 @@ pub(super) struct Notice {
     pub(super) payload: Value,
 }
 
-/// What a notice says of the alarm's series and rule.
+/// A notice's fields about the alarm's series and rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoticeSource<'a> {
     pub(super) device: &'a str,

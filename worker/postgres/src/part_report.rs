@@ -1,4 +1,4 @@
-//! What a repeated part of the sink's background work reports.
+//! The report of a repeated part of the sink's background work.
 
 use std::time::Duration;
 

@@ -34,7 +34,7 @@ pub(super) type StoredPending = BTreeMap<String, StoredRun>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredRun(Micros, Option<(Micros, usize)>);
 
-/// What the row of a series had before a change.
+/// The contents of a series' row before a change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SeriesPending {
     /// When a reading was stored last. The state is written only if that is still so.
@@ -58,7 +58,7 @@ impl PendingRules {
         Self { load, clear, keys }
     }
 
-    /// What the rows of series have, given as device and metric.
+    /// The contents of the rows of series, given as device and metric.
     pub(super) async fn load(
         &self,
         transaction: &Transaction<'_>,
@@ -72,7 +72,7 @@ impl PendingRules {
             [&column(series, |(device, _)| *device), &column(series, |(_, metric)| *metric)];
         let rows = transaction.query(&statement, &parameters).await?;
         let of_row = |row: &tokio_postgres::Row| {
-            // What another version wrote is not known.
+            // Contents that another version wrote are not known.
             let rules = row.try_get::<_, Option<Json<StoredPending>>>(3).ok().flatten();
             let rules = rules.map(|Json(rules)| rules).unwrap_or_default();
             ((row.get(0), row.get(1)), SeriesPending { stored_at: row.get(2), rules })

@@ -17,7 +17,7 @@ use crate::{
 };
 use garenne::{handler::ReadingRow, sink::FinishedTask};
 
-/// What happens to a reading whose device, metric and time are stored with another value.
+/// How a reading is treated whose device, metric and time are stored with another value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnConflict {
@@ -28,7 +28,7 @@ pub enum OnConflict {
     Replace,
 }
 
-/// What became of a batch's readings.
+/// Outcome of a batch's readings.
 #[derive(Default)]
 pub(super) struct StoredReadings<'a> {
     pub(super) changed: Vec<ChangedReading<'a>>,

@@ -66,7 +66,7 @@ impl ResultStatement {
         transaction.execute(&statement, &parameters).await.map(drop)
     }
 
-    /// What is stored of a task's output.
+    /// The stored part of a task's output.
     fn output<'a>(&'a self, finished: &'a FinishedTask) -> &'a RawValue {
         let repeats_readings = finished.envelope.kind.as_str() == Readings::KIND;
         match self.stored {

@@ -31,7 +31,7 @@ use garenne_sensors::alarm::Rules;
 /// How a sink stores.
 #[derive(Clone, Debug)]
 pub struct SinkOptions {
-    /// What happens to a reading that is stored with another value.
+    /// How a reading is treated that is stored with another value.
     pub on_conflict: OnConflict,
     /// Which results get a row.
     pub results: StoredResults,

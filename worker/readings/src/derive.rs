@@ -115,7 +115,7 @@ static DERIVATIONS: LazyLock<[Derivation; 3]> = LazyLock::new(|| {
 static CELSIUS: LazyLock<Unit> = LazyLock::new(|| Unit::get("Cel").expect("a registered unit"));
 static RELATIVE_HUMIDITY: LazyLock<Unit> = LazyLock::new(|| Unit::get("%RH").expect("a registered unit"));
 
-/// What a reading is used for.
+/// The use of a reading.
 #[derive(Clone, Copy, PartialEq)]
 enum Role {
     Temperature,

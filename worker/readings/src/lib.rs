@@ -1,4 +1,4 @@
-//! What Garenne computes of sensor readings: calibration, quality flags, and values derived from temperature and
+//! Computations on sensor readings: calibration, quality flags, and values derived from temperature and
 //! humidity.
 //!
 //! Pure functions. A worker applies them to readings that arrive, and `garenne readings recalibrate` to readings that

@@ -7,7 +7,7 @@ use garenne_protocol::sensor::Unit;
 /// Reads a file and parses its text.
 ///
 /// # Errors
-/// What the file contains, its path, and the problem, on one line.
+/// The required content of the file, its path, and the problem, on one line.
 pub fn load<T>(kind: &str, path: &Path, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
     let parsed = text.and_then(|text| parse(&text));

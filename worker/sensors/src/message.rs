@@ -60,7 +60,7 @@ pub fn register(builder: WorkerBuilder, maps: LaneMaps, max_clock_skew: Duration
     builder.handle_with(handler, TaskOptions::short())
 }
 
-/// What the kind needs of the settings.
+/// The settings that the kind needs.
 struct Mapping {
     maps: LaneMaps,
     /// The kind of readings.

@@ -45,7 +45,7 @@ pub struct FrameFilter {
     skip: usize,
     /// Number of bytes after `passed` that belong to a replaced frame and are dropped.
     discard: usize,
-    /// What is left of the replacement of a frame. It is handed out before anything else.
+    /// Rest of the replacement of a frame. It is handed out before anything else.
     replacement: Bytes,
     /// The stream has no AMQP framing (any more): everything is passed on, and lapin refuses it.
     raw: bool,

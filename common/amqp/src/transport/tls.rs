@@ -10,7 +10,7 @@ use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 use super::Transport;
 use crate::error::BrokerError;
 
-/// What TLS needs; nothing with `amqp`.
+/// Settings of TLS; empty with `amqp`.
 pub(crate) struct Tls(Option<TlsConnector>);
 
 impl Tls {

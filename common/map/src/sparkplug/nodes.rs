@@ -19,7 +19,7 @@ pub(crate) struct EdgeNodes {
     size: usize,
 }
 
-/// What the births of an edge node and its devices announced.
+/// Metrics that the births of an edge node and its devices announced.
 #[derive(Debug, Default)]
 pub(super) struct EdgeNode {
     /// The number of the session, from the node's birth.

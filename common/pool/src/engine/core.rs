@@ -1,4 +1,4 @@
-//! What the handles, the workers and the monitor of a pool share.
+//! The state that the handles, the workers and the monitor of a pool share.
 
 use std::{
     sync::{
@@ -57,7 +57,7 @@ pub(crate) struct PoolCore<P: PoolTypes> {
     spawn_worker: SpawnWorker<P>,
 }
 
-/// What to do about workers once the lock is released.
+/// Changes of workers to make once the lock is released.
 enum Scaling<P: PoolTypes> {
     None,
     Wake(Waker),

@@ -38,7 +38,7 @@ pub(crate) async fn run<P: PoolTypes>(core: Arc<PoolCore<P>>) {
     }
 }
 
-/// What an inspection of the workers found. It is acted on without the lock.
+/// Result of an inspection of the workers. It is acted on without the lock.
 struct Findings<'a, P: PoolTypes> {
     core: &'a PoolCore<P>,
     now: Instant,

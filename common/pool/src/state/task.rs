@@ -30,7 +30,7 @@ pub(crate) struct AdmittedTask<P: PoolTypes> {
     pub(crate) owner: TaskOwner<P>,
 }
 
-/// Who receives the ending of a task or shard.
+/// The receiver of the ending of a task or shard.
 pub(crate) enum TaskOwner<P: PoolTypes> {
     /// The task's own completion.
     Single(Notifier<P::Completion>),
@@ -56,7 +56,7 @@ pub(crate) struct MultiWorkerTask<P: PoolTypes> {
     pub(crate) notifier: Option<Notifier<P::Completion>>,
 }
 
-/// What follows from the end of one shard.
+/// Consequence of the end of one shard.
 pub(crate) enum ShardEnd<P: PoolTypes> {
     /// Nothing: the other shards continue.
     Continue,

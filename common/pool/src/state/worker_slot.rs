@@ -79,7 +79,7 @@ pub(crate) struct LocalQueue<P: PoolTypes> {
     pub(crate) seen: Option<u64>,
 }
 
-/// What is known only of a running task.
+/// Properties of a running task only.
 #[derive(Default)]
 pub(crate) struct RunState {
     /// Absent for a short task of an unobserved pool: reading the clock is a fifth of its cost.

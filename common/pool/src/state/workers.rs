@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::worker_slot::{WorkerKey, WorkerSlot};
 use crate::pool_types::PoolTypes;
 
-/// What a worker does.
+/// Activity of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Runs a task or looks for one: keeps a thread of the runtime busy, or is about to.

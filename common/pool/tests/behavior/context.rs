@@ -1,4 +1,4 @@
-//! What a task learns from its context, and the conversions of its ending.
+//! The context of a task, and the conversions of its ending.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What an observer receives, and what only an observed pool records.
+//! The events of an observer, and the records that only an observed pool keeps.
 
 use std::{
     sync::{Arc, Mutex},

@@ -136,7 +136,7 @@ impl Task for Panics {
     }
 }
 
-/// What panics leave behind is bounded by the queue, not by their number.
+/// The memory of panics is bounded by the queue, not by their number.
 #[tokio::test(start_paused = true)]
 async fn panics_do_not_leak_memory_or_workers() {
     let panics: u32 = if std::env::var_os("GARENNE_TEST_FULL").is_some() { 1_000_000 } else { 50_000 };

@@ -1,4 +1,4 @@
-//! What a snapshot shows, and the debug output of the public types.
+//! Snapshots, and the debug output of the public types.
 
 use std::{sync::Arc, time::Duration};
 

@@ -15,7 +15,7 @@ use tokio::{
     sync::{Notify, mpsc, oneshot},
 };
 
-/// What a task does when it runs.
+/// Behavior of a task when it runs.
 pub(crate) enum Behavior {
     /// Returns its number.
     Return(u32),

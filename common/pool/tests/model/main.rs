@@ -64,7 +64,7 @@ fn order() -> impl Strategy<Value = Order> {
     ]
 }
 
-/// What the tasks and completions report.
+/// Reports of the tasks and completions.
 #[derive(Default)]
 struct Log {
     endings: BTreeMap<usize, Vec<Ending<()>>>,

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::task::{Copied, Envelope};
 
-    /// What a sender may write to pass for a worker.
+    /// Headers that a sender may write to pass for a worker.
     fn forged() -> BasicProperties {
         let mut headers = FieldTable::default();
         for name in header::ALL {

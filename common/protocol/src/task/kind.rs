@@ -64,7 +64,7 @@ impl Borrow<str> for Kind {
 /// leaves more for what follows it.
 pub fn matches_binding(binding: &str, key: &str) -> bool {
     let (mut binding, mut key) = (binding.split('.'), key.split('.'));
-    // What follows the last `#`, and the key without the words that this `#` takes.
+    // The pattern after the last `#`, and the key without the words that this `#` takes.
     let mut last_hash: Option<(Split<'_, char>, Split<'_, char>)> = None;
     loop {
         let mut rest = key.clone();

@@ -24,7 +24,7 @@ use crate::{
 /// Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the port serves.
+/// The state behind the port's routes.
 pub(super) struct Served {
     pub(super) metrics: Metrics,
     /// Receives the lifecycle commands.

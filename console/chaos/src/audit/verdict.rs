@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{account::Account, lines::Expected};
 
-/// What became of a task that was acknowledged to its sender.
+/// The fate of a task that was acknowledged to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {

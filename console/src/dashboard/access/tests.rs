@@ -16,7 +16,7 @@ struct Site {
     folder: TempDir,
 }
 
-/// What a browser sends.
+/// The headers that a browser sends.
 #[derive(Clone, Default)]
 struct Client {
     extensions: Extensions,

@@ -14,7 +14,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// What `format=` asks for, else the first known type of the header `accept`. JSON is the default.
+    /// The value of `format=`, else the first known type of the header `accept`. JSON is the default.
     pub(super) fn of(given: Option<Self>, headers: &HeaderMap) -> Result<Self, Problem> {
         if let Some(format) = given {
             return Ok(format);

@@ -53,7 +53,7 @@ pub(super) struct Step {
     pub(super) source: Source,
 }
 
-/// What buckets are computed from.
+/// The table that buckets are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Readings,

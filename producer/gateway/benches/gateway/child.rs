@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{servers, spooling};
 
-/// What confirms the readings.
+/// The component that confirms the readings.
 pub(crate) enum Backend {
     /// Confirms at once: measures the server and the parsing.
     Memory,
@@ -171,13 +171,13 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         let budget = MemoryBudget::new(&limits);
         let instruments = Instruments::register(&Metrics::new("bench"), &budget).expect("metrics");
         let routes = Routes::new(["reading.#".to_owned()]);
-        let mut outlet = SpoolingPublisher::direct(Arc::clone(&publisher));
+        let mut spooling = SpoolingPublisher::direct(Arc::clone(&publisher));
         if mode == "spooled" {
             let settings = spooling::settings(Path::new(&url));
             let spool = settings.open().await.expect("a spool").expect("it is set");
-            outlet = SpoolingPublisher::with_spool(publisher, spool, settings.spool_after);
+            spooling = SpoolingPublisher::with_spool(publisher, spool, settings.spool_after);
         }
-        let ingest = Ingest::with_spool(outlet, routes, &limits, Duration::ZERO);
+        let ingest = Ingest::with_spool(spooling, routes, &limits, Duration::ZERO);
         let server = servers::start(&server, &limits, &instruments);
         let access = if mode == "scoped" { scoped() } else { Access::default() };
         let context = Arc::new(GatewayContext {

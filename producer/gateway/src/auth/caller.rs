@@ -30,7 +30,7 @@ pub(crate) struct Caller {
     /// The time from which it may send nothing.
     pub(crate) expires: Option<OffsetDateTime>,
     pub(super) credential: Credential,
-    /// What it may send: what all of these allow. A sender with a token and a certificate has two.
+    /// The grants, which must all allow a message. A sender with a token and a certificate has two.
     pub(super) grants: Vec<Arc<Grant>>,
     /// The device that its certificate names.
     pub(super) own_device: Option<Arc<str>>,

@@ -1,4 +1,4 @@
-//! What an entry of the senders file allows.
+//! The grant of an entry of the senders file.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::routes::READING;
 /// `*` does not.
 const ALERTS: &str = "alert.";
 
-/// What an entry of the senders file allows.
+/// The messages that an entry of the senders file allows.
 pub(super) struct Grant {
     /// The name of the entry.
     pub(super) name: Arc<str>,

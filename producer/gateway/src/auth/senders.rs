@@ -13,13 +13,13 @@ use super::{
 
 /// The senders that a gateway knows, and what it allows to others.
 pub(super) struct Senders {
-    /// What a token allows, by its hash.
+    /// Grants of tokens, by their hash.
     pub(super) tokens: HashMap<Hash, Arc<Grant>>,
-    /// What certificates with a name that matches a pattern allow; the first match counts.
+    /// Grants of certificates with a name that matches a pattern; the first match counts.
     pub(super) certificates: Vec<(Pattern, Arc<Grant>)>,
-    /// What every other certificate allows.
+    /// The grant of every other certificate.
     pub(super) other_certificates: Arc<Grant>,
-    /// What senders without a token and a certificate may send; `None` if they are refused.
+    /// The grant of senders without a token and a certificate; `None` if they are refused.
     pub(super) anonymous: Option<(Credential, Arc<Grant>)>,
 }
 

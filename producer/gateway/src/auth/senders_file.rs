@@ -16,7 +16,7 @@ use super::{
 };
 use crate::routes::READING;
 
-/// What the file is read with.
+/// Limits for reading the file.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     /// Whether the gateway verifies client certificates.

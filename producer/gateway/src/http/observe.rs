@@ -1,4 +1,4 @@
-//! What happens to every request: the sender's address behind a proxy, the check of its origin, metrics, audit log and
+//! Steps of every request: the sender's address behind a proxy, the check of its origin, metrics, audit log and
 //! the end of its span.
 
 use std::sync::Arc;

@@ -17,7 +17,7 @@ const TEXTS: usize = 48;
 /// Memory of a JSON object: a quarter of the room for four metrics, which an array with one of them has.
 const JSON_OBJECT: usize = 192;
 
-/// What a body has.
+/// Sizes of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
     /// Data points of gauges and sums.

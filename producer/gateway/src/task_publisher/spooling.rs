@@ -37,11 +37,11 @@ pub enum NotAccepted {
 ///
 /// While the spool has content, everything goes behind it, so that the order of a sender's tasks is kept.
 pub struct SpoolingPublisher {
-    outlet: Outlet,
+    mode: SpoolingMode,
 }
 
 /// Where tasks go.
-enum Outlet {
+enum SpoolingMode {
     Direct(Arc<dyn TaskPublisher>),
     /// To the broker, and to the spool what it has not confirmed within the wait.
     Spooling {
@@ -55,22 +55,22 @@ enum Outlet {
 impl SpoolingPublisher {
     /// Publishes with `direct` only.
     pub fn direct(direct: Arc<dyn TaskPublisher>) -> Self {
-        Self { outlet: Outlet::Direct(direct) }
+        Self { mode: SpoolingMode::Direct(direct) }
     }
 
     /// Stores all tasks in `spool`.
     pub fn spool_only(spool: Spool) -> Self {
-        Self { outlet: Outlet::Spool(spool) }
+        Self { mode: SpoolingMode::Spool(spool) }
     }
 
     /// Stores tasks in `spool` that `direct` has not confirmed within `wait`.
     pub fn with_spool(direct: Arc<dyn TaskPublisher>, spool: Spool, wait: Duration) -> Self {
-        Self { outlet: Outlet::Spooling { direct, spool, wait } }
+        Self { mode: SpoolingMode::Spooling { direct, spool, wait } }
     }
 
     /// Whether tasks are kept until their confirm, to be spooled if it does not come.
     pub(crate) fn keeps_tasks(&self) -> bool {
-        matches!(self.outlet, Outlet::Spooling { .. })
+        matches!(self.mode, SpoolingMode::Spooling { .. })
     }
 
     /// Resolves when all tasks are stored.
@@ -79,14 +79,14 @@ impl SpoolingPublisher {
     /// At least one task is not stored. Some may be all the same; sending all of them again under the same ids has no
     /// second effect.
     pub async fn publish(&self, tasks: Vec<NewTask>) -> Result<Durability, NotAccepted> {
-        let spool = match &self.outlet {
-            Outlet::Direct(direct) => {
+        let spool = match &self.mode {
+            SpoolingMode::Direct(direct) => {
                 return Ok(direct.publish(tasks).await.map(|()| Durability::Confirmed)?);
             }
-            Outlet::Spooling { spool, .. } | Outlet::Spool(spool) => spool,
+            SpoolingMode::Spooling { spool, .. } | SpoolingMode::Spool(spool) => spool,
         };
         let is_empty = spool.status().borrow().records() == 0;
-        if let Outlet::Spooling { direct, wait, .. } = &self.outlet
+        if let SpoolingMode::Spooling { direct, wait, .. } = &self.mode
             && is_empty
         {
             // If the wait ends, the broker may have stored the tasks. The drain publishes them again under the same ids.
@@ -108,11 +108,11 @@ impl SpoolingPublisher {
     /// The same without the spool: what it accepts is confirmed by the broker, and does not wait for what is spooled.
     /// `None` if there is no broker.
     pub(crate) fn without_spool(&self) -> Option<Self> {
-        match &self.outlet {
-            Outlet::Direct(direct) | Outlet::Spooling { direct, .. } => {
+        match &self.mode {
+            SpoolingMode::Direct(direct) | SpoolingMode::Spooling { direct, .. } => {
                 Some(Self::direct(Arc::clone(direct)))
             }
-            Outlet::Spool(_) => None,
+            SpoolingMode::Spool(_) => None,
         }
     }
 }

@@ -20,7 +20,7 @@ impl<'l> Command<'l> {
             Some(space) => (&line[..space], Some(&line[space + 1..])),
             None => (line, None),
         };
-        // What is not UTF-8 is no token and no name either.
+        // Bytes that are not UTF-8 are no token and no name either.
         let rest = rest.map(|rest| str::from_utf8(rest).unwrap_or_default().trim());
         match (word, rest) {
             (b"auth", Some(token)) => Some(Self::Auth(token)),

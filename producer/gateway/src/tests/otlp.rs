@@ -54,7 +54,7 @@ impl HttpClient for Client {
     }
 }
 
-/// What the SDK exports with this protocol.
+/// The SDK's export with this protocol.
 async fn export(gateway: &Running, protocol: Protocol, temporality: Temporality) -> (Bytes, u16, Bytes) {
     let client = Client { runtime: Handle::current(), exchanged: Arc::default() };
     let exporter = MetricExporter::builder()
@@ -266,7 +266,7 @@ async fn bodies_of_empty_messages_are_refused_before_they_are_decoded() {
     assert_eq!(answer.partial_success.unwrap().rejected_data_points, 400_000);
 }
 
-/// What a collector sends by default, with six attributes each.
+/// A collector's default export, with six attributes each.
 #[tokio::test]
 async fn a_batch_of_a_collector_fits_into_the_memory_of_a_request() {
     let gateway = start(MemoryPublisher::new(), Limits::default()).await;

@@ -1,4 +1,4 @@
-//! What a token may send, on every protocol and in every format.
+//! The scope of a token, on every protocol and in every format.
 
 use super::{
     security::{entry, with_senders},

@@ -100,18 +100,18 @@ impl Scene {
         Self::with(change, SpoolingPublisher::direct).await
     }
 
-    /// A bridge that stores with what `outlet` makes of the publisher.
+    /// A bridge that stores with what `spooling` makes of the publisher.
     async fn with(
         change: impl FnOnce(&mut MqttSettings),
-        outlet: impl FnOnce(Arc<dyn TaskPublisher>) -> SpoolingPublisher,
+        spooling: impl FnOnce(Arc<dyn TaskPublisher>) -> SpoolingPublisher,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("mqtt://{}", listener.local_addr().unwrap()).parse().unwrap();
         let mut settings = MqttSettings { subscribe: vec!["n/#".to_owned()], ..MqttSettings::default() };
         change(&mut settings);
         let (sender, publications) = mpsc::unbounded_channel();
-        let outlet = outlet(Arc::new(HeldPublisher(sender)));
-        let store = Store::new(outlet, "test".to_owned());
+        let spooling = spooling(Arc::new(HeldPublisher(sender)));
+        let store = Store::new(spooling, "test".to_owned());
         let map = Map::parse("test", MAP).unwrap();
         let kind = Kind::parse("reading.process").unwrap();
         let converter = Converter::new([map].into_iter().collect(), kind, false, Limits::default());

@@ -118,7 +118,7 @@ impl Log {
             Some(file) => {
                 let len = self.segments.back().map_or(0, |segment| segment.len);
                 if let Err(error) = append_to(&*file, bytes, len) {
-                    // What was written does not count. The file is closed: after a failed fsync the system may have
+                    // The written bytes do not count. The file is closed: after a failed fsync the system may have
                     // dropped the bytes, and a later fsync would succeed without them.
                     let _ = file.truncate(len);
                     return Err(error);

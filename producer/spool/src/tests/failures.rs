@@ -13,7 +13,7 @@ use crate::{SpoolConfig, SpoolError, log::Log};
 
 const CRASHES: [Crash; 4] = [Crash::Process, Crash::Power, Crash::TornPower(1), Crash::TornPower(50)];
 
-/// What callers were told.
+/// The callers' results.
 #[derive(Default)]
 struct Told {
     accepted: Vec<String>,

@@ -8,7 +8,7 @@ use std::{
 
 use crate::storage::{File, Storage};
 
-/// What a crash leaves of bytes that were written and not synced.
+/// Effect of a crash on bytes that were written and not synced.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Crash {
     /// Everything: only the process ended.

@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// What must be delivered, and what may be.
+/// The records that must be delivered, and those that may be.
 #[derive(Default)]
 struct Model {
     /// Accepted and not acknowledged, in order.

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use super::{Mapping, Rows};
 use crate::replay::number::{self, Notation, NumberFormat, Sign};
 
-/// What the numbers of a column tell about its signs.
+/// Evidence of the numbers of a column about its signs.
 #[derive(Default)]
 struct Evidence<'a> {
     /// The decimal signs that numbers with one value prove.

@@ -1,4 +1,4 @@
-//! What the MQTT bridge costs: `garenne-producer mqtt` against the smallest program with the same client libraries, which
+//! The cost of the MQTT bridge: `garenne-producer mqtt` against the smallest program with the same client libraries, which
 //! publishes each payload as it is. Both receive the same messages of Zigbee2MQTT with QoS 1 from the same broker, publish
 //! to the same quorum queue with confirms, and acknowledge in order.
 //!
@@ -198,7 +198,7 @@ struct Subscriber {
     /// The URL of the admin port, for Garenne.
     admin: Option<String>,
     http: reqwest::Client,
-    /// What the bare subscriber prints.
+    /// The standard output of the bare subscriber.
     output: Lines<BufReader<ChildStdout>>,
     // Reads the log to the end, because a full pipe would block the process.
     _log: Option<JoinHandle<()>>,

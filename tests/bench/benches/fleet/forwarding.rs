@@ -38,7 +38,7 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often the counter of drained records is read. A read takes a tenth of a millisecond of the gateway's CPU time.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What a run measured.
+/// The measurements of a run.
 struct Run {
     per_s: f64,
     /// CPU time per reading of the gateway that has the spool, if there is one.

@@ -14,7 +14,7 @@ const PAGES: [(&str, Option<&str>, &str, Option<&str>); 3] = [
     ("docs/guides/ingest.md", Some("Many readings, few messages"), "", Some("Gateway")),
 ];
 
-/// What the documentation says of a setting, or of the same setting of all lanes.
+/// The documentation of a setting, or of the same setting of all lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// The path, such as `lanes.<name>.prefetch`.
@@ -23,7 +23,7 @@ pub(super) struct Row {
     pub(super) section: String,
     /// The default as it is documented.
     pub(super) default: String,
-    /// What it means.
+    /// Its meaning.
     pub(super) comment: String,
 }
 

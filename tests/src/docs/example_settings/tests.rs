@@ -40,7 +40,7 @@ fn the_examples_in_comments_are_valid_together() {
         Some(example) if !example.is_empty() && !example.starts_with(' ') => example,
         _ => line,
     });
-    // What the certificates, `rules` and `postgres_url` require of settings that have defaults.
+    // Requirements of the certificates, `rules` and `postgres_url` on settings that have defaults.
     let text = lines.collect::<Vec<_>>().join("\n");
     let text = text.replace("amqp_url = \"amqp://guest", "amqp_url = \"amqps://guest");
     let text = text.replace("sinks = []", "sinks = [\"postgres\"]");

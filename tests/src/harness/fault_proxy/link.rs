@@ -1,4 +1,4 @@
-//! What a fault proxy and its connections share.
+//! The state that a fault proxy and its connections share.
 
 use std::{
     fmt, io,
@@ -9,7 +9,7 @@ use tokio::{net::TcpStream, sync::watch};
 
 use super::server_filter::ServerFilter;
 
-/// What the proxy does with connections.
+/// How the proxy treats connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkState {
     /// Bytes pass.
@@ -23,7 +23,7 @@ pub(super) enum LinkState {
 /// Makes the filter of each new connection.
 pub(super) type NewFilter = Box<dyn Fn() -> Box<dyn ServerFilter> + Send + Sync>;
 
-/// What the proxy and its connections share.
+/// The state that the proxy and its connections share.
 pub(super) struct Link {
     servers: Vec<String>,
     /// The server that the next connection tries first.

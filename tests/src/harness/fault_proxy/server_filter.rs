@@ -10,7 +10,7 @@ pub trait ServerFilter: Send + 'static {
     fn filter(&mut self, received: &[u8]) -> Vec<FilterAction>;
 }
 
-/// What happens next on a connection.
+/// The next step of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterAction {
     /// These bytes are sent to the client.

@@ -23,7 +23,7 @@ pub struct Screen {
     pub code: Option<i32>,
     /// The lines that it wrote to standard output, which is not a terminal.
     pub stdout: Vec<String>,
-    /// What it wrote to the terminal, including control sequences.
+    /// Its output to the terminal, including control sequences.
     pub terminal: String,
 }
 

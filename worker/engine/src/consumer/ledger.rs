@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use garenne_common::shutdown::Settlement;
 
-/// What the broker does with a settled delivery.
+/// How the broker treats a settled delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
     /// Removes it from the queue.

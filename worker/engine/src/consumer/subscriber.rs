@@ -41,7 +41,7 @@ const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The broker's reply text for an error of its own.
 const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
-/// What that means for foreign messages.
+/// Its meaning for foreign messages.
 const UNDELIVERABLE: &str = "the queue may have a message with a routing key of more than 255 bytes, which RabbitMQ cannot \
                              deliver: take it with the management API";
 

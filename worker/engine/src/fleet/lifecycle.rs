@@ -25,7 +25,7 @@ pub(crate) struct LifecycleRecord {
     pub(crate) event: LifecycleEvent,
 }
 
-/// What a record says about its worker.
+/// A record's statement about its worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(crate) enum LifecycleEvent {
@@ -42,7 +42,7 @@ pub(crate) enum LifecycleEvent {
     RunEnded { task: String },
 }
 
-/// What a worker has handlers for.
+/// The kinds that a worker has handlers for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Handlers {

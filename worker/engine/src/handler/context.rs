@@ -54,7 +54,7 @@ struct Inner {
     traces: Traces,
 }
 
-/// What the contexts of a worker have in common.
+/// The state that the contexts of a worker share.
 #[derive(Clone, Default)]
 pub(crate) struct WorkerContext {
     pub(crate) routes: Arc<Routes>,

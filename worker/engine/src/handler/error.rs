@@ -40,7 +40,7 @@ pub struct TaskError {
     pub(crate) source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// What is to become of a task that returned an error.
+/// The settlement of a task that returned an error.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ErrorAction {
     /// Another attempt, after the kind's back-off or after a given wait.

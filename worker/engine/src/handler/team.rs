@@ -22,7 +22,7 @@ use super::TaskError;
 /// How often a helper without work checks whether another task needs its worker.
 const IDLE_CHECK: Duration = Duration::from_millis(5);
 
-/// What the workers of one task have in common.
+/// The state that the workers of one task share.
 #[derive(Default)]
 pub(crate) struct Team(watch::Sender<Work>);
 

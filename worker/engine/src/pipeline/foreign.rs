@@ -20,7 +20,7 @@ use crate::consumer::Delivery;
 /// Values of the property `content_encoding` that change nothing.
 const PLAIN: [&str; 3] = ["", "identity", "utf-8"];
 
-/// What a lane with maps has that others have not.
+/// The additional state of a lane with maps.
 pub(crate) struct ForeignLane {
     exchange: LaneExchange,
     /// The latest time of arrival, in microseconds since 1970.

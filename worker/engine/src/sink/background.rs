@@ -12,7 +12,7 @@ use crate::task_publisher::TaskPublisher;
 /// Whether the worker consumes the queues of all its lanes, and none of its lanes and kinds is paused.
 pub(crate) type IsConsuming = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// What the [background work](Sink::background) of a sink is given. Cheap to clone.
+/// The context of the [background work](Sink::background) of a sink. Cheap to clone.
 #[derive(Clone)]
 pub struct SinkContext {
     publisher: TaskPublisher,

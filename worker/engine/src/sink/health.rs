@@ -135,7 +135,7 @@ impl Health {
         self.failures.borrow().contains_key(WRITE)
     }
 
-    /// What fails; one text for each part.
+    /// The failing parts; one text for each.
     pub(super) fn problems(&self) -> Vec<String> {
         let failures = self.failures.borrow();
         failures.iter().map(|(part, failure)| failure.describe(self.sink, part)).collect()

@@ -102,7 +102,7 @@ impl SinkBuffer {
         BackgroundWork::start(sinks, publisher, is_consuming, force_close)
     }
 
-    /// What fails in sinks.
+    /// The failing parts of sinks.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
         self.0.iter().flat_map(|queue| queue.health.problems())
     }

@@ -12,7 +12,7 @@ use crate::{
     pipeline::LanePool,
 };
 
-/// What the task that follows a lane's pause works on.
+/// The state of the task that follows a lane's pause.
 struct PausableLane {
     lane: Arc<str>,
     pool: LanePool,

@@ -35,7 +35,7 @@ pub struct AlarmChange {
     pub alarm: Alarm,
     /// Whether no stored readings confirm it any more.
     pub is_withdrawn: bool,
-    /// What an alert reports, if anything.
+    /// The report of an alert, if there is one.
     pub event: Option<AlarmEvent>,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Judge {
     newest: Option<Micros>,
 }
 
-/// What a condition needs to know of earlier readings.
+/// The earlier readings that a condition needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Memory {
     /// Whether the last reading was in an excursion.

@@ -1,4 +1,4 @@
-//! What a rule with `for` remembers after the newest reading of a series.
+//! The state of a rule with `for` after the newest reading of a series.
 
 use super::{
     condition::Micros,
@@ -34,7 +34,7 @@ impl Pending {
         Some(Self { upto, run: run.map(|Run { since, count, .. }| PendingRun { since, count }) })
     }
 
-    /// What the judge of the next reading remembers.
+    /// The state for the judge of the next reading.
     pub(super) fn memory(&self) -> Memory {
         // A rule with `for` compares no value with that of the first reading.
         let run = |PendingRun { since, count }| Run { value: f64::NAN, since, count, before: None };

@@ -95,7 +95,7 @@ struct Segment {
     next_limit: usize,
 }
 
-/// What is to be loaded.
+/// The readings to load.
 #[derive(Debug)]
 enum Wanted {
     Nothing,

@@ -50,7 +50,7 @@ pub(super) struct WebhookSender {
     hosts: Mutex<LruCache<String, Host>>,
 }
 
-/// What the webhooks of one host have in common.
+/// The state that the webhooks of one host share.
 struct Host {
     breaker: Breaker,
     permits: Semaphore,

@@ -113,7 +113,7 @@ impl Change {
     }
 }
 
-/// What a line or a step leaves of the ranks.
+/// The ranks after a line or a step was removed.
 struct Residuals {
     /// The sum of their squares.
     squares: f64,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::series::Series;
 
-/// What a window does with readings whose value is in doubt.
+/// How a window treats readings whose value is in doubt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlaggedReadings {
@@ -44,7 +44,7 @@ pub struct WindowQuery {
     pub times: Range<Timestamp>,
     /// The limit for the number of readings, flagged ones included.
     pub limit: usize,
-    /// What happens to flagged readings.
+    /// How flagged readings are treated.
     pub flagged: FlaggedReadings,
 }
 

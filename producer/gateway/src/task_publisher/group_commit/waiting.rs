@@ -33,7 +33,7 @@ pub(super) struct Group {
     pub(super) outcomes: Vec<oneshot::Sender<Outcome>>,
 }
 
-/// What the loop waits for, besides time and confirms.
+/// The event that the loop waits for, besides time and confirms.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Awaited {
     Nothing,

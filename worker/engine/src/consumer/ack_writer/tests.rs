@@ -92,7 +92,7 @@ impl Bench {
             .for_each(|tag| self.generation.request_settlement(SettleRequest { tag, settlement }));
     }
 
-    /// What the consumer does after the intake has closed.
+    /// Behavior of the consumer after the intake has closed.
     fn end_consumer(&self) {
         self.intake.send_replace(Intake::Closed);
         self.generation.consumer_cancelled();

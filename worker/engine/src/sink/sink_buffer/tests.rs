@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{consumer::SettlementCounters, sink::SinkError, testing::finished};
 
-/// What a sink does with a batch.
+/// How a sink treats a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Action {
     Store,
@@ -119,7 +119,7 @@ impl TestBuffer {
         receiver
     }
 
-    /// What fails, without the time since which it does.
+    /// The failing parts, without the time since which they fail.
     fn problems(&self) -> Vec<String> {
         let cause = |problem: String| problem.split_once(" (since 20").expect("a time").0.to_owned();
         self.sink_buffer.problems().map(cause).collect()

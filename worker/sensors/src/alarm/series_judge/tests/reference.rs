@@ -1,4 +1,4 @@
-//! What the alarms must be: all readings judged in order of time, from the definitions in docs/sensor-data.md.
+//! The expected alarms: all readings judged in order of time, from the definitions in docs/sensor-data.md.
 
 use crate::alarm::{Condition, Excursion, Hold, Point, Rule};
 
