@@ -89,7 +89,8 @@ pub async fn run(
 
     let names = broker.names();
     let direct = BrokerPublisher::new(publisher.clone(), &names, &broker.lanes);
-    let grouped = GroupCommit::in_front_of(direct, shared.group_commit, kind.clone());
+    let group_commit = GroupCommitConfig { linger: settings.linger, ..shared.group_commit };
+    let grouped = GroupCommit::in_front_of(direct, group_commit, kind.clone());
     let traced = TracedPublisher::wrap(Arc::clone(&grouped), &traces, &names);
     let with_letters = |tasks| LetterPublisher::in_front_of(tasks, publisher.clone(), names.clone());
     let direct = link.after_topology(with_letters(traced));

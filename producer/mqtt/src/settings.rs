@@ -10,6 +10,8 @@ use crate::{endpoint::Endpoint, version::Version};
 
 /// The largest text of MQTT, in bytes: its length has two bytes.
 const MAX_TEXT: usize = u16::MAX as usize;
+/// Largest `linger`.
+const MAX_LINGER: Duration = Duration::from_secs(1);
 
 /// Settings of the bridge, besides those of the AMQP broker: the table `mqtt`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +36,9 @@ pub struct MqttSettings {
     pub retained: bool,
     /// Most messages that are received and not stored yet.
     pub in_flight: u16,
+    /// How long a message waits for others, which are published together with it.
+    #[serde(with = "humantime_serde")]
+    pub linger: Duration,
     /// Largest packet. A message in a larger one becomes a dead letter without its payload.
     pub max_packet: Size,
     /// How often the connection is checked.
@@ -58,6 +63,7 @@ impl Default for MqttSettings {
             tls: Certificates::default(),
             retained: false,
             in_flight: 256,
+            linger: Duration::from_millis(2),
             max_packet: Size::mib(4),
             keep_alive: Duration::from_secs(30),
             session_expiry: Duration::from_secs(7 * 24 * 3600),
@@ -87,6 +93,12 @@ impl MqttSettings {
             Invalid::unless(fits, "mqtt.client_id", format_args!("{id:?}"), expected)?;
         }
         Invalid::unless(self.in_flight > 0, "mqtt.in_flight", self.in_flight, "expected 1 to 65535")?;
+        Invalid::unless(
+            self.linger <= MAX_LINGER,
+            "mqtt.linger",
+            format_args!("{:?}", self.linger),
+            "expected 0s to 1s, such as 2ms",
+        )?;
         let sizes = Size::kib(1)..=Size::mib(256);
         Invalid::unless(
             (sizes.start().0..sizes.end().0).contains(&self.max_packet.0),
@@ -166,6 +178,7 @@ mod tests {
         assert_eq!(refused(|it| it.subscribe = vec!["a/#/b".into()]).setting, "mqtt.subscribe");
         assert_eq!(refused(|it| it.client_id = Some(String::new())).setting, "mqtt.client_id");
         assert_eq!(refused(|it| it.in_flight = 0).setting, "mqtt.in_flight");
+        assert_eq!(refused(|it| it.linger = Duration::from_secs(2)).setting, "mqtt.linger");
         assert_eq!(refused(|it| it.max_packet = Size::mib(256)).setting, "mqtt.max_packet");
         assert_eq!(refused(|it| it.keep_alive = Duration::from_millis(1500)).setting, "mqtt.keep_alive");
         assert_eq!(refused(|it| it.session_expiry = Duration::ZERO).setting, "mqtt.session_expiry");

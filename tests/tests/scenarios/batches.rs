@@ -190,7 +190,7 @@ async fn until_stored(database: &Database, at_least: usize) -> Result<()> {
 /// Batches that are published before a worker is frozen, and while it is: more than its prefetch.
 const ROUND: (usize, usize) = (15, 75);
 const RECORDS: usize = 40;
-/// So many that a worker cannot start all of them between its continuation and the stop, also on a busy machine.
+/// So many that a worker rarely starts all of them between its continuation and the stop.
 const PREFETCH: u64 = 60;
 
 /// Publishes batches of readings. Each batch repeats its first reading under another id, which must not be stored as a
@@ -246,7 +246,7 @@ async fn batches_survive_a_kill_and_every_stop_mode_and_are_stored_once() -> Res
     let worker = storing(&env, "victim", &database)?.start().await?;
     freeze_in_the_middle(&env, &database, &worker, &mut batches).await?;
     worker.kill().await?;
-    let mut left = PREFETCH;
+    let (mut left, mut requeued) = (PREFETCH, 0);
     for mode in ["light", "soft", "soft-timeout", "hard"] {
         let plan = storing(&env, mode, &database)?.option("--shutdown-mode", mode);
         let worker = plan.start().await?;
@@ -257,9 +257,12 @@ async fn batches_survive_a_kill_and_every_stop_mode_and_are_stored_once() -> Res
         assert_eq!((receipt.mode.as_str(), receipt.abandoned), (mode, 0), "{receipt:?}");
         assert!(receipt.acked > 0, "{receipt:?}");
         // A light stop finishes all held batches; the other modes requeue those that have not started.
-        assert!(mode == "light" || receipt.requeued > 0, "nothing was requeued: {receipt:?}");
+        assert!(mode != "light" || receipt.requeued == 0, "{receipt:?}");
+        requeued += receipt.requeued;
         left = receipt.requeued;
     }
+    // On a busy machine a worker may have started all of them before it notices one of the stops.
+    assert!(requeued > 0, "no stop requeued anything");
     let worker = storing(&env, "last", &database)?.start().await?;
     until_redelivered(&worker, left).await?;
     until_stored(&database, batches * (RECORDS + 1)).await?;

@@ -2,7 +2,7 @@
 //!
 //! The broker's cost is per message: storing, replicating and confirming a hundred readings in one message costs little
 //! more than one reading. If no message is unconfirmed, a task is published at once, so group commit adds no latency at
-//! low load.
+//! low load, unless [`GroupCommitConfig::linger`] is set.
 //!
 //! Small and large requests are grouped separately, and each has half of the messages in flight. So a single reading
 //! does not wait behind the parts of a request with thousands of records.
@@ -42,11 +42,21 @@ pub struct GroupCommitConfig {
     pub wait: Duration,
     /// Most unconfirmed messages, half of them for large requests. Above it, records wait in groups.
     pub messages: usize,
+    /// Longest time that a request waits until [`LINGERING`] requests wait, while nothing is unconfirmed. Not a setting of
+    /// the gateway, whose senders wait for the answer.
+    #[serde(skip)]
+    pub linger: Duration,
 }
 
 impl Default for GroupCommitConfig {
     fn default() -> Self {
-        Self { records: 500, bytes: Size::kib(128), wait: Duration::from_millis(5), messages: 16 }
+        Self {
+            records: 500,
+            bytes: Size::kib(128),
+            wait: Duration::from_millis(5),
+            messages: 16,
+            linger: Duration::ZERO,
+        }
     }
 }
 
@@ -76,6 +86,10 @@ impl GroupCommitConfig {
         Err(Invalid::new(format!("group_commit.{name}"), value, format!("expected {expected}")))
     }
 }
+
+/// So many requests are published without lingering. A sender with a small window, which sends nothing more until it
+/// gets an answer, is not slowed down.
+pub const LINGERING: usize = 8;
 
 /// A request is small if at least this many of its size fit into one message.
 const SMALL_SHARE: usize = 16;

@@ -38,7 +38,7 @@ impl GroupCommitLoop {
     /// Runs until the waiting requests are closed and all outcomes are sent. May be called again after a panic;
     /// senders whose group was lost with it are told that nothing was confirmed.
     pub(super) async fn run(&mut self) {
-        let GroupCommitConfig { wait, messages, .. } = self.config;
+        let GroupCommitConfig { wait, messages, linger, .. } = self.config;
         loop {
             self.publish_ready();
             if self.in_flight.is_empty() && self.waiting.are_ended() {
@@ -46,12 +46,12 @@ impl GroupCommitLoop {
             }
             let full = self.in_flight.len() >= messages;
             // If no message may be published, the oldest request waits for a confirm, but not forever.
-            let wait = if full { PUBLISH_SLOT_TIMEOUT } else { wait };
-            let oldest = self.waiting.wake_at(match full {
-                true => Awaited::Nothing,
-                false if self.in_flight.is_empty() => Awaited::Request,
-                false => Awaited::FullGroup,
-            });
+            let (wait, awaited) = match full {
+                true => (PUBLISH_SLOT_TIMEOUT, Awaited::Nothing),
+                false if self.in_flight.is_empty() => (linger, Awaited::Several),
+                false => (wait, Awaited::FullGroup),
+            };
+            let oldest = self.waiting.wake_at(awaited);
             let waited = OptionFuture::from(oldest.map(|created_at| sleep_until(created_at + wait)));
             tokio::select! {
                 biased;
@@ -73,9 +73,9 @@ impl GroupCommitLoop {
         }
     }
 
-    /// Without a message in flight nothing waits. Otherwise only full groups are published.
+    /// Publishes full groups, and without a message in flight also requests that do not linger.
     fn publish_ready(&mut self) {
-        while self.in_flight.is_empty()
+        while self.in_flight.is_empty() && (self.config.linger.is_zero() || self.waiting.are_several())
             || self.in_flight.len() < self.config.messages && self.waiting.has_full_group()
         {
             if !self.publish_group() {

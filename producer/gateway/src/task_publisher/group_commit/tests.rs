@@ -1,4 +1,7 @@
-use std::sync::Mutex;
+use std::sync::{
+    Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use garenne_protocol::task::{ContentType, TaskId};
 use tokio::sync::Semaphore;
@@ -36,7 +39,13 @@ fn task(id: &str) -> NewTask {
 }
 
 fn config(records: usize, messages: usize) -> GroupCommitConfig {
-    GroupCommitConfig { records, bytes: Size::kib(1), wait: Duration::from_millis(5), messages }
+    GroupCommitConfig {
+        records,
+        bytes: Size::kib(1),
+        wait: Duration::from_millis(5),
+        messages,
+        ..Default::default()
+    }
 }
 
 struct Fixture {
@@ -96,6 +105,52 @@ async fn a_group_is_published_after_its_wait_even_without_a_confirm() {
     assert_eq!(fixture.groups().len(), 1);
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(fixture.groups()[1], ["b"]);
+}
+
+/// Counts the groups, and confirms each after a millisecond.
+#[derive(Default)]
+struct SlowPublisher(AtomicUsize);
+
+impl GroupPublisher for SlowPublisher {
+    fn publish_group(self: Arc<Self>, _: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Box::pin(tokio::time::sleep(Duration::from_millis(1)).map(Ok))
+    }
+}
+
+/// The number of groups of a hundred requests, one each `gap` milliseconds, and the longest time to a confirm.
+async fn groups_of_requests(linger: u64, gap: u64) -> (usize, Duration) {
+    let publisher = Arc::new(SlowPublisher::default());
+    let config = GroupCommitConfig { linger: Duration::from_millis(linger), ..config(100, 16) };
+    let group_commit = GroupCommit::start(publisher.clone(), config, reading());
+    let requests = (0..100).map(|place| {
+        let group_commit = Arc::clone(&group_commit);
+        async move {
+            tokio::time::sleep(Duration::from_millis(place * gap)).await;
+            let began = Instant::now();
+            group_commit.publish(vec![task("a")]).await.unwrap();
+            began.elapsed()
+        }
+    });
+    let longest = join_all(requests).await.into_iter().max().unwrap();
+    (publisher.0.load(Ordering::Relaxed), longest)
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_linger_until_others_come_or_the_time_is_over() {
+    for (linger, gap, groups, most) in
+        [(0, 3, 100..=100, 1), (10, 3, 20..=30, 14), (10, 50, 100..=100, 14), (1000, 3, 12..=13, 1010)]
+    {
+        let (found, longest) = groups_of_requests(linger, gap).await;
+        assert!(groups.contains(&found), "{found} groups, linger {linger} ms, a request each {gap} ms");
+        assert!(longest <= Duration::from_millis(most), "{longest:?}, linger {linger} ms, gap {gap} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_requests_at_once_do_not_linger() {
+    let (groups, longest) = groups_of_requests(60_000, 0).await;
+    assert!(groups <= 2 && longest <= Duration::from_millis(10), "{groups} groups, {longest:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{super::shutting_down, GroupCommitConfig};
+use super::{super::shutting_down, GroupCommitConfig, LINGERING};
 
 pub(super) type Outcome = Result<(), PublishError>;
 
@@ -38,6 +38,8 @@ pub(super) struct Group {
 pub(super) enum Awaited {
     Nothing,
     Request,
+    /// [`LINGERING`] requests, or a full group.
+    Several,
     FullGroup,
 }
 
@@ -95,6 +97,11 @@ impl WaitingRequests {
         self.reached.notified().await;
     }
 
+    /// Whether so many wait that none of them lingers.
+    pub(super) fn are_several(&self) -> bool {
+        self.state().requests.len() >= LINGERING
+    }
+
     pub(super) fn has_full_group(&self) -> bool {
         self.state().is_full_group(self.config)
     }
@@ -146,6 +153,7 @@ impl WaitingRequests {
         let is_reached = match state.awaited {
             Awaited::Nothing => false,
             Awaited::Request => !state.requests.is_empty(),
+            Awaited::Several => state.requests.len() >= LINGERING || state.is_full_group(self.config),
             Awaited::FullGroup => state.is_full_group(self.config),
         };
         if is_reached {
@@ -196,7 +204,9 @@ mod tests {
 
     fn waiting() -> WaitingRequests {
         let wait = Duration::from_millis(5);
-        WaitingRequests::new(GroupCommitConfig { records: 4, bytes: Size::kib(1), wait, messages: 2 })
+        let bounds =
+            GroupCommitConfig { records: 4, bytes: Size::kib(1), wait, messages: 2, ..Default::default() };
+        WaitingRequests::new(bounds)
     }
 
     fn is_woken(waiting: &WaitingRequests) -> bool {
