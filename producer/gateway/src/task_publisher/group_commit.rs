@@ -42,8 +42,8 @@ pub struct GroupCommitConfig {
     pub wait: Duration,
     /// Most unconfirmed messages, half of them for large requests. Above it, records wait in groups.
     pub messages: usize,
-    /// Longest time that a request waits until [`LINGERING`] requests wait, while nothing is unconfirmed. Not a setting of
-    /// the gateway, whose senders wait for the answer.
+    /// Longest time that a request waits for others while nothing is unconfirmed; eight requests do not wait. Not a setting
+    /// of the gateway, whose senders wait for the answer.
     #[serde(skip)]
     pub linger: Duration,
 }
@@ -87,9 +87,9 @@ impl GroupCommitConfig {
     }
 }
 
-/// So many requests are published without lingering. A sender with a small window, which sends nothing more until it
-/// gets an answer, is not slowed down.
-pub const LINGERING: usize = 8;
+/// Most requests that linger. More are published at once, so that a sender with a small window, which sends nothing more
+/// until it gets an answer, is not slowed down.
+const MAX_LINGERING: usize = 7;
 
 /// A request is small if at least this many of its size fit into one message.
 const SMALL_SHARE: usize = 16;

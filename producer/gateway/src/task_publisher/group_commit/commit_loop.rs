@@ -48,7 +48,7 @@ impl GroupCommitLoop {
             // If no message may be published, the oldest request waits for a confirm, but not forever.
             let (wait, awaited) = match full {
                 true => (PUBLISH_SLOT_TIMEOUT, Awaited::Nothing),
-                false if self.in_flight.is_empty() => (linger, Awaited::Several),
+                false if self.in_flight.is_empty() => (linger, Awaited::EndOfLinger),
                 false => (wait, Awaited::FullGroup),
             };
             let oldest = self.waiting.wake_at(awaited);
@@ -75,7 +75,7 @@ impl GroupCommitLoop {
 
     /// Publishes full groups, and without a message in flight also requests that do not linger.
     fn publish_ready(&mut self) {
-        while self.in_flight.is_empty() && (self.config.linger.is_zero() || self.waiting.are_several())
+        while self.in_flight.is_empty() && (self.config.linger.is_zero() || self.waiting.exceed_linger())
             || self.in_flight.len() < self.config.messages && self.waiting.has_full_group()
         {
             if !self.publish_group() {

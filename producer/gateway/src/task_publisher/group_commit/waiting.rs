@@ -15,7 +15,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{super::shutting_down, GroupCommitConfig, LINGERING};
+use super::{super::shutting_down, GroupCommitConfig, MAX_LINGERING};
 
 pub(super) type Outcome = Result<(), PublishError>;
 
@@ -38,8 +38,8 @@ pub(super) struct Group {
 pub(super) enum Awaited {
     Nothing,
     Request,
-    /// [`LINGERING`] requests, or a full group.
-    Several,
+    /// More requests than may linger, or a full group.
+    EndOfLinger,
     FullGroup,
 }
 
@@ -97,9 +97,9 @@ impl WaitingRequests {
         self.reached.notified().await;
     }
 
-    /// Whether so many wait that none of them lingers.
-    pub(super) fn are_several(&self) -> bool {
-        self.state().requests.len() >= LINGERING
+    /// Whether more requests wait than may linger.
+    pub(super) fn exceed_linger(&self) -> bool {
+        self.state().requests.len() > MAX_LINGERING
     }
 
     pub(super) fn has_full_group(&self) -> bool {
@@ -153,7 +153,7 @@ impl WaitingRequests {
         let is_reached = match state.awaited {
             Awaited::Nothing => false,
             Awaited::Request => !state.requests.is_empty(),
-            Awaited::Several => state.requests.len() >= LINGERING || state.is_full_group(self.config),
+            Awaited::EndOfLinger => state.requests.len() > MAX_LINGERING || state.is_full_group(self.config),
             Awaited::FullGroup => state.is_full_group(self.config),
         };
         if is_reached {
