@@ -75,7 +75,7 @@ impl GroupCommitLoop {
 
     /// Publishes full groups, and without a message in flight also requests that do not linger.
     fn publish_ready(&mut self) {
-        while self.in_flight.is_empty() && (self.config.linger.is_zero() || self.waiting.exceed_linger())
+        while self.in_flight.is_empty() && self.waiting.linger_is_over()
             || self.in_flight.len() < self.config.messages && self.waiting.has_full_group()
         {
             if !self.publish_group() {

@@ -97,9 +97,9 @@ impl WaitingRequests {
         self.reached.notified().await;
     }
 
-    /// Whether more requests wait than may linger.
-    pub(super) fn exceed_linger(&self) -> bool {
-        self.state().requests.len() > MAX_LINGERING
+    /// Whether requests wait that need not wait for others.
+    pub(super) fn linger_is_over(&self) -> bool {
+        self.state().linger_is_over(self.config)
     }
 
     pub(super) fn has_full_group(&self) -> bool {
@@ -153,7 +153,7 @@ impl WaitingRequests {
         let is_reached = match state.awaited {
             Awaited::Nothing => false,
             Awaited::Request => !state.requests.is_empty(),
-            Awaited::EndOfLinger => state.requests.len() > MAX_LINGERING || state.is_full_group(self.config),
+            Awaited::EndOfLinger => state.linger_is_over(self.config),
             Awaited::FullGroup => state.is_full_group(self.config),
         };
         if is_reached {
@@ -170,6 +170,12 @@ impl WaitingRequests {
 impl State {
     fn is_full_group(&self, config: GroupCommitConfig) -> bool {
         self.records >= config.records || self.bytes >= config.bytes.0 / 4 * 3
+    }
+
+    /// Whether more requests wait than may linger, or a full group.
+    fn linger_is_over(&self, config: GroupCommitConfig) -> bool {
+        let most = if config.linger.is_zero() { 0 } else { MAX_LINGERING };
+        self.requests.len() > most || self.is_full_group(config)
     }
 
     /// Drops the oldest requests up to the first one whose caller still waits.
