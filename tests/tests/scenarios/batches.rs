@@ -256,10 +256,11 @@ async fn batches_survive_a_kill_and_every_stop_mode_and_are_stored_once() -> Res
         let receipt = worker.stopped().await?.receipt;
         assert_eq!((receipt.mode.as_str(), receipt.abandoned), (mode, 0), "{receipt:?}");
         assert!(receipt.acked > 0, "{receipt:?}");
-        // A light stop finishes all held batches; the other modes requeue those that have not started.
-        assert!(mode != "light" || receipt.requeued == 0, "{receipt:?}");
-        requeued += receipt.requeued;
         left = receipt.requeued;
+        // A light stop requeues only what the worker had not read from its socket when it was frozen.
+        if mode != "light" {
+            requeued += receipt.requeued;
+        }
     }
     // On a busy machine a worker may have started all of them before it notices one of the stops.
     assert!(requeued > 0, "no stop requeued anything");
