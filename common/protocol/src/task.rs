@@ -4,6 +4,7 @@
 //! decides what a copy of a task (retry, quarantine, dead letter, replay) keeps and drops.
 
 mod batch;
+mod content_type;
 mod copy;
 pub mod encoded;
 mod envelope;
@@ -21,8 +22,9 @@ mod standing_order;
 mod trace;
 
 pub use batch::{BadBatch, BatchRecord, MOST_RECORDS, batch_properties, read_batch, write_batch};
+pub use content_type::{BATCH, ContentType};
 pub use copy::Copied;
-pub use envelope::{BATCH, ContentType, Envelope, Malformed, epoch_ms, span_ms};
+pub use envelope::{Arrival, Envelope, Malformed, QuarantineRecord, epoch_ms, span_ms};
 pub use foreign::{FOREIGN_KIND, ForeignMessage};
 pub use id::{IdError, TaskId};
 pub use incarnation::WorkerIncarnation;

@@ -22,7 +22,7 @@ use garenne_protocol::task::{BadBatch, BatchRecord, Envelope, read_batch};
 
 use crate::{
     execute::{Attempt, AttemptEnd, Outcome},
-    handler::{BatchRecords, WorkerContext},
+    handler::{BatchRecords, Sharing},
     panics::lock,
     registry::Entry,
     settlement::{InFlight, Settler},
@@ -91,11 +91,10 @@ impl Batch {
             if cx.cause().is_some() || !batch.generation.alive() {
                 break;
             }
-            let place = Some((Arc::clone(&batch_records), index));
             let attempt = Attempt {
                 envelope: Arc::clone(envelope),
                 lane: None,
-                worker_context: WorkerContext { batch: place, ..batch.worker_context.clone() },
+                sharing: Sharing::Batch(Arc::clone(&batch_records), index),
                 body: payload.clone(),
                 span: span.clone(),
                 ..batch.clone()

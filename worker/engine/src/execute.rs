@@ -16,8 +16,8 @@ use garenne_protocol::task::{DeadReason, Envelope};
 
 use crate::{
     consumer::ChannelGeneration,
-    fleet::{DirectiveEffect, Directives},
-    handler::{ErrorAction, Helpers, Output, TaskContext, TaskError, WorkerContext},
+    fleet::DirectiveEffect,
+    handler::{ErrorAction, Helpers, Output, Sharing, TaskContext, TaskError, WorkerContext},
     panics,
     registry::Entry,
     spans::AttemptSpan,
@@ -31,12 +31,11 @@ pub(crate) struct Attempt {
     /// The lane whose pause keeps the attempt from starting. [`None`] for a record of a batch: if the batch has
     /// started, its records run.
     pub(crate) lane: Option<Arc<str>>,
-    pub(crate) worker: Arc<str>,
-    pub(crate) worker_context: WorkerContext,
+    pub(crate) worker: Arc<WorkerContext>,
+    pub(crate) sharing: Sharing,
     pub(crate) body: Bytes,
     /// The channel that the task was delivered on.
     pub(crate) generation: Arc<ChannelGeneration>,
-    pub(crate) directives: Arc<Directives>,
     pub(crate) span: AttemptSpan,
 }
 
@@ -58,7 +57,7 @@ impl Attempt {
     pub(crate) fn with_team(mut self) -> Self {
         let is_large = |helpers: Helpers| self.body.len() >= helpers.from_bytes;
         if self.deadline().is_some() && self.entry.options.helpers.is_some_and(is_large) {
-            self.worker_context.team = Some(Arc::default());
+            self.sharing = Sharing::Team(Arc::default());
         }
         self
     }
@@ -72,7 +71,7 @@ impl Attempt {
         if self.entry.options.cpu_bound {
             spec = spec.on_threads();
         }
-        if let (Some(helpers), Some(_)) = (self.entry.options.helpers, &self.worker_context.team) {
+        if let (Some(helpers), Some(_)) = (self.entry.options.helpers, self.sharing.team()) {
             spec = spec.helped_by(helpers.max);
         }
         if let Some(group) = &self.envelope.group {
@@ -109,7 +108,7 @@ impl Attempt {
     }
 
     fn effect_of_directives(&self, now: SystemTime) -> Option<DirectiveEffect> {
-        self.directives.effect_on(&self.envelope, self.lane.as_deref(), now)
+        self.worker.directives.effect_on(&self.envelope, self.lane.as_deref(), now)
     }
 
     /// Whether the task's lane, kind or group is paused.
@@ -120,8 +119,7 @@ impl Attempt {
 
     async fn call_handler(self, cx: pool::TaskContext) -> Result<Output, TaskError> {
         let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
-        let context =
-            TaskContext::new(self.envelope, self.lane, self.worker, self.worker_context, self.span, cx);
+        let context = TaskContext::new(self.envelope, self.lane, self.worker, self.sharing, self.span, cx);
         let call = async { (self.entry.handler)(context.clone(), content_type, self.body).await };
         let result = panics::RUNNING.scope(envelope, call).await;
         let follow_ups = context.take_follow_ups();
@@ -356,11 +354,11 @@ mod tests {
         let worker = TestWorker::new(builder).unwrap();
         let mut task = NewTask::new(Kind::parse("any.thing").unwrap(), ContentType::Json, b"{}".to_vec());
         task.id = TaskId::parse("unwanted").unwrap();
-        let directives = Arc::new(Directives::default());
-        directives.apply(&StandingOrder::Task { task: "unwanted".into(), at: 0 });
-        let outcome = worker.run_with_directives(&task, directives).await;
+        worker.directives().apply(&StandingOrder::Task { task: "unwanted".into(), at: 0 });
+        let outcome = worker.run_task(&task).await;
         assert!(matches!(outcome, TestOutcome::Dead(DeadReason::Stopped, _)), "{outcome:?}");
         assert!(!started.load(Ordering::Relaxed));
+        task.id = TaskId::parse("wanted").unwrap();
         assert!(matches!(worker.run_task(&task).await, TestOutcome::Done(_)));
     }
 }

@@ -36,7 +36,7 @@ impl pool::Task for Execution {
     }
 
     fn shard(&self) -> Option<Self> {
-        self.attempt.worker_context.team.as_ref()?;
+        self.attempt.sharing.team()?;
         Some(Self { attempt: self.attempt.clone(), batch: None, helps: true })
     }
 
@@ -45,7 +45,7 @@ impl pool::Task for Execution {
     }
 
     async fn run(self, cx: pool::TaskContext) -> Option<AttemptOutput> {
-        let team = self.attempt.worker_context.team.clone();
+        let team = self.attempt.sharing.team().cloned();
         if self.helps {
             if let Some(team) = team {
                 panics::RUNNING.scope(self.attempt.envelope, team.help(&cx)).await;

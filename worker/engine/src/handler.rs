@@ -29,7 +29,7 @@ use futures_util::future::BoxFuture;
 pub use crate::payload::{ContentType, Payload, PayloadError};
 pub use batch_records::BatchRecords;
 pub use context::TaskContext;
-pub(crate) use context::WorkerContext;
+pub(crate) use context::{Sharing, WorkerContext};
 pub(crate) use error::ErrorAction;
 pub use error::TaskError;
 pub use follow_up::FollowUps;

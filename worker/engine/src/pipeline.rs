@@ -79,7 +79,7 @@ pub(crate) struct LanePipeline {
     pub(crate) foreign: Option<ForeignLane>,
     /// The maximum size of a message's body, in bytes.
     pub(crate) max_payload: usize,
-    pub(crate) worker_context: WorkerContext,
+    pub(crate) worker: Arc<WorkerContext>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) pool: LanePool,
     pub(crate) settler: Arc<Settler>,

@@ -237,7 +237,7 @@ impl Settler {
     fn ack(&self, task: InFlight) {
         let InFlight { delivery, envelope, span, .. } = task;
         span.end(Settlement::Acked, None);
-        if (!delivery.alive() || delivery.redelivered) && envelope.id_given {
+        if (!delivery.alive() || delivery.head.redelivered) && envelope.id_given {
             self.redeliveries.mark_succeeded(&envelope.id);
         }
         delivery.settle(Settlement::Acked);

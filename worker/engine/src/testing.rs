@@ -45,8 +45,7 @@ use crate::{
     consumer::{ChannelGeneration, SettlementCounters},
     execute::{Attempt, AttemptEnd, AttemptOutput, Outcome},
     execution::Execution,
-    fleet::Directives,
-    handler::{Output, Routes, WorkerContext},
+    handler::{Output, Routes, Sharing, WorkerContext},
     registry::Registry,
     sink::FinishedTask,
     spans::AttemptSpan,
@@ -74,7 +73,7 @@ pub(crate) type TestPool = Pool<Execution, TestCompletion>;
 /// Runs the handlers of a [`WorkerBuilder`] without a broker. See the [module's documentation](self).
 pub struct TestWorker {
     registry: Arc<Registry>,
-    worker_context: WorkerContext,
+    worker: Arc<WorkerContext>,
     workers: usize,
 }
 
@@ -86,8 +85,10 @@ impl TestWorker {
     pub fn new(builder: WorkerBuilder) -> Result<Self, crate::registry::RegistryError> {
         let config = builder.config();
         let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
-        let worker_context = WorkerContext { routes: Arc::new(routes), ..WorkerContext::default() };
-        Ok(Self { registry: builder.build()?.into_registry(), worker_context, workers: 1 })
+        let worker_context =
+            WorkerContext { name: "test".into(), routes: Arc::new(routes), ..WorkerContext::default() };
+        let registry = builder.build()?.into_registry();
+        Ok(Self { registry, worker: Arc::new(worker_context), workers: 1 })
     }
 
     /// Sets how many workers the lane has, 1 by default. Those that are idle may help with a task.
@@ -111,7 +112,7 @@ impl TestWorker {
     /// # Panics
     /// As [`TestWorker::run`].
     pub async fn run_task(&self, task: &NewTask) -> TestOutcome {
-        self.run_with_directives(task, Arc::default()).await
+        self.run_in(&self.start_pool(), task).await
     }
 
     /// Runs the first attempt at a foreign message that came to `lane`.
@@ -123,17 +124,14 @@ impl TestWorker {
         let properties = ForeignMessage::read(&BasicProperties::default(), source, now).properties;
         let envelope =
             Envelope::read("", &properties, None, |_| true, now).expect("the properties are valid");
-        let attempt = self.attempt(envelope, Some(lane.into()), body.into(), Arc::default());
+        let attempt = self.attempt(envelope, Some(lane.into()), body.into());
         Self::finish(&self.start_pool(), attempt).await
     }
 
-    /// Runs a task while these directives are in effect.
-    pub(crate) async fn run_with_directives(
-        &self,
-        task: &NewTask,
-        directives: Arc<Directives>,
-    ) -> TestOutcome {
-        self.run_in(&self.start_pool(), task, directives).await
+    /// The directives that are in effect: none, unless a test applies some.
+    #[cfg(test)]
+    pub(crate) fn directives(&self) -> &crate::fleet::Directives {
+        &self.worker.directives
     }
 
     /// Starts a pool, as a lane has one.
@@ -150,34 +148,22 @@ impl TestWorker {
     }
 
     /// Runs a task in a pool that has room for it.
-    pub(crate) async fn run_in(
-        &self,
-        pool: &TestPool,
-        task: &NewTask,
-        directives: Arc<Directives>,
-    ) -> TestOutcome {
-        let attempt = self.attempt(envelope(task), None, task.body.clone().into(), directives);
+    pub(crate) async fn run_in(&self, pool: &TestPool, task: &NewTask) -> TestOutcome {
+        let attempt = self.attempt(envelope(task), None, task.body.clone().into());
         Self::finish(pool, attempt).await
     }
 
-    fn attempt(
-        &self,
-        envelope: Envelope,
-        lane: Option<Arc<str>>,
-        body: Bytes,
-        directives: Arc<Directives>,
-    ) -> Attempt {
+    fn attempt(&self, envelope: Envelope, lane: Option<Arc<str>>, body: Bytes) -> Attempt {
         let entry = self.registry.get(envelope.kind.as_str()).expect("the kind has a handler");
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let attempt = Attempt {
             entry: Arc::clone(entry),
             envelope: Arc::new(envelope),
             lane,
-            worker: "test".into(),
-            worker_context: self.worker_context.clone(),
+            worker: Arc::clone(&self.worker),
+            sharing: Sharing::Nothing,
             body,
             generation: Arc::new(ChannelGeneration::new(counters, 1)),
-            directives,
             span: AttemptSpan::default(),
         };
         attempt.with_team()

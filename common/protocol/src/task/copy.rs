@@ -15,8 +15,9 @@ use amq_protocol::{
 };
 
 use super::{
+    content_type::{BATCH, ContentType},
     encoded::entry_bytes,
-    envelope::{BATCH, ContentType, Envelope, epoch_ms, expires_at, span_ms},
+    envelope::{Envelope, epoch_ms, expires_at, span_ms},
     header::{self, long},
     id::TaskId,
     incarnation::WorkerIncarnation,

@@ -12,6 +12,7 @@ use amq_protocol::{
 use thiserror::Error;
 
 use super::{
+    content_type::{BATCH, ContentType},
     header::{self, integer},
     id::TaskId,
     incarnation::WorkerIncarnation,
@@ -27,33 +28,6 @@ pub fn epoch_ms(time: SystemTime) -> i64 {
 /// A span of time in milliseconds.
 pub fn span_ms(span: Duration) -> i64 {
     span.as_millis().try_into().unwrap_or(i64::MAX)
-}
-
-/// The media type of a batch.
-pub const BATCH: &str = "application/vnd.garenne.batch+json";
-
-/// The encoding of a message's body.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ContentType {
-    /// Plain JSON. The default, also for a missing or unknown `content_type`.
-    #[default]
-    Json,
-    /// A SenML pack (RFC 8428).
-    SenmlJson,
-    /// Several tasks of one kind; see [`read_batch`](super::read_batch). Handlers receive its records, never
-    /// the batch.
-    Batch,
-}
-
-impl ContentType {
-    /// The media type.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Json => "application/json",
-            Self::SenmlJson => "application/senml+json",
-            Self::Batch => BATCH,
-        }
-    }
 }
 
 /// A task without its payload, as read from a message's properties and headers.
@@ -84,19 +58,12 @@ pub struct Envelope {
     pub reply_to: Option<String>,
     /// The trace that the task belongs to.
     pub trace: Option<TraceContext>,
-    /// Number of quarantine runs that ended with a crash of the worker.
-    pub quarantine_runs: u32,
-    /// The worker of the last of these runs.
-    pub quarantine_worker: Option<WorkerIncarnation>,
-    /// When workers without a handler for the task began to pass it on in the quarantine, in milliseconds since
-    /// 1970.
-    pub quarantine_since: Option<i64>,
+    /// The task's record in the quarantine, if it was there. Boxed, because few tasks have one.
+    pub quarantine: Option<Box<QuarantineRecord>>,
     /// The lane that the task came from, if a worker recorded it.
     pub lane: Option<String>,
-    /// Where a foreign message came from; see [`Source::from_label`](super::Source::from_label).
-    pub source: Option<String>,
-    /// When a worker first received a foreign message, in microseconds since 1970.
-    pub arrived_us: Option<i64>,
+    /// The arrival of a foreign message. Boxed, because tasks have none.
+    pub arrival: Option<Box<Arrival>>,
     /// Length of the chain of follow-ups that led to the task; 0 for a task that a client published.
     pub depth: u32,
     /// When the publisher says it published the task, in seconds since 1970. Absent if the value is too large to
@@ -110,6 +77,26 @@ pub struct Envelope {
     pub delivery_count: u32,
 }
 
+/// What workers recorded about a task in the quarantine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuarantineRecord {
+    /// Number of runs that ended with a crash of the worker.
+    pub runs: u32,
+    /// The worker of the last of these runs.
+    pub worker: Option<WorkerIncarnation>,
+    /// When workers without a handler for the task began to pass it on, in milliseconds since 1970.
+    pub since: Option<i64>,
+}
+
+/// Where a foreign message came from, and when.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// See [`Source::from_label`](super::Source::from_label).
+    pub source: Option<String>,
+    /// When a worker first received the message, in microseconds since 1970.
+    pub at_us: Option<i64>,
+}
+
 /// Why a message is not a valid task. The text names the property or header and the limit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
@@ -120,8 +107,6 @@ impl Envelope {
     pub const MAX_MS: i64 = 30 * 24 * 3600 * 1000;
     /// The maximum size of a text header, in bytes.
     pub const MAX_TEXT: usize = 255;
-    /// The maximum size of the source of a foreign message, in bytes. A longer one counts as absent.
-    const MAX_SOURCE: usize = 1_100;
     /// Tolerated clock skew: a due time may be this much later than [`MAX_MS`](Self::MAX_MS) from now. One day.
     const MAX_SKEW_MS: i64 = 24 * 3600 * 1000;
     /// The largest accepted `timestamp`, the end of the year 9999. A larger one cannot be in seconds.
@@ -170,16 +155,9 @@ impl Envelope {
             correlation_id: properties.correlation_id().as_ref().map(|it| it.as_str().to_owned()),
             reply_to: properties.reply_to().as_ref().map(|it| it.as_str().to_owned()),
             trace: header::trace(headers),
-            quarantine_runs: count(headers, header::QUARANTINE_RUNS)?,
-            quarantine_worker: read(headers, header::QUARANTINE_WORKER, "<worker>/<incarnation>", |value| {
-                WorkerIncarnation::parse(&header::text(value)?)
-            })?,
-            quarantine_since: number(headers, header::QUARANTINE_SINCE, i64::MAX)?,
+            quarantine: QuarantineRecord::read(headers)?,
             lane: text(headers, header::LANE)?,
-            source: header::get(headers, header::SOURCE)
-                .and_then(header::text)
-                .filter(|source| source.len() <= Self::MAX_SOURCE),
-            arrived_us: header::get(headers, header::ARRIVED_US).and_then(integer).filter(|at| *at >= 0),
+            arrival: Arrival::read(headers),
             depth: count(headers, header::DEPTH)?,
             timestamp: valid_timestamp(properties),
             published_at: number(headers, header::PUBLISHED_AT, i64::MAX)?,
@@ -212,6 +190,34 @@ impl Envelope {
     pub fn due_in(&self, now: SystemTime) -> Option<Duration> {
         let wait = self.not_before?.saturating_sub(epoch_ms(now));
         (wait > 0).then(|| Duration::from_millis(wait.unsigned_abs()))
+    }
+}
+
+impl QuarantineRecord {
+    fn read(headers: &Option<FieldTable>) -> Result<Option<Box<Self>>, Malformed> {
+        let record = Self {
+            runs: count(headers, header::QUARANTINE_RUNS)?,
+            worker: read(headers, header::QUARANTINE_WORKER, "<worker>/<incarnation>", |value| {
+                WorkerIncarnation::parse(&header::text(value)?)
+            })?,
+            since: number(headers, header::QUARANTINE_SINCE, i64::MAX)?,
+        };
+        Ok((record != Self::default()).then(|| record.into()))
+    }
+}
+
+impl Arrival {
+    /// The maximum size of a source, in bytes. A longer one counts as absent.
+    const MAX_SOURCE: usize = 1_100;
+
+    fn read(headers: &Option<FieldTable>) -> Option<Box<Self>> {
+        let source = header::get(headers, header::SOURCE).and_then(header::text);
+        let at_us = header::get(headers, header::ARRIVED_US).and_then(integer);
+        let arrival = Self {
+            source: source.filter(|source| source.len() <= Self::MAX_SOURCE),
+            at_us: at_us.filter(|at| *at >= 0),
+        };
+        (arrival != Self::default()).then(|| arrival.into())
     }
 }
 
@@ -341,9 +347,10 @@ mod tests {
             (header::QUARANTINE_SINCE, 5_i64.into()),
         ];
         let task = read("bench.noop", headers(&valid)).unwrap();
-        let worker = task.quarantine_worker.unwrap();
+        let record = task.quarantine.unwrap();
+        let worker = record.worker.unwrap();
         assert_eq!((worker.worker(), worker.incarnation()), ("w-1", INCARNATION));
-        assert_eq!((task.quarantine_runs, task.quarantine_since), (1, Some(5)));
+        assert_eq!((record.runs, record.since), (1, Some(5)));
         for invalid in [long("w-1"), long(&"x".repeat(4000)), true.into()] {
             let refused = read("bench.noop", headers(&[(header::QUARANTINE_WORKER, invalid)])).unwrap_err();
             assert_eq!(

@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use amq_protocol::protocol::BasicProperties;
 
 use super::{
-    envelope::{BATCH, epoch_ms},
+    content_type::BATCH,
+    envelope::epoch_ms,
     header::{self, long},
     origin::Origin,
     source::Source,
@@ -66,7 +67,7 @@ mod tests {
     use amq_protocol::types::FieldTable;
 
     use super::*;
-    use crate::task::{Copied, Envelope};
+    use crate::task::{Arrival, Copied, Envelope};
 
     /// Headers that a sender may write to pass for a worker.
     fn forged() -> BasicProperties {
@@ -97,7 +98,8 @@ mod tests {
         let message = ForeignMessage::read(&forged(), Source::Topic("a/b"), at(9));
         let task = Envelope::read("alert.notify", &message.properties, None, |_| true, at(9)).unwrap();
         assert_eq!((task.kind.as_str(), task.id_given), (FOREIGN_KIND, false));
-        assert_eq!((task.source.as_deref(), task.arrived_us), (Some("topic:a/b"), Some(9_000_000)));
+        let arrival = Arrival { source: Some("topic:a/b".to_owned()), at_us: Some(9_000_000) };
+        assert_eq!(task.arrival.as_deref(), Some(&arrival));
         let plain = ForeignMessage::read(&BasicProperties::default(), Source::Topic("a/b"), at(9));
         let expected = Envelope::read("x", &plain.properties, None, |_| true, at(9)).unwrap();
         assert_eq!(Envelope { id: expected.id.clone(), ..task }, expected);
@@ -118,7 +120,8 @@ mod tests {
         let copy = Copied::of(&properties, &task, at(20)).first_seen(at(20)).into_properties();
         assert!(ForeignMessage::is_copy(&copy));
         let again = Envelope::read("garenne.tasks.mqtt", &copy, None, |_| true, at(30)).unwrap();
-        assert_eq!((again.id, again.source, again.arrived_us), (task.id, task.source, Some(9_000_000)));
+        assert_eq!(again.arrival.as_ref().unwrap().at_us, Some(9_000_000));
+        assert_eq!((again.id, again.arrival), (task.id, task.arrival));
         assert!(!ForeignMessage::is_copy(&forged()));
         for other in [
             copy.clone().with_type("bench.abort".into()),

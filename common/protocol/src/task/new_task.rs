@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 use amq_protocol::{protocol::BasicProperties, types::AMQPValue};
 
 use super::{
-    envelope::{ContentType, Envelope, epoch_ms, span_ms},
+    content_type::ContentType,
+    envelope::{Envelope, epoch_ms, span_ms},
     header::{self, long},
     id::TaskId,
     kind::Kind,

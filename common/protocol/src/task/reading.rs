@@ -1,6 +1,6 @@
 //! The tasks of readings, and their ids.
 
-use super::{envelope::ContentType, id::TaskId, kind::Kind, new_task::NewTask};
+use super::{content_type::ContentType, id::TaskId, kind::Kind, new_task::NewTask};
 use crate::sensor::{Reading, Record};
 
 /// The id of a reading without an id of its own: a repetition of the reading has the same, and one with another value has

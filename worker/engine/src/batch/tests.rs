@@ -14,6 +14,7 @@ use crate::{
     execute::AttemptOutput,
     execution::Execution,
     fleet::Directives,
+    handler::WorkerContext,
     json_payload,
 };
 
@@ -71,15 +72,15 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> Execution
     for task in stopped {
         directives.apply(&StandingOrder::Task { task: (*task).to_owned(), at: 0 });
     }
+    let worker = WorkerContext { directives: Arc::new(directives), ..WorkerContext::default() };
     let attempt = Attempt {
         entry: Arc::clone(registry.get("test.step").unwrap()),
         envelope,
         lane: Some("fast".into()),
-        worker: "test".into(),
-        worker_context: WorkerContext::default(),
+        worker: Arc::new(worker),
+        sharing: Sharing::Nothing,
         body,
         generation: Arc::new(ChannelGeneration::new(counters, 1)),
-        directives: Arc::new(directives),
         span: AttemptSpan::default(),
     };
     Execution::new(attempt, Some(Arc::new(batch)))
@@ -256,7 +257,7 @@ fn pause_lane() -> StandingOrder {
 async fn a_batch_that_is_paused_before_it_starts_goes_back_as_a_whole() {
     for order in [pause_kind(), pause_lane()] {
         let execution = attempt(&["succeed", "succeed"], &[], &closed_gate());
-        execution.attempt.directives.apply(&order);
+        execution.attempt.worker.directives.apply(&order);
         let (_pool, ended) = start(execution, LONG);
         assert_eq!(ends_of(ended).await, ["handed back after 0"], "{order:?}");
     }
@@ -267,7 +268,7 @@ async fn a_batch_that_runs_ends_in_a_paused_lane_and_defers_its_records_of_a_pau
     for (order, last) in [(pause_lane(), r#""2""#), (pause_kind(), "deferred")] {
         let gate = closed_gate();
         let execution = attempt(&["succeed", "hold", "succeed"], &[], &gate);
-        let directives = Arc::clone(&execution.attempt.directives);
+        let directives = Arc::clone(&execution.attempt.worker.directives);
         let (_pool, ended) = start(execution, LONG);
         tokio::task::yield_now().await;
         directives.apply(&order);

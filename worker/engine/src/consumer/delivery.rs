@@ -19,15 +19,21 @@ use super::channel_generation::{ChannelGeneration, SettleRequest};
 /// An unsettled message. [`settle`](Self::settle) consumes it; dropping it requeues the message.
 pub(crate) struct Delivery {
     ownership: Ownership,
-    pub(crate) routing_key: Arc<str>,
+    /// Shared by the parts of a message, and because a delivery is moved often.
+    pub(crate) head: Arc<MessageHead>,
+    pub(crate) body: Bytes,
+}
+
+/// Everything of a message but its body.
+#[derive(Clone)]
+pub(crate) struct MessageHead {
+    pub(crate) routing_key: ShortString,
     /// The exchange it was published to; empty for the default exchange.
     pub(crate) exchange: ShortString,
     pub(crate) redelivered: bool,
     /// When this worker received it.
     pub(crate) received_at: SystemTime,
-    /// Shared, because the struct is large and the delivery is moved often.
-    pub(crate) properties: Arc<BasicProperties>,
-    pub(crate) body: Bytes,
+    pub(crate) properties: BasicProperties,
     /// The reason if its properties or routing key could not be parsed. They were replaced then.
     pub(crate) unreadable: Option<Box<str>>,
 }
@@ -56,14 +62,21 @@ impl Delivery {
         let unreadable = take_unreadable(&mut message.properties).map(Into::into);
         Self {
             ownership: Ownership::new(Owned::Message { generation, tag: message.delivery_tag }),
-            routing_key: message.routing_key.as_str().into(),
-            exchange: message.exchange,
-            redelivered: message.redelivered,
-            received_at: SystemTime::now(),
-            properties: Arc::new(message.properties),
+            head: Arc::new(MessageHead {
+                routing_key: message.routing_key,
+                exchange: message.exchange,
+                redelivered: message.redelivered,
+                received_at: SystemTime::now(),
+                properties: message.properties,
+                unreadable,
+            }),
             body: message.data.into(),
-            unreadable,
         }
+    }
+
+    /// Replaces the properties.
+    pub(crate) fn set_properties(&mut self, properties: BasicProperties) {
+        Arc::make_mut(&mut self.head).properties = properties;
     }
 
     /// Whether its channel is open, so that it can still be settled.
@@ -79,12 +92,10 @@ impl Delivery {
     /// Identifies the message across its redeliveries: a hash of its id, routing key and body. [`None`] on its first
     /// delivery: a hash for each task would slow all of them down.
     pub(crate) fn fingerprint(&self) -> Option<u64> {
-        if !self.redelivered {
-            return None;
-        }
+        let MessageHead { redelivered: true, properties, routing_key, .. } = &*self.head else { return None };
         let mut hasher = DefaultHasher::new();
-        let id = self.properties.message_id().as_ref().map(ShortString::as_str);
-        (id, &self.routing_key, &self.body).hash(&mut hasher);
+        let id = properties.message_id().as_ref().map(ShortString::as_str);
+        (id, routing_key.as_str(), &self.body).hash(&mut hasher);
         Some(hasher.finish())
     }
 
@@ -101,18 +112,12 @@ impl Delivery {
     /// If one part is requeued, the whole message is. Otherwise the message gets the settlement of its parts if
     /// they agree, and [`Settlement::Acked`] if they do not.
     pub(crate) fn split(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
-        let Self { ownership, routing_key, exchange, redelivered, received_at, properties, .. } = self;
+        let Self { ownership, head, .. } = self;
         let split = Arc::new(SplitMessage { whole: ownership, settlements: AtomicU8::new(0) });
         bodies.into_iter().map(move |body| Self {
             ownership: Ownership::new(Owned::Part(Arc::clone(&split))),
-            routing_key: Arc::clone(&routing_key),
-            exchange: exchange.clone(),
-            redelivered,
-            received_at,
-            properties: Arc::clone(&properties),
+            head: Arc::clone(&head),
             body,
-            // An unreadable message is not split.
-            unreadable: None,
         })
     }
 }
@@ -178,14 +183,21 @@ mod tests {
         pub(crate) fn for_test(generation: &Arc<ChannelGeneration>, tag: u64) -> Self {
             Self {
                 ownership: Ownership::new(Owned::Message { generation: Arc::clone(generation), tag }),
-                routing_key: "k".into(),
-                exchange: ShortString::default(),
-                redelivered: false,
-                received_at: SystemTime::now(),
-                properties: Arc::default(),
+                head: Arc::new(MessageHead {
+                    routing_key: "k".into(),
+                    exchange: ShortString::default(),
+                    redelivered: false,
+                    received_at: SystemTime::now(),
+                    properties: BasicProperties::default(),
+                    unreadable: None,
+                }),
                 body: Bytes::new(),
-                unreadable: None,
             }
+        }
+
+        /// The delivery's head, to change it.
+        pub(crate) fn head_mut(&mut self) -> &mut MessageHead {
+            Arc::make_mut(&mut self.head)
         }
 
         /// Creates a delivery with a body that is counted as delivered.
@@ -256,10 +268,10 @@ mod tests {
     fn a_delivery_keeps_its_message_and_its_channel() {
         let (delivery, generation) = delivered(7);
         assert_eq!(
-            (&*delivery.routing_key, delivery.redelivered, &delivery.body[..]),
+            (delivery.head.routing_key.as_str(), delivery.head.redelivered, &delivery.body[..]),
             ("some.kind", true, &b"body"[..])
         );
-        assert_eq!(delivery.properties.message_id().as_ref().map(|id| id.as_str()), Some("id"));
+        assert_eq!(delivery.head.properties.message_id().as_ref().map(|id| id.as_str()), Some("id"));
         assert!(Arc::ptr_eq(&delivery.generation(), &generation) && delivery.alive());
         generation.end();
         assert!(!delivery.alive());
@@ -272,13 +284,14 @@ mod tests {
         let (delivery, _first_channel) = delivered(7);
         let (redelivery, _second_channel) = delivered(8);
         assert!(delivery.fingerprint().is_some() && delivery.fingerprint() == redelivery.fingerprint());
-        let other_id = Arc::new(BasicProperties::default().with_message_id("other".into()));
+        let other_id = BasicProperties::default().with_message_id("other".into());
         let mut others = [7; 3].map(|tag| delivered(tag).0);
-        others[0].properties = other_id;
-        others[1].routing_key = "other.kind".into();
+        others[0].head_mut().properties = other_id;
+        others[1].head_mut().routing_key = "other.kind".into();
         others[2].body = Bytes::from_static(b"other");
         assert!(others.iter().all(|other| other.fingerprint() != delivery.fingerprint()));
-        let first = Delivery { redelivered: false, ..delivery };
+        let mut first = delivery;
+        first.head_mut().redelivered = false;
         assert_eq!(first.fingerprint(), None);
     }
 

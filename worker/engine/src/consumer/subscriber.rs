@@ -191,7 +191,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
         let unreadable = connection.metrics.unreadable(&subscription.queue);
         let deliveries = consumer.map_ok(|message| {
             let delivery = Delivery::new(Arc::clone(generation), message);
-            if delivery.unreadable.is_some() {
+            if delivery.head.unreadable.is_some() {
                 unreadable.inc();
             }
             delivery

@@ -18,7 +18,7 @@ use super::{
     progress::{ProgressBoard, ProgressReporter},
     team::{self, Team},
 };
-use crate::spans::AttemptSpan;
+use crate::{fleet::Directives, spans::AttemptSpan};
 
 /// The task that a handler runs, its cancellation token, and what the handler may do besides returning an output.
 ///
@@ -44,51 +44,57 @@ pub struct TaskContext(Arc<Inner>);
 struct Inner {
     envelope: Arc<Envelope>,
     lane: Option<Arc<str>>,
-    worker: Arc<str>,
+    worker: Arc<WorkerContext>,
     pool: pool::TaskContext,
     follow_ups: FollowUps,
     progress: ProgressReporter,
-    batch: Option<(Arc<BatchRecords>, usize)>,
-    team: Option<Arc<Team>>,
+    sharing: Sharing,
     span: AttemptSpan,
-    traces: Traces,
 }
 
-/// The state that the contexts of a worker share.
+/// With what an attempt shares its worker or its work.
 #[derive(Clone, Default)]
+pub(crate) enum Sharing {
+    /// Nothing: a message of its own.
+    #[default]
+    Nothing,
+    /// The other records of its batch share the worker. Its own index in the batch.
+    Batch(Arc<BatchRecords>, usize),
+    /// Idle workers share the work.
+    Team(Arc<Team>),
+}
+
+impl Sharing {
+    pub(crate) fn team(&self) -> Option<&Arc<Team>> {
+        match self {
+            Self::Team(team) => Some(team),
+            Self::Nothing | Self::Batch(..) => None,
+        }
+    }
+}
+
+/// The state that all attempts of a worker share.
+#[derive(Default)]
 pub(crate) struct WorkerContext {
+    pub(crate) name: Arc<str>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) progress: Arc<ProgressBoard>,
     pub(crate) traces: Traces,
-    /// The batch that the task is a record of, and the record's index.
-    pub(crate) batch: Option<(Arc<BatchRecords>, usize)>,
-    /// Shared with the helpers of the task, if it may have any.
-    pub(crate) team: Option<Arc<Team>>,
+    pub(crate) directives: Arc<Directives>,
 }
 
 impl TaskContext {
     pub(crate) fn new(
         envelope: Arc<Envelope>,
         lane: Option<Arc<str>>,
-        worker: Arc<str>,
-        WorkerContext { routes, progress, traces, batch, team }: WorkerContext,
+        worker: Arc<WorkerContext>,
+        sharing: Sharing,
         span: AttemptSpan,
         pool: pool::TaskContext,
     ) -> Self {
-        let follow_ups = FollowUps::new(routes);
-        let progress = ProgressReporter::new(progress, envelope.id.shared());
-        Self(Arc::new(Inner {
-            envelope,
-            lane,
-            worker,
-            pool,
-            follow_ups,
-            progress,
-            batch,
-            team,
-            span,
-            traces,
-        }))
+        let follow_ups = FollowUps::new(Arc::clone(&worker.routes));
+        let progress = ProgressReporter::new(Arc::clone(&worker.progress), envelope.id.shared());
+        Self(Arc::new(Inner { envelope, lane, worker, pool, follow_ups, progress, sharing, span }))
     }
 
     /// The task's id. Retries and redeliveries of a task have the same id.
@@ -126,19 +132,19 @@ impl TaskContext {
     /// [`FOREIGN_KIND`](garenne_protocol::task::FOREIGN_KIND). Nothing of what their senders wrote besides the payload
     /// has an effect.
     pub fn source(&self) -> Option<Source<'_>> {
-        self.0.envelope.source.as_deref().and_then(Source::from_label)
+        self.0.envelope.arrival.as_ref()?.source.as_deref().and_then(Source::from_label)
     }
 
     /// When a worker first received a foreign message, which its retries keep. Each message of a lane has another time.
     /// [`None`] for a task.
     pub fn arrived_at(&self) -> Option<SystemTime> {
-        let since = Duration::from_micros(self.0.envelope.arrived_us?.unsigned_abs());
+        let since = Duration::from_micros(self.0.envelope.arrival.as_ref()?.at_us?.unsigned_abs());
         SystemTime::UNIX_EPOCH.checked_add(since)
     }
 
     /// The name of the worker that runs the task.
     pub fn worker(&self) -> &str {
-        &self.0.worker
+        &self.0.worker.name
     }
 
     /// The task's group, if it belongs to one.
@@ -156,7 +162,7 @@ impl TaskContext {
 
     /// Creates spans.
     pub fn traces(&self) -> &Traces {
-        &self.0.traces
+        &self.0.worker.traces
     }
 
     /// Cancelled when a long task is to stop: at its deadline, by an operator, or at shutdown. Never cancelled for
@@ -241,12 +247,15 @@ impl TaskContext {
         count: usize,
         unit: impl Fn(usize) -> T + Send + Sync + 'static,
     ) -> Result<Vec<T>, TaskError> {
-        team::spread(self.0.team.as_deref(), self.token(), count, unit).await
+        team::spread(self.0.sharing.team().map(Arc::as_ref), self.token(), count, unit).await
     }
 
     /// The records of the batch that this task came in, and its own index. [`None`] if it was a message of its own.
     pub fn batch_records(&self) -> Option<(&BatchRecords, usize)> {
-        self.0.batch.as_ref().map(|(records, index)| (&**records, *index))
+        match &self.0.sharing {
+            Sharing::Batch(records, index) => Some((records, *index)),
+            Sharing::Nothing | Sharing::Team(_) => None,
+        }
     }
 
     /// Takes the requested follow-ups. Later requests fail.

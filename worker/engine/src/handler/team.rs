@@ -230,7 +230,7 @@ mod tests {
         let small = async {
             // Both workers run a unit, so the small task waits.
             assert_eq!((starts.recv().await, starts.recv().await), (Some(0), Some(1)));
-            let mut small = Box::pin(worker.run_in(&pool, &small, Arc::default()));
+            let mut small = Box::pin(worker.run_in(&pool, &small));
             assert!(futures_util::poll!(&mut small).is_pending());
             gate.open([0, 1]);
             let outcome = small.await;
@@ -239,7 +239,7 @@ mod tests {
             gate.open(2..50);
             (json(outcome), last, others.is_err())
         };
-        let (large, small) = tokio::join!(worker.run_in(&pool, &large, Arc::default()), small);
+        let (large, small) = tokio::join!(worker.run_in(&pool, &large), small);
         assert_eq!(small, ("1".to_owned(), Some(2), true));
         assert_eq!(json(large), format!("{:?}", (0..50).collect::<Vec<_>>()).replace(' ', ""));
     }

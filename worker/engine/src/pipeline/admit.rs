@@ -48,7 +48,7 @@ impl LanePipeline {
         if let Some(lane) = self.foreign.as_ref().filter(|_| foreign::is_foreign(&delivery)) {
             return self.as_task(delivery, lane);
         }
-        let exchange = delivery.exchange.as_str();
+        let exchange = delivery.head.exchange.as_str();
         let origin = if !exchange.is_empty() && exchange != self.settler.names.shards(&self.lane) {
             Origin::Publisher
         } else if self.is_quarantine {
@@ -56,10 +56,10 @@ impl LanePipeline {
         } else {
             Origin::Lane
         };
-        if let Some((properties, ignored)) = origin.believable(&delivery.properties) {
+        if let Some((properties, ignored)) = origin.believable(&delivery.head.properties) {
             tracing::debug!(lane = %self.lane, exchange, ?ignored, "ignored headers that only workers write");
             self.count_ignored(ignored);
-            delivery.properties = Arc::new(properties);
+            delivery.set_properties(properties);
         }
         delivery
     }
@@ -74,7 +74,7 @@ impl LanePipeline {
     /// # Errors
     /// The reason and the error text of the dead letter.
     fn decode(&self, delivery: &Delivery, now: SystemTime) -> Result<Envelope, (DeadReason, String)> {
-        if let Some(problem) = &delivery.unreadable {
+        if let Some(problem) = &delivery.head.unreadable {
             return Err((DeadReason::Malformed, format!("the message cannot be read: {problem}")));
         }
         let (size, max) = (delivery.body.len(), self.max_payload);
@@ -83,7 +83,7 @@ impl LanePipeline {
             return Err((DeadReason::TooLarge, error));
         }
         if self.foreign.is_some()
-            && let Some(encoding) = foreign::encoding(&delivery.properties)
+            && let Some(encoding) = foreign::encoding(&delivery.head.properties)
         {
             let error =
                 format!("the content encoding {encoding:?} is not supported; send the payload without one");
@@ -91,15 +91,15 @@ impl LanePipeline {
         }
         let is_known = |kind: &str| self.registry.get(kind).is_some();
         let default_kind = self.default_kind.as_deref();
-        let mut envelope =
-            Envelope::read(&delivery.routing_key, &delivery.properties, default_kind, is_known, now)
-                .map_err(|malformed| (DeadReason::Malformed, malformed.to_string()))?;
+        let (key, properties) = (delivery.head.routing_key.as_str(), &delivery.head.properties);
+        let mut envelope = Envelope::read(key, properties, default_kind, is_known, now)
+            .map_err(|malformed| (DeadReason::Malformed, malformed.to_string()))?;
         // The records of a batch have traces of their own.
         if envelope.content_type != ContentType::Batch {
             self.spans.ensure_trace(&mut envelope);
         }
         // The broker sets the count on redeliveries only. On a first delivery the publisher wrote it.
-        if !delivery.redelivered {
+        if !delivery.head.redelivered {
             envelope.delivery_count = 0;
         }
         Ok(envelope)
@@ -108,7 +108,7 @@ impl LanePipeline {
     /// A redelivered task is not admitted if it succeeded here before, or if it is still running here: then the
     /// new delivery replaces the lost one.
     fn admit_task(&self, mut task: InFlight) -> Option<Admitted> {
-        if task.delivery.redelivered {
+        if task.delivery.head.redelivered {
             if self.settler.redeliveries.has_succeeded(&task.envelope.id) {
                 task.delivery.settle(Settlement::Acked);
                 return None;
@@ -128,7 +128,7 @@ impl LanePipeline {
                 return None;
             }
         };
-        if task.delivery.redelivered {
+        if task.delivery.head.redelivered {
             batch.records.retain(|record| !self.settler.redeliveries.has_succeeded(&record.envelope.id));
             if batch.records.is_empty() {
                 task.delivery.settle(Settlement::Acked);
@@ -146,7 +146,7 @@ impl LanePipeline {
             self.dead_letter(admitted, DeadReason::Expired, "expired before it started");
             return None;
         }
-        match self.member.directives.effect_on(envelope, self.pausing_lane(envelope), now) {
+        match self.member.directives.effect_on(envelope, self.pausing_lane(envelope).as_deref(), now) {
             Some(DirectiveEffect::Deferred(wait)) => {
                 self.settler.defer(admitted.task, wait);
                 return None;
@@ -212,8 +212,8 @@ impl LanePipeline {
     }
 
     /// The lane whose pause applies to a task: this one, or in the quarantine the lane that the task is from.
-    pub(super) fn pausing_lane<'a>(&'a self, task: &'a Envelope) -> Option<&'a str> {
-        if self.is_quarantine { task.lane.as_deref() } else { Some(&self.lane) }
+    pub(super) fn pausing_lane(&self, task: &Envelope) -> Option<Arc<str>> {
+        if self.is_quarantine { task.lane.as_deref().map(Into::into) } else { Some(Arc::clone(&self.lane)) }
     }
 
     /// Settles a task that this worker has no handler for. In the catch-all lane, where the kinds of all workers meet,

@@ -13,6 +13,7 @@ use crate::{
     consumer::Delivery,
     execute::{Attempt, AttemptEnd, AttemptOutput},
     execution::Execution,
+    handler::Sharing,
     panics::lock,
     redelivery::DeliverySlot,
     registry::Entry,
@@ -30,7 +31,7 @@ impl LanePipeline {
         admitted: Admitted,
         entry: Arc<Entry>,
         place: Option<KeyPlace>,
-        run: Option<QuarantineRun>,
+        run: Option<Box<QuarantineRun>>,
     ) -> Ready {
         let Admitted { task: InFlight { delivery, envelope, span, .. }, batch } = admitted;
         if let Some(batch) = &batch {
@@ -40,12 +41,11 @@ impl LanePipeline {
         let attempt = Attempt {
             entry: Arc::clone(&entry),
             envelope: Arc::clone(&envelope),
-            lane: self.pausing_lane(&envelope).map(Into::into),
-            worker: Arc::clone(&self.settler.worker),
-            worker_context: self.worker_context.clone(),
+            lane: self.pausing_lane(&envelope),
+            worker: Arc::clone(&self.worker),
+            sharing: Sharing::Nothing,
             body: delivery.body.clone(),
             generation: delivery.generation(),
-            directives: Arc::clone(&self.member.directives),
             span: span.clone(),
         };
         let (deadline, delivery) = match (&batch, attempt.deadline()) {
@@ -100,7 +100,8 @@ pub(crate) struct ExecutionCompletion {
     span: AttemptSpan,
     batch: Option<Arc<Batch>>,
     place: Option<KeyPlace>,
-    run: Option<QuarantineRun>,
+    /// Boxed, because nearly all tasks have none.
+    run: Option<Box<QuarantineRun>>,
 }
 
 /// The delivery of a task that waits or runs.

@@ -1,10 +1,7 @@
 //! Foreign messages: what a lane with maps receives from its exchange.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -48,7 +45,7 @@ impl ForeignLane {
 
 /// Whether a delivery of a lane with maps was not written by a worker or by `garenne dead replay`.
 pub(super) fn is_foreign(delivery: &Delivery) -> bool {
-    !delivery.exchange.as_str().is_empty() || !ForeignMessage::is_copy(&delivery.properties)
+    !delivery.head.exchange.as_str().is_empty() || !ForeignMessage::is_copy(&delivery.head.properties)
 }
 
 /// The encoding of a payload that would have to be decoded first.
@@ -60,17 +57,18 @@ pub(super) fn encoding(properties: &BasicProperties) -> Option<&str> {
 impl LanePipeline {
     /// A foreign message as a task, whose copies are recognized when they come back.
     pub(super) fn as_task(&self, mut delivery: Delivery, lane: &ForeignLane) -> Delivery {
-        let key = &delivery.routing_key;
-        let came_through = !delivery.exchange.as_str().is_empty();
+        let key = delivery.head.routing_key.as_str();
+        let came_through = !delivery.head.exchange.as_str().is_empty();
         let topic = (came_through && lane.exchange == LaneExchange::Mqtt).then(|| Source::mqtt_topic(key));
         let source = topic.as_deref().map_or(Source::RoutingKey(key), Source::Topic);
-        let message = ForeignMessage::read(&delivery.properties, source, lane.arrival(delivery.received_at));
+        let message =
+            ForeignMessage::read(&delivery.head.properties, source, lane.arrival(delivery.head.received_at));
         if !message.ignored.is_empty() {
             let ignored = &message.ignored;
             tracing::debug!(lane = %self.lane, %source, ?ignored, "ignored headers of a foreign message");
         }
         self.count_ignored(message.ignored);
-        delivery.properties = Arc::new(message.properties);
+        delivery.set_properties(message.properties);
         delivery
     }
 }

@@ -73,7 +73,7 @@ impl KeyLimits {
             ContentType::Batch => None,
             _ => (limit?.key)(&delivery.body),
         };
-        let headers = delivery.properties.headers().as_ref();
+        let headers = delivery.head.properties.headers().as_ref();
         let of_header = headers.and_then(|headers| header::text(headers.inner().get(header::KEY)?));
         let Some(key) = of_header.or_else(of_body) else { return Ok(None) };
         // The name of a group that a publisher has named must not be that of a key.

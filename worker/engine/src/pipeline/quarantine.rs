@@ -39,7 +39,7 @@ pub(super) struct QuarantineRun {
 /// The crashed runs of a task, with the latest. `earlier_stands` is false if the worker of the crash that was counted
 /// last turned out to be alive; then the earlier count in the task's headers is discarded.
 fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
-    let earlier = if earlier_stands { task.quarantine_runs } else { 0 };
+    let earlier = task.quarantine.as_ref().filter(|_| earlier_stands).map_or(0, |record| record.runs);
     earlier.saturating_add(1)
 }
 
@@ -47,7 +47,7 @@ fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
 /// a handler, in milliseconds since 1970, or [`None`] if no worker of the fleet has one.
 fn pass_on_since(task: &Envelope, has_handler_elsewhere: bool, now: i64) -> Option<i64> {
     // A time in the future comes from another clock or is forged; it must not extend the wait.
-    let since = task.quarantine_since.unwrap_or(now).min(now);
+    let since = task.quarantine.as_ref().and_then(|record| record.since).unwrap_or(now).min(now);
     (has_handler_elsewhere || now.saturating_sub(since) < span_ms(HANDLER_GRACE)).then_some(since)
 }
 
@@ -75,17 +75,17 @@ impl LanePipeline {
             return;
         }
         let run = QuarantineRun { task: envelope.id.clone(), _permit: permit };
-        let ready = self.prepare(admitted, entry, None, Some(run));
+        let ready = self.prepare(admitted, entry, None, Some(run.into()));
         self.dispatch([ready].into()).await;
     }
 
     /// The worker that crashed in the last run of a task, and the number of crashed runs. [`None`] if the task may
     /// run. Waits until it is known whether the worker of that run crashed.
     async fn last_crash(&self, task: &InFlight) -> Option<(WorkerIncarnation, u32)> {
-        if !task.delivery.redelivered {
+        if !task.delivery.head.redelivered {
             return None;
         }
-        let counted = task.envelope.quarantine_worker.as_ref();
+        let counted = task.envelope.quarantine.as_ref().and_then(|record| record.worker.as_ref());
         let crashed = self.member.crashed_run(task.envelope.id.as_str(), counted).await?;
         let earlier_stands = match counted {
             Some(earlier) => self.member.has_crashed(earlier).await,
@@ -159,7 +159,7 @@ impl LanePipeline {
     /// other worker may receive it.
     pub(super) fn end_run(
         self: &Arc<Self>,
-        run: Option<QuarantineRun>,
+        run: Option<Box<QuarantineRun>>,
         settle: impl FnOnce() + Send + 'static,
     ) {
         let Some(run) = run else { return settle() };

@@ -14,7 +14,7 @@ async fn a_message_whose_admission_always_panics_becomes_a_dead_letter_with_its_
     let body = b"it panics";
     for panics in 0..=MAX_PANICS {
         let mut delivery = Delivery::mock(&env.test.generation, 1, body);
-        delivery.redelivered = panics > 0;
+        delivery.head_mut().redelivered = panics > 0;
         let panic = env.pipeline.admit_caught(delivery, panicking).err();
         assert_eq!(panic.as_deref(), Some("out of range"));
     }
@@ -22,7 +22,7 @@ async fn a_message_whose_admission_always_panics_becomes_a_dead_letter_with_its_
     assert_eq!(env.test.generation.requested_settlements(), requeued);
 
     let mut delivery = Delivery::mock(&env.test.generation, 2, body);
-    delivery.redelivered = true;
+    delivery.head_mut().redelivered = true;
     assert!(matches!(env.pipeline.admit_caught(delivery, panicking), Ok(None)));
     let copy = env.broker.next().await;
     assert_eq!(
@@ -45,7 +45,7 @@ async fn an_admission_between_two_panics_resets_their_count() {
     };
     for round in 0..3 * MAX_PANICS {
         let mut delivery = Delivery::mock(&env.test.generation, 1, b"{}");
-        delivery.redelivered = true;
+        delivery.head_mut().redelivered = true;
         let admit = |_| if round % MAX_PANICS == 0 { Some(ready()) } else { panic!("out of range") };
         assert_eq!(env.pipeline.admit_caught(delivery, admit).is_ok(), round % MAX_PANICS == 0);
     }
@@ -56,7 +56,7 @@ async fn an_admission_between_two_panics_resets_their_count() {
 async fn a_panic_in_the_background_counts_as_one_of_the_admission() {
     let env = env().await;
     let mut delivery = Delivery::mock(&env.test.generation, 1, b"{}");
-    delivery.redelivered = true;
+    delivery.head_mut().redelivered = true;
     let message = delivery.fingerprint().unwrap();
     for _ in 0..MAX_PANICS {
         assert_eq!(env.test.settler.redeliveries.take_too_many_panics(message), None);

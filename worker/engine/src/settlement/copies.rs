@@ -69,7 +69,7 @@ impl Settler {
         let was_dead = copied.is_dead();
         let dead = match was_dead {
             true => copied,
-            false => copied.first_seen(delivery.received_at).dead(
+            false => copied.first_seen(delivery.head.received_at).dead(
                 DeadReason::TooLarge,
                 &problem,
                 &self.worker,

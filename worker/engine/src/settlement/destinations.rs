@@ -69,13 +69,13 @@ impl Settler {
     ) {
         let kind = "unknown";
         // The trace headers may be valid although the rest is not.
-        let trace = header::trace(delivery.properties.headers());
+        let trace = header::trace(delivery.head.properties.headers());
         let trace_id = trace.as_ref().map(TraceContext::trace_id);
         tracing::warn!(kind, trace_id, %reason, error, "dead letter");
         self.metrics.kind(kind).dead(reason);
         let now = SystemTime::now();
-        let copied = Copied::verbatim(&delivery.properties, &delivery.routing_key, now);
-        let copied = copied.first_seen(delivery.received_at);
+        let copied = Copied::verbatim(&delivery.head.properties, delivery.head.routing_key.as_str(), now);
+        let copied = copied.first_seen(delivery.head.received_at);
         let copied = copied.dead(reason, &error, &self.worker, &lane, now);
         self.publish_copy(lane, delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
     }
@@ -226,6 +226,6 @@ impl Settler {
 
 /// The properties of a copy of a task. They include when a worker first received the task.
 fn copy_of(task: &InFlight) -> Copied {
-    let copied = Copied::of(&task.delivery.properties, &task.envelope, SystemTime::now());
-    copied.first_seen(task.delivery.received_at)
+    let copied = Copied::of(&task.delivery.head.properties, &task.envelope, SystemTime::now());
+    copied.first_seen(task.delivery.head.received_at)
 }

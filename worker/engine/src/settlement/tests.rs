@@ -168,7 +168,7 @@ async fn a_task_whose_channel_died_before_its_ack_is_remembered_as_done() {
 async fn a_redelivered_task_is_remembered_as_done() {
     let test = settler_of(answering(SinkAnswer::Stored));
     let mut delivery = Delivery::mock(&test.generation, 1, b"{}");
-    delivery.redelivered = true;
+    delivery.head_mut().redelivered = true;
     test.settle_delivery(delivery, success());
     assert_eq!(test.settlement().await, [(1, Settlement::Acked)]);
     assert!(test.settler.redeliveries.has_succeeded(&test.envelope.id));

@@ -289,11 +289,13 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
     let Worker { config, registry, .. } = worker;
     let (names, publisher) = (settler.names.clone(), settler.publisher.clone());
     let (member, batches) = (Arc::clone(&membership.member), Arc::default());
-    let worker_context = WorkerContext {
+    let worker_context = Arc::new(WorkerContext {
+        name: Arc::clone(&settler.worker),
         routes: Arc::clone(&settler.routes),
+        progress: Arc::default(),
         traces: settler.traces.clone(),
-        ..WorkerContext::default()
-    };
+        directives: Arc::clone(&member.directives),
+    });
     let (denied, denials) = mpsc::channel(1);
     let (ack_writers, tasks) = (TaskTracker::new(), Vec::new());
     let foreign = connection.for_foreign_messages();
@@ -310,7 +312,7 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
             default_kind: lane.default_kind.clone(),
             foreign: lane.foreign_exchange().map(ForeignLane::new),
             max_payload: config.max_payload.bytes(),
-            worker_context: worker_context.clone(),
+            worker: Arc::clone(&worker_context),
             registry: Arc::clone(registry),
             pool: pool.clone(),
             settler: Arc::clone(&settler),
@@ -361,7 +363,7 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
         lanes,
         batches,
         member,
-        progress: worker_context.progress,
+        progress: Arc::clone(&worker_context.progress),
         settler,
     });
     let (shown, interval) = (Arc::clone(&status), status.heartbeats.interval());

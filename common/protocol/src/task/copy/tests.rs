@@ -231,13 +231,13 @@ fn quarantine_headers_are_set_and_removed_together() {
     let task = Envelope::read("k", &original, None, |_| true, UNIX_EPOCH).unwrap();
     let read = |copy: Copied| {
         let read = Envelope::read("q", &copy.into_properties(), None, |_| true, UNIX_EPOCH).unwrap();
-        (read.quarantine_runs, read.quarantine_worker, read.quarantine_since)
+        read.quarantine.map(|record| (record.runs, record.worker, record.since))
     };
     let copy = Copied::of(&original, &task, UNIX_EPOCH).handed_on(9);
-    assert_eq!(read(copy.clone()), (0, None, Some(9)));
+    assert_eq!(read(copy.clone()), Some((0, None, Some(9))));
     let copy = copy.crashed(1, &worker);
-    assert_eq!(read(copy.clone()), (1, Some(worker), None));
-    assert_eq!(read(copy.handed_on(9).unmarked()), (0, None, None));
+    assert_eq!(read(copy.clone()), Some((1, Some(worker), None)));
+    assert_eq!(read(copy.handed_on(9).unmarked()), None);
 }
 
 /// A copy of a message that could not be read, with these headers.

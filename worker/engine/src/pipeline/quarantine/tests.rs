@@ -1,7 +1,7 @@
 use garenne_common::{config::Lane, shutdown::Settlement, telemetry::Traces};
 use garenne_pool::{Pool, PoolConfig};
 use garenne_protocol::{
-    task::{ContentType, Kind, NewTask, header},
+    task::{ContentType, Kind, NewTask, QuarantineRecord, header},
     topology::Names,
 };
 use tokio::{
@@ -28,26 +28,34 @@ fn task() -> Envelope {
     Envelope::read("k", &task.properties(now), None, |_| true, now).unwrap()
 }
 
+fn recorded(task: Envelope, record: QuarantineRecord) -> Envelope {
+    Envelope { quarantine: Some(record.into()), ..task }
+}
+
+fn waiting_since(since: Option<i64>) -> QuarantineRecord {
+    QuarantineRecord { since, ..QuarantineRecord::default() }
+}
+
 #[test]
 fn a_second_crash_makes_a_task_poison_only_if_the_first_stands() {
     assert_eq!(count_crash(&task(), false), 1);
-    let second = Envelope { quarantine_runs: 1, ..task() };
+    let with_runs = |runs| recorded(task(), QuarantineRecord { runs, ..QuarantineRecord::default() });
+    let second = with_runs(1);
     assert_eq!(count_crash(&second, true), POISON_RUNS);
     assert_eq!(count_crash(&second, false), 1, "the first worker is alive");
-    let forged = Envelope { quarantine_runs: u32::MAX, ..second };
-    assert_eq!(count_crash(&forged, true), u32::MAX);
+    assert_eq!(count_crash(&with_runs(u32::MAX), true), u32::MAX, "a forged number");
 }
 
 #[test]
 fn a_task_is_passed_on_without_limit_while_another_worker_has_a_handler() {
-    let waiting = Envelope { quarantine_since: Some(1), ..task() };
+    let waiting = recorded(task(), waiting_since(Some(1)));
     assert_eq!(pass_on_since(&waiting, true, i64::MAX), Some(1));
 }
 
 #[test]
 fn a_task_without_a_handler_in_the_fleet_is_passed_on_for_ten_minutes() {
     let now = 1_800_000_000_000;
-    let decision = |since| pass_on_since(&Envelope { quarantine_since: since, ..task() }, false, now);
+    let decision = |since| pass_on_since(&recorded(task(), waiting_since(since)), false, now);
     assert_eq!(decision(None), Some(now));
     assert_eq!(decision(Some(now - GRACE + 1)), Some(now - GRACE + 1));
     assert_eq!(decision(Some(now - GRACE)), None);
@@ -80,20 +88,20 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
         grace: second,
     };
     let (settler, spans) = (Arc::clone(&test.settler), Arc::<Spans>::default());
-    let worker_context = WorkerContext {
+    let worker_context = Arc::new(WorkerContext {
+        name: Arc::clone(&settler.worker),
         routes: Arc::clone(&settler.routes),
         progress: Arc::default(),
         traces: Traces::default(),
-        batch: None,
-        team: None,
-    };
+        directives: Arc::clone(&member.directives),
+    });
     let pool = Pool::start(config, Handle::current()).unwrap();
     let pipeline = Arc::new(LanePipeline {
         foreign: None,
         lane: Names::QUARANTINE.into(),
         default_kind: None,
         max_payload: 1000,
-        worker_context,
+        worker: worker_context,
         registry: Arc::default(),
         key_limits: KeyLimits::new(&Lane::default(), pool.clone()),
         pool,
@@ -114,7 +122,7 @@ impl TestEnv {
     /// Processes a delivery or a redelivery of the task.
     async fn run_alone(&mut self, redelivered: bool, task: Envelope, entry: Option<Arc<Entry>>) {
         let mut delivery = Delivery::mock(&self.test.generation, 1, b"{}");
-        delivery.redelivered = redelivered;
+        delivery.head_mut().redelivered = redelivered;
         let task = InFlight { envelope: Arc::new(task), ..self.test.task_of(delivery) };
         let running = Arc::clone(&self.pipeline).run_alone(Admitted { task, batch: None }, entry);
         timeout(TIMEOUT, running).await.unwrap();
@@ -174,7 +182,8 @@ async fn a_task_is_quarantined_again_after_the_first_crash_and_poison_after_the_
     let mut again = self::env().await;
     again.crash("w");
     again.crash("v");
-    let task = Envelope { quarantine_runs: 1, quarantine_worker: Some(crashed), ..again.task() };
+    let record = QuarantineRecord { runs: 1, worker: Some(crashed), since: None };
+    let task = recorded(again.task(), record);
     again.run_alone(true, task, entry).await;
     let copy = again.broker.next().await;
     assert_eq!((copy.key.as_str(), copy.text(header::REASON).unwrap().as_str()), ("garenne.dead", "poison"));
@@ -217,7 +226,7 @@ async fn a_task_without_an_id_is_copied_with_one_before_it_runs() {
 async fn a_task_without_a_handler_is_passed_on_and_finally_dead_lettered() {
     for (since, key) in [(None, "garenne.retry.quarantine.1s"), (Some(1), "garenne.dead")] {
         let mut env = env().await;
-        let task = Envelope { quarantine_since: since, ..env.task() };
+        let task = recorded(env.task(), waiting_since(since));
         env.run_alone(false, task, None).await;
         let copy = env.broker.next().await;
         assert_eq!(copy.key, key);

@@ -163,7 +163,7 @@ async fn a_dead_letter_counts_its_last_attempt_and_keeps_the_time_of_its_receipt
         env.envelope(|task| task.attempt = spent);
         let received_at = SystemTime::now() - 60 * SECOND;
         let mut delivery = env.delivery();
-        delivery.received_at = received_at;
+        delivery.head_mut().received_at = received_at;
         let task = env.test.task_of(delivery);
         env.test.settler.settle(task, &env.test.entry, AttemptEnd { outcome, counted_as, duration: None });
         let letter = env.copy().await;
@@ -308,7 +308,7 @@ fn large(env: &TestEnv, bytes: usize) -> InFlight {
     let mut headers = FieldTable::default();
     headers.insert("large".into(), long(&"x".repeat(bytes)));
     let mut delivery = env.delivery();
-    delivery.properties = Arc::new(BasicProperties::default().with_headers(headers));
+    delivery.head_mut().properties = BasicProperties::default().with_headers(headers);
     env.test.task_of(delivery)
 }
 
