@@ -146,6 +146,11 @@ impl WebhookUrl {
 }
 
 impl AlertSettings {
+    /// Whether any alert can be sent.
+    pub(super) fn has_destinations(&self) -> bool {
+        !self.webhooks.is_empty() || !self.payload_urls.hosts.is_empty()
+    }
+
     /// Checks the bounds of all values.
     ///
     /// # Errors

@@ -3,7 +3,10 @@
 //! Built on hyper's client connection, because the request must go to an address that was checked. A client
 //! with its own resolver, proxies and redirects would resolve the name again and may get another address.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, LazyLock},
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -29,7 +32,7 @@ const MAX_QUOTED_CHARS: usize = 200;
 
 /// Sends requests to allowed addresses.
 pub(super) struct WebhookClient {
-    tls: TlsConnector,
+    tls: LazyLock<TlsConnector>,
 }
 
 /// A response.
@@ -43,24 +46,16 @@ pub(super) struct WebhookResponse {
 }
 
 impl WebhookClient {
-    /// Trusts the system's certificate authorities.
+    /// Trusts the system's certificate authorities. They are loaded by [`Self::load_authorities`], or by the first
+    /// request over TLS.
     pub(super) fn new() -> Self {
-        let mut roots = RootCertStore::empty();
-        let found = rustls_native_certs::load_native_certs();
-        let (_, unusable) = roots.add_parsable_certificates(found.certs);
-        if roots.is_empty() {
-            tracing::warn!(
-                unusable,
-                "no certificate authorities found on this system, https webhooks will fail"
-            );
-        }
-        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("ring supports the default protocol versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Self { tls: TlsConnector::from(Arc::new(config)) }
+        Self { tls: LazyLock::new(system_tls) }
+    }
+
+    /// Loads the certificate authorities, and warns if there are none. A worker that sends no webhooks does without
+    /// their memory.
+    pub(super) fn load_authorities(&self) {
+        LazyLock::force(&self.tls);
     }
 
     /// Sends one request if all addresses of the host are `allowed`. Has no deadline; dropping the future closes the
@@ -85,6 +80,22 @@ impl WebhookClient {
         let stream = stream.map_err(|error| DeliveryError::unreachable(url, "TLS", error))?;
         exchange(stream, url, headers, body).await
     }
+}
+
+fn system_tls() -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (_, unusable) = roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        tracing::warn!(unusable, "no certificate authorities found on this system, https webhooks will fail");
+    }
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring supports the default protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsConnector::from(Arc::new(config))
 }
 
 async fn connect(url: &WebhookUrl, allowed: &AllowedAddresses) -> Result<TcpStream, DeliveryError> {

@@ -69,6 +69,9 @@ impl WebhookSender {
 
     fn with_resilience(settings: AlertSettings, breaker: BreakerConfig, backoff: Backoff) -> Self {
         let client = Arc::new(WebhookClient::new());
+        if settings.has_destinations() {
+            client.load_authorities();
+        }
         let payload_addresses = AllowedAddresses::PublicAnd(settings.payload_urls.networks.as_slice().into());
         let (queues, hosts) = (LruCache::new(MAX_KEPT).into(), LruCache::new(MAX_KEPT).into());
         Self { settings, breaker, backoff, client, payload_addresses, queues, hosts }
