@@ -5,7 +5,10 @@ mod printable;
 use std::io::{self, IsTerminal};
 
 use ::tracing::Subscriber;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt,
+};
 
 use self::printable::{PrintableLine, printable_fields};
 use crate::config::{Common, ConfigError, IgnoredSettings, Invalid, LogFormat};
@@ -37,7 +40,7 @@ pub fn init_filtered(common: &Common, default_filter: &str) -> Result<(), Config
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let filter = match &set {
         Some((name, value)) => filter(name, value)?,
-        None => EnvFilter::new(default_filter),
+        None => default_filter.parse().expect("the default filter is valid"),
     };
     let subscriber = subscriber(common.log_format, filter, colours, io::stderr);
     // Fails if the host program has set a subscriber, which then stays.
@@ -47,8 +50,8 @@ pub fn init_filtered(common: &Common, default_filter: &str) -> Result<(), Config
     Ok(())
 }
 
-fn filter(name: &str, value: &str) -> Result<EnvFilter, ConfigError> {
-    EnvFilter::try_new(value).map_err(|_| {
+fn filter(name: &str, value: &str) -> Result<Targets, ConfigError> {
+    value.parse().map_err(|_| {
         let problem = "expected directives such as info or garenne=debug,lapin=warn, \
                        with levels off, error, warn, info, debug or trace";
         Invalid::new("log filter", format_args!("{value:?}"), problem).given_by(format!("environment {name}"))
@@ -57,18 +60,21 @@ fn filter(name: &str, value: &str) -> Result<EnvFilter, ConfigError> {
 
 fn subscriber<W: io::Write + 'static>(
     format: LogFormat,
-    filter: EnvFilter,
+    filter: Targets,
     colours: bool,
     writer: impl Fn() -> W + Send + Sync + 'static,
 ) -> Box<dyn Subscriber + Send + Sync> {
+    let builder = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_ansi(colours);
     // With a closed stderr, the default is to report each failed write to stderr, which panics.
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).log_internal_errors(false);
+    let builder = builder.log_internal_errors(false);
     match format {
-        LogFormat::Human => Box::new(builder.fmt_fields(printable_fields()).with_writer(writer).finish()),
+        LogFormat::Human => {
+            let human = builder.fmt_fields(printable_fields()).with_writer(writer);
+            Box::new(human.finish().with(filter))
+        }
         LogFormat::Json => {
             let json = builder.json().flatten_event(true).with_current_span(true);
-            Box::new(json.with_writer(move || PrintableLine(writer())).finish())
+            Box::new(json.with_writer(move || PrintableLine(writer())).finish().with(filter))
         }
     }
 }
@@ -102,7 +108,7 @@ mod tests {
     fn written(format: LogFormat, filter: &str, colours: bool, log: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber = subscriber(format, EnvFilter::new(filter), colours, move || writer.clone());
+        let subscriber = subscriber(format, filter.parse().unwrap(), colours, move || writer.clone());
         ::tracing::subscriber::with_default(subscriber, log);
         lines.text()
     }
