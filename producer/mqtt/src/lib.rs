@@ -27,11 +27,12 @@ mod settings;
 mod status;
 mod store;
 mod transport;
+mod uplink;
 mod version;
 
 pub use letter::UNMAPPED_KIND;
 pub use letter_publisher::LetterPublisher;
 pub use publisher::{MqttPublishError, MqttPublisher};
-pub use run::{Shared, run};
-pub use settings::MqttSettings;
+pub use run::run;
+pub use settings::{MqttSettings, Shared};
 pub use version::Version;

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use garenne_amqp::{HeartbeatPublisher, PublisherConfig};
 use garenne_common::{
     config::{Invalid, host_name},
     exit::{Exit, Failure},
@@ -16,38 +15,23 @@ use garenne_common::{
         traces::LAST_EXPORT,
     },
 };
-use garenne_gateway::{
-    BrokerLink, BrokerSettings, FirstConnection, READING, SpoolSettings,
-    task_publisher::{
-        BrokerPublisher, TracedPublisher,
-        group_commit::{GroupCommit, GroupCommitConfig},
-    },
-};
+use garenne_gateway::{BrokerSettings, READING};
 use garenne_map::MapChain;
 use garenne_protocol::{heartbeat::Program, sensor::Limits, task::TaskId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    bridge::Bridge, connection::ConnectError, converter::Converter, endpoint::Endpoint,
-    instruments::Instruments, letter_publisher::LetterPublisher, settings::MqttSettings, status::Status,
+    bridge::Bridge,
+    connection::ConnectError,
+    converter::Converter,
+    endpoint::Endpoint,
+    instruments::Instruments,
+    settings::{MqttSettings, Shared},
+    status::Status,
     store::Store,
+    uplink::Uplink,
 };
-
-/// Unconfirmed messages on the AMQP connection. The bridge has at most `mqtt.in_flight` messages of MQTT; group commit
-/// makes fewer of them.
-const IN_FLIGHT: usize = 8192;
-
-/// Settings of the gateway that the bridge uses too.
-#[derive(Clone, Debug)]
-pub struct Shared {
-    /// Bounds of group commit.
-    pub group_commit: GroupCommitConfig,
-    /// How far a reading's time may be ahead of the local clock; 0 for no limit.
-    pub max_clock_skew: Duration,
-    /// The spool.
-    pub spool: SpoolSettings,
-}
 
 /// Runs the bridge until a command stops it.
 ///
@@ -77,27 +61,15 @@ pub async fn run(
     let instruments = Instruments::register(&metrics).context("metrics")?;
     let awaited = "starting: connecting to the AMQP broker";
     let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, sender, awaited);
-    let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
-    let spool = shared.spool.open().await?;
-    let first = FirstConnection::of_service(spool.is_some());
-    let link = tokio::select! {
-        link = BrokerLink::open(&broker, config, &metrics, first) => link?,
-        () = stop_requested(&mut commands) => return Ok(Exit::Done),
-    };
-    let publisher = link.publisher().clone();
     let traces = broker.traces("garenne-mqtt", client_id.clone(), &metrics)?;
 
-    let names = broker.names();
-    let direct = BrokerPublisher::new(publisher.clone(), &names, &broker.lanes);
-    let group_commit = GroupCommitConfig { linger: settings.linger, ..shared.group_commit };
-    let grouped = GroupCommit::in_front_of(direct, group_commit, kind.clone());
-    let traced = TracedPublisher::wrap(Arc::clone(&grouped), &traces, &names);
-    let with_letters = |tasks| LetterPublisher::in_front_of(tasks, publisher.clone(), names.clone());
-    let direct = link.after_topology(with_letters(traced));
-    let drained = link.drain_after_topology(with_letters(grouped));
-    let spooling = shared.spool.publisher(spool.as_ref(), direct, drained, &metrics);
-    let (spooling, draining) = spooling.context("metrics")?;
-    let store = Store::new(spooling, client_id.clone());
+    let spool = shared.spool.open().await?;
+    let opening = Uplink::open(&broker, &shared, settings.linger, spool.as_ref(), (&metrics, &traces));
+    let (tasks, uplink) = tokio::select! {
+        opened = opening => opened?,
+        () = stop_requested(&mut commands) => return Ok(Exit::Done),
+    };
+    let store = Store::new(tasks, client_id.clone());
     let max_ahead = Some(shared.max_clock_skew).filter(|skew| !skew.is_zero());
     let limits = Limits { max_ahead, ..Limits::default() };
     let converter = Converter::new(maps, kind, routes.readings_are_sharded(), limits);
@@ -108,13 +80,8 @@ pub async fn run(
     let interval = broker.common.events.heartbeat;
     let (id, incarnation) = (client_id.clone(), TaskId::random().to_string());
     let source = HeartbeatSource::new(Program::Bridge, id, incarnation, interval, metrics.clone());
-    let heartbeats = HeartbeatPublisher::start(
-        publisher,
-        names.events(),
-        interval,
-        Arc::default(),
-        status.heartbeats(source, mqtt_broker, settings.subscribe.clone()),
-    );
+    let heartbeat = status.heartbeats(source, mqtt_broker, settings.subscribe.clone());
+    let heartbeats = uplink.start_heartbeats(&broker, heartbeat);
     admin.begin(Arc::clone(&status) as _);
 
     let stop = CancellationToken::new();
@@ -136,11 +103,8 @@ pub async fn run(
         }
     };
     status.stop();
-    if let Some(draining) = draining {
-        draining.abort();
-    }
     heartbeats.stop().await;
-    link.close().await;
+    uplink.close().await;
     let interrupted = matches!(ended, Ok(Exit::Interrupted));
     traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
     admin.close().await;

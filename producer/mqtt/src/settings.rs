@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use garenne_common::config::{Certificates, Invalid, SecretUrl, Size, list, scheme};
+use garenne_gateway::{SpoolSettings, task_publisher::group_commit::GroupCommitConfig};
 use rumqttc::mqttbytes::valid_filter;
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,17 @@ use crate::{endpoint::Endpoint, version::Version};
 const MAX_TEXT: usize = u16::MAX as usize;
 /// Largest `linger`.
 const MAX_LINGER: Duration = Duration::from_secs(1);
+
+/// Settings of the gateway that the bridge uses too.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Bounds of group commit.
+    pub group_commit: GroupCommitConfig,
+    /// How far a reading's time may be ahead of the local clock; 0 for no limit.
+    pub max_clock_skew: Duration,
+    /// The spool.
+    pub spool: SpoolSettings,
+}
 
 /// Settings of the bridge, besides those of the AMQP broker: the table `mqtt`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

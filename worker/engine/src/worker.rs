@@ -29,6 +29,7 @@ mod drain;
 mod handler_runtime;
 mod lane;
 mod lane_pause;
+mod lane_starter;
 mod start;
 
 use drain::requested_stop;

@@ -2,55 +2,47 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::FutureExt;
 use garenne_amqp::{Broker, HeartbeatPublisher, Publisher, PublisherConfig, retry_while_unavailable};
 use garenne_common::{
     config::{Concurrency, Lane as LaneConfig},
     exit::HasExit,
     shutdown::Command,
-    supervise,
     telemetry::{
         HeartbeatSource, Traces,
         admin::{self, AdminPort},
-        metrics::LaneMetrics,
         traces::Service,
     },
 };
 use garenne_protocol::{
     heartbeat::Program,
     task::Origin,
-    topology::{BrokerVersion, LaneQueues, Names, Topology},
+    topology::{BrokerVersion, Names, Topology},
 };
 use tokio::{
-    sync::{Notify, Semaphore, mpsc, watch},
+    sync::{Notify, mpsc, watch},
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Worker, WorkerError,
-    catch_all::stand_by,
     drain::Running,
     handler_runtime::HandlerRuntime,
-    lane::{Consumers, requeue_overdue_tasks, start_pool, update_gauges},
-    lane_pause::follow_pauses,
+    lane::{Consumers, start_pool, update_gauges},
+    lane_starter::{Lane, LaneStarter},
 };
 use crate::{
     budget,
-    consumer::{
-        ConsumerConnection, Intake, LaneIntake, LaneQuiet, MissingQueues, SettlementCounters, Subscription,
-    },
+    consumer::{ConsumerConnection, Intake, MissingQueues},
     fleet::{AmqpFleetBroker, Command as FleetCommand, Directives, Member, Membership},
     handler::{Routes, WorkerContext},
     payload_memory,
-    pipeline::{ForeignLane, KeyLimits, LanePipeline, LanePool},
     redelivery::RedeliveryTracker,
     settings::{SinkName, WorkerConfig},
     settlement::Settler,
     sink::{
         BackgroundWork, IsConsuming, Sink, SinkBuffer, SinkMetrics, results::ResultsSink, stdout::StdoutSink,
     },
-    spans::Spans,
     status::{LaneStatus, Status},
 };
 
@@ -185,15 +177,6 @@ struct Composed {
     lanes: Vec<Lane>,
 }
 
-/// A lane, or the quarantine, and its pool.
-struct Lane {
-    name: Arc<str>,
-    config: LaneConfig,
-    is_quarantine: bool,
-    metrics: LaneMetrics,
-    pool: LanePool,
-}
-
 /// Step 2: starts the handlers' runtime and the lanes' pools.
 fn compose(worker: &Worker, connected: Connected) -> Result<Composed, WorkerError> {
     let Worker { config, metrics, .. } = worker;
@@ -287,7 +270,7 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
     let Joined { composed, membership, heartbeat_requested } = joined;
     let Composed { connected: Connected { admin, connection, settler }, handlers, lanes } = composed;
     let Worker { config, registry, .. } = worker;
-    let (names, publisher) = (settler.names.clone(), settler.publisher.clone());
+    let (exchange, publisher) = (settler.names.events(), settler.publisher.clone());
     let (member, batches) = (Arc::clone(&membership.member), Arc::default());
     let worker_context = Arc::new(WorkerContext {
         name: Arc::clone(&settler.worker),
@@ -299,54 +282,17 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
     let (denied, denials) = mpsc::channel(1);
     let (ack_writers, tasks) = (TaskTracker::new(), Vec::new());
     let foreign = connection.for_foreign_messages();
-    let mut consumers = Consumers { connection, foreign, denied, ack_writers, tasks };
-    let consume_lane = |lane: Lane| {
-        let Lane { name, config: lane, is_quarantine, metrics, pool } = lane;
-        let queues = match is_quarantine {
-            true => vec![names.quarantine()],
-            false => LaneQueues::new(&names, &name, lane.shards).queues(),
-        };
-        let (traces, queue) = (settler.traces.clone(), queues[0].clone());
-        let pipeline = Arc::new(LanePipeline {
-            lane: Arc::clone(&name),
-            default_kind: lane.default_kind.clone(),
-            foreign: lane.foreign_exchange().map(ForeignLane::new),
-            max_payload: config.max_payload.bytes(),
-            worker: Arc::clone(&worker_context),
-            registry: Arc::clone(registry),
-            pool: pool.clone(),
-            settler: Arc::clone(&settler),
-            member: Arc::clone(&member),
-            batches: Arc::clone(&batches),
-            spans: Arc::new(Spans { traces, lane: Arc::clone(&name), queue }),
-            batch_deadline: budget::batch_time(&lane),
-            is_quarantine,
-            is_catch_all: lane.catch_all,
-            quarantine_permit: Arc::new(Semaphore::new(1)),
-            key_limits: KeyLimits::new(&lane, pool.clone()),
-            pool_space: Notify::new(),
-        });
-        let max_wait = budget::max_wait(&lane, config.hard_grace, registry.deadlines());
-        let sweep = (pool.clone(), max_wait);
-        supervise::restarting("sweep", sweep, |(pool, max)| requeue_overdue_tasks(pool, *max).boxed())
-            .spawn()
-            .detach();
-        let quiet = watch::Sender::new(LaneQuiet::default());
-        if !is_quarantine {
-            follow_pauses(&name, &pool, &member, intake.subscribe(), quiet.clone());
-        }
-        if lane.catch_all && !member.serves_catch_all() {
-            stand_by(Arc::clone(&member), intake.subscribe(), quiet.clone());
-        }
-        let intake = LaneIntake::new(intake.subscribe(), quiet.subscribe());
-        let tag = format!("{}.{name}", worker.name);
-        let consumed = Subscription::for_queues(queues, lane.prefetch, &tag).into_iter().map(|queue| {
-            let counters = SettlementCounters { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
-            consumers.start(&pipeline, queue, counters, intake.clone())
-        });
-        LaneStatus { problems: consumed.collect(), name, pool }
+    let mut starter = LaneStarter {
+        worker,
+        context: Arc::clone(&worker_context),
+        settler: Arc::clone(&settler),
+        member: Arc::clone(&member),
+        batches: Arc::clone(&batches),
+        intake: &intake,
+        consumers: Consumers { connection, foreign, denied, ack_writers, tasks },
     };
-    let lanes: Vec<_> = lanes.into_iter().map(consume_lane).collect();
+    let lanes: Vec<_> = lanes.into_iter().map(|lane| starter.start(lane)).collect();
+    let consumers = starter.consumers;
     let kinds = registry.deadlines().map(|(kind, _)| kind.to_owned()).collect();
     let background = start_background(&settler, &lanes, kinds, &member.directives, intake.subscribe());
 
@@ -368,7 +314,7 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
     });
     let (shown, interval) = (Arc::clone(&status), status.heartbeats.interval());
     let heartbeats =
-        HeartbeatPublisher::start(publisher, names.events(), interval, heartbeat_requested, move || {
+        HeartbeatPublisher::start(publisher, exchange, interval, heartbeat_requested, move || {
             shown.heartbeat()
         });
     admin.begin(Arc::clone(&status) as _);

@@ -1,0 +1,105 @@
+//! Begins to consume a lane.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use garenne_common::{config::Lane as LaneConfig, supervise, telemetry::metrics::LaneMetrics};
+use garenne_protocol::topology::LaneQueues;
+use tokio::sync::{Notify, Semaphore, watch};
+
+use super::{
+    Worker,
+    catch_all::stand_by,
+    lane::{Consumers, requeue_overdue_tasks},
+    lane_pause::follow_pauses,
+};
+use crate::{
+    batch::RunningBatches,
+    budget,
+    consumer::{Intake, LaneIntake, LaneQuiet, SettlementCounters, Subscription},
+    fleet::Member,
+    handler::WorkerContext,
+    pipeline::{ForeignLane, KeyLimits, LanePipeline, LanePool},
+    settlement::Settler,
+    spans::Spans,
+    status::LaneStatus,
+};
+
+/// A lane, or the quarantine, and its pool.
+pub(super) struct Lane {
+    pub(super) name: Arc<str>,
+    pub(super) config: LaneConfig,
+    pub(super) is_quarantine: bool,
+    pub(super) metrics: LaneMetrics,
+    pub(super) pool: LanePool,
+}
+
+/// What the lanes of a worker share when they begin to consume.
+pub(super) struct LaneStarter<'a> {
+    pub(super) worker: &'a Worker,
+    pub(super) context: Arc<WorkerContext>,
+    pub(super) settler: Arc<Settler>,
+    pub(super) member: Arc<Member>,
+    pub(super) batches: Arc<RunningBatches>,
+    pub(super) intake: &'a watch::Sender<Intake>,
+    pub(super) consumers: Consumers,
+}
+
+impl LaneStarter<'_> {
+    /// Consumes the lane's queues, follows its pauses, and requeues tasks that wait for too long.
+    pub(super) fn start(&mut self, lane: Lane) -> LaneStatus {
+        let Worker { name: worker, config, registry, tally, .. } = self.worker;
+        let Lane { name, config: settings, is_quarantine, metrics, pool } = &lane;
+        let names = &self.settler.names;
+        let queues = match is_quarantine {
+            true => vec![names.quarantine()],
+            false => LaneQueues::new(names, name, settings.shards).queues(),
+        };
+        let pipeline = self.pipeline(&lane, queues[0].clone());
+        let max_wait = budget::max_wait(settings, config.hard_grace, registry.deadlines());
+        supervise::restarting("sweep", (pool.clone(), max_wait), |(pool, max)| {
+            requeue_overdue_tasks(pool, *max).boxed()
+        })
+        .spawn()
+        .detach();
+        let quiet = watch::Sender::new(LaneQuiet::default());
+        if !is_quarantine {
+            follow_pauses(name, pool, &self.member, self.intake.subscribe(), quiet.clone());
+        }
+        if settings.catch_all && !self.member.serves_catch_all() {
+            stand_by(Arc::clone(&self.member), self.intake.subscribe(), quiet.clone());
+        }
+        let intake = LaneIntake::new(self.intake.subscribe(), quiet.subscribe());
+        let subscriptions = Subscription::for_queues(queues, settings.prefetch, &format!("{worker}.{name}"));
+        let problems = subscriptions.into_iter().map(|queue| {
+            let counters = SettlementCounters { tally: Arc::clone(tally), lane: metrics.clone() };
+            self.consumers.start(&pipeline, queue, counters, intake.clone())
+        });
+        LaneStatus { problems: problems.collect(), name: Arc::clone(name), pool: pool.clone() }
+    }
+
+    /// The pipeline of a lane. Spans name `queue` as the source of its tasks.
+    fn pipeline(&self, lane: &Lane, queue: String) -> Arc<LanePipeline> {
+        let Lane { name, config: settings, is_quarantine, pool, .. } = lane;
+        let spans = Spans { traces: self.settler.traces.clone(), lane: Arc::clone(name), queue };
+        Arc::new(LanePipeline {
+            lane: Arc::clone(name),
+            default_kind: settings.default_kind.clone(),
+            foreign: settings.foreign_exchange().map(ForeignLane::new),
+            max_payload: self.worker.config.max_payload.bytes(),
+            worker: Arc::clone(&self.context),
+            registry: Arc::clone(&self.worker.registry),
+            pool: pool.clone(),
+            settler: Arc::clone(&self.settler),
+            member: Arc::clone(&self.member),
+            batches: Arc::clone(&self.batches),
+            spans: Arc::new(spans),
+            batch_deadline: budget::batch_time(settings),
+            is_quarantine: *is_quarantine,
+            is_catch_all: settings.catch_all,
+            quarantine_permit: Arc::new(Semaphore::new(1)),
+            key_limits: KeyLimits::new(settings, pool.clone()),
+            pool_space: Notify::new(),
+        })
+    }
+}
