@@ -51,7 +51,9 @@ pub fn init_filtered(common: &Common, default_filter: &str) -> Result<(), Config
 }
 
 fn filter(name: &str, value: &str) -> Result<Targets, ConfigError> {
-    value.parse().map_err(|_| {
+    // An empty directive would be one for errors of all targets.
+    let directives = value.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+    directives.collect::<Vec<_>>().join(",").parse().map_err(|_| {
         let problem = "expected directives such as info or garenne=debug,lapin=warn, \
                        with levels off, error, warn, info, debug or trace";
         Invalid::new("log filter", format_args!("{value:?}"), problem).given_by(format!("environment {name}"))
@@ -180,6 +182,14 @@ mod tests {
         assert_eq!(lines[0]["lane"], "fast");
         assert_eq!(lines[0]["level"], "INFO");
         assert!(lines[0]["timestamp"].is_string());
+    }
+
+    #[test]
+    fn spaces_and_empty_directives_of_a_filter_are_ignored() {
+        assert_eq!(
+            filter("GARENNE_LOG", " info, garenne=debug,").unwrap(),
+            "info,garenne=debug".parse().unwrap()
+        );
     }
 
     #[test]
