@@ -71,6 +71,11 @@ impl Process {
         self.wait_or_kill(limit).await;
     }
 
+    /// Freezes it (SIGSTOP) until it is killed.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
     /// Kills the process and waits for its end.
     pub async fn kill(&mut self) {
         self.signal(Signal::KILL);

@@ -22,9 +22,10 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const CAUGHT_UP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between two looks at the bridge.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Mosquitto sends as many messages before it waits for acknowledgements. With fewer, a message is on its way to the bridge
-/// before its sender gets the acknowledgement.
-const MAX_INFLIGHT: u64 = 20;
+/// A bridge with fewer messages in flight keeps up.
+const FEW_MESSAGES: u64 = 20;
+/// A bridge that had no message in flight at so many looks has read all that was sent to it.
+const IDLE_LOOKS: usize = 5;
 
 /// Mosquitto and the bridge, as processes that can be killed.
 pub(super) struct Mqtt {
@@ -74,27 +75,37 @@ impl Mqtt {
         Ok(())
     }
 
-    /// Kills Mosquitto and starts it again. It writes what it accepted to its disk a moment after it acknowledged it, so it
-    /// is killed while the bridge keeps up: then the messages are on their way before they are acknowledged.
+    /// Kills Mosquitto and starts it again.
+    ///
+    /// Mosquitto acknowledges a message after it sent it to the bridge, and a moment before it writes it to its disk. So it
+    /// is frozen until the bridge has stored what it was sent: a kill would discard what the bridge has not read.
     pub(super) async fn kill_mosquitto(&mut self, http: &reqwest::Client) -> Result<()> {
+        self.until_in_flight(http, FEW_MESSAGES, 1).await?;
+        self.mosquitto.freeze();
+        let idle = self.until_in_flight(http, 1, IDLE_LOOKS).await;
+        self.mosquitto.kill().await;
+        idle?;
+        self.mosquitto = start_mosquitto(&self.launcher, &self.config)?;
+        Ok(())
+    }
+
+    /// Waits until the bridge is connected and has fewer messages in flight than `limit` at so many looks in a row.
+    async fn until_in_flight(&mut self, http: &reqwest::Client, limit: u64, looks: usize) -> Result<()> {
         let deadline = Instant::now() + CAUGHT_UP_TIMEOUT;
-        while !self.bridge_keeps_up(http).await {
+        let mut in_a_row = 0;
+        while in_a_row < looks {
             if Instant::now() > deadline {
                 bail!("the bridge has not caught up within {} s", CAUGHT_UP_TIMEOUT.as_secs());
             }
             self.check()?;
             sleep(LOOK_INTERVAL).await;
+            let metric = async |name| metric_sum(http, &self.admin, name).await;
+            let connected = metric("garenne_mqtt_connected").await == Some(1);
+            let in_flight = metric("garenne_mqtt_in_flight").await;
+            let is_below = connected && in_flight.is_some_and(|messages| messages < limit);
+            in_a_row = if is_below { in_a_row + 1 } else { 0 };
         }
-        self.mosquitto.kill().await;
-        self.mosquitto = start_mosquitto(&self.launcher, &self.config)?;
         Ok(())
-    }
-
-    async fn bridge_keeps_up(&self, http: &reqwest::Client) -> bool {
-        let metric = async |name| metric_sum(http, &self.admin, name).await;
-        let (connected, in_flight) =
-            (metric("garenne_mqtt_connected").await, metric("garenne_mqtt_in_flight").await);
-        connected == Some(1) && in_flight.is_some_and(|messages| messages < MAX_INFLIGHT)
     }
 
     /// Stops the bridge, which acknowledges what it stored, and then Mosquitto.
@@ -104,11 +115,12 @@ impl Mqtt {
     }
 }
 
-/// The configuration. With `user root` a Mosquitto that root starts can write to the folder; others ignore it.
+/// The configuration. Without a limit of messages in flight, each message is sent to the bridge before it is acknowledged.
+/// With `user root` a Mosquitto that root starts can write to the folder; others ignore it.
 fn config_text(port: u16, folder: &str) -> String {
     format!(
         "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence true\npersistence_location {folder}\n\
-         autosave_on_changes true\nautosave_interval 1\nmax_queued_messages 0\nmax_inflight_messages {MAX_INFLIGHT}\n"
+         autosave_on_changes true\nautosave_interval 1\nmax_queued_messages 0\nmax_inflight_messages 0\n"
     )
 }
 
