@@ -53,10 +53,9 @@ struct Inner {
 }
 
 /// With what an attempt shares its worker or its work.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) enum Sharing {
     /// Nothing: a message of its own.
-    #[default]
     Nothing,
     /// The other records of its batch share the worker. Its own index in the batch.
     Batch(Arc<BatchRecords>, usize),
