@@ -164,7 +164,7 @@ fn test(map: &Map, source: Source<'_>, payload: &[u8], now: Timestamp) -> Result
         let _ = writeln!(skipped, "left out: {} ({why})", printable(what));
     };
     let mapped = map.explain(source, payload, now, &Limits::default(), &mut note);
-    let Mapped { rule, records } = mapped.map_err(|unmapped| {
+    let Mapped { rule, records, .. } = mapped.map_err(|unmapped| {
         let pattern = unmapped.rule.map(|rule| format!(" ({})", map.pattern(rule))).unwrap_or_default();
         Failure::new(Exit::Failed, format!("unmapped: {source}: {unmapped}{pattern}"))
     })?;

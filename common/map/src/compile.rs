@@ -9,13 +9,14 @@ use garenne_protocol::sensor::{
 
 use crate::{
     document::Value,
-    entry::{FieldEntry, OneOrMore, PayloadFormat, ReadingEntry, RuleEntry},
+    entry::{FieldEntry, NoValueEntry, OneOrMore, PayloadFormat, ReadingEntry, RuleEntry},
     limits::MAX_ENTRIES,
     pattern::Pattern,
-    plan::{Field, Fields, Name, Numbers, ReadingPlan, UnitPlan, Units},
+    plan::{Field, Fields, Name, NoValues, Numbers, ReadingPlan, UnitPlan, Units},
     pointer::Pointer,
     rule::{
         Action, Common, Condition, ExplicitReading, JsonAction, Patterns, Rule, SparkplugAction, TimePlan,
+        ValuesPlan,
     },
     template::{Allowed, Alternatives},
     time::TimeFormats,
@@ -28,6 +29,8 @@ use crate::{
 pub(crate) fn compile(entry: RuleEntry) -> Result<Rule, String> {
     let lengths = [
         ("has", entry.has.len()),
+        ("has_any", entry.has_any.len()),
+        ("values_if", entry.values_if.len()),
         ("equals", entry.equals.len()),
         ("ignore", entry.ignore.len()),
         ("none", entry.none.len()),
@@ -47,7 +50,7 @@ pub(crate) fn compile(entry: RuleEntry) -> Result<Rule, String> {
         Action::Skip
     } else if is_sparkplug {
         if !conditions.is_empty() {
-            return Err("has, equals: not allowed with format = \"sparkplug-b\"".to_owned());
+            return Err("has, has_any, equals: not allowed with format = \"sparkplug-b\"".to_owned());
         }
         Action::Sparkplug(Box::new(sparkplug(&entry, captures)?))
     } else {
@@ -86,7 +89,11 @@ fn conditions(entry: &RuleEntry) -> Result<Vec<Condition>, String> {
     };
     let mut conditions = Vec::new();
     for text in &entry.has {
-        conditions.push(Condition { pointer: absolute("has", text)?, expected: None });
+        conditions.push(Condition::Has(absolute("has", text)?));
+    }
+    if !entry.has_any.is_empty() {
+        let pointers = entry.has_any.iter().map(|text| absolute("has_any", text));
+        conditions.push(Condition::HasAny(pointers.collect::<Result<_, _>>()?));
     }
     for (text, expected) in &entry.equals {
         let expected = match expected {
@@ -100,7 +107,7 @@ fn conditions(entry: &RuleEntry) -> Result<Vec<Condition>, String> {
                 ));
             }
         };
-        conditions.push(Condition { pointer: absolute("equals", text)?, expected: Some(expected) });
+        conditions.push(Condition::Equals(absolute("equals", text)?, expected));
     }
     Ok(conditions)
 }
@@ -111,6 +118,7 @@ fn refuse_others(entry: &RuleEntry, because: &str) -> Result<(), String> {
         ("each", entry.each.is_some()),
         ("value", entry.value.is_some()),
         ("values", entry.values.is_some()),
+        ("values_if", !entry.values_if.is_empty()),
         ("reading", !entry.reading.is_empty()),
         ("time", entry.time.is_some()),
         ("time_formats", !entry.time_formats.is_empty()),
@@ -155,7 +163,7 @@ fn json(entry: &RuleEntry, captures: usize) -> Result<JsonAction, String> {
         unit: entry.unit.clone(),
         scale: entry.scale,
         offset: entry.offset,
-        optional: false,
+        ..ReadingEntry::default()
     };
     if values.is_some() && top.value.is_some() {
         return Err("value: not allowed with `values`; use [[map.reading]]".to_owned());
@@ -164,7 +172,9 @@ fn json(entry: &RuleEntry, captures: usize) -> Result<JsonAction, String> {
     let values = match values {
         Some(pointer) => {
             let allowed = Allowed { name: true, ..allowed };
-            Some((pointer, plan(&top, allowed, Some("{name}"))?))
+            let conditions = entry.values_if.iter().map(|text| place("values_if", text));
+            let conditions = conditions.collect::<Result<_, _>>()?;
+            Some(ValuesPlan { pointer, conditions, plan: plan(&top, allowed, Some("{name}"))? })
         }
         None if top.value.is_some() || entry.reading.is_empty() => {
             readings.push(explicit(&top, allowed)?);
@@ -182,8 +192,12 @@ fn json(entry: &RuleEntry, captures: usize) -> Result<JsonAction, String> {
     for (number, reading) in (1..).zip(&entry.reading) {
         readings.push(explicit(reading, allowed).map_err(|error| format!("reading {number}: {error}"))?);
     }
-    if values.is_none() && !(entry.fields.is_empty() && entry.ignore.is_empty()) {
-        let field = if entry.fields.is_empty() { "ignore" } else { "fields" };
+    let needs_values = [
+        ("fields", !entry.fields.is_empty()),
+        ("ignore", !entry.ignore.is_empty()),
+        ("values_if", !entry.values_if.is_empty()),
+    ];
+    if let Some((field, _)) = needs_values.iter().find(|(_, is_given)| values.is_none() && *is_given) {
         return Err(format!("{field}: has no effect without `values`"));
     }
     let time = match &entry.time {
@@ -205,7 +219,7 @@ fn json(entry: &RuleEntry, captures: usize) -> Result<JsonAction, String> {
         }
     };
     let device = entry.device.as_ref().ok_or("device: required field is missing")?;
-    let default = values.as_ref().map(|(_, plan)| plan);
+    let default = values.as_ref().map(|values| &values.plan);
     Ok(JsonAction {
         each,
         device: name("device", device, allowed)?,
@@ -246,9 +260,8 @@ fn common(entry: &RuleEntry, allowed: Allowed, default: Option<&ReadingPlan>) ->
     for (text, number) in &entry.numbers {
         texts.insert(text.as_str().into(), finite("enum", *number)?);
     }
-    let none = entry.none.iter().map(|text| text.as_str().into()).collect();
     Ok(Common {
-        numbers: Numbers { texts, none },
+        numbers: Numbers { texts, none: no_values(&entry.none)? },
         units: units(&entry.units)?,
         fields: match default {
             Some(default) => fields(entry, allowed, default)?,
@@ -256,6 +269,20 @@ fn common(entry: &RuleEntry, allowed: Allowed, default: Option<&ReadingPlan>) ->
         },
         allow_empty: entry.allow_empty,
     })
+}
+
+fn no_values(entries: &[NoValueEntry]) -> Result<NoValues, String> {
+    let mut none = NoValues::default();
+    for entry in entries {
+        match entry {
+            NoValueEntry::Number(number) => none.numbers.push(finite("none", *number)?),
+            NoValueEntry::Text(text) => {
+                none.texts.insert(text.as_str().into());
+                none.numbers.extend(text.trim().parse().ok().filter(|number: &f64| number.is_finite()));
+            }
+        }
+    }
+    Ok(none)
 }
 
 fn units(entries: &BTreeMap<String, String>) -> Result<Units, String> {
@@ -283,23 +310,16 @@ fn fields(entry: &RuleEntry, allowed: Allowed, default: &ReadingPlan) -> Result<
     for text in &entry.ignore {
         add("ignore", text, Field::Ignore)?;
     }
-    for (text, FieldEntry { metric, unit, scale, offset }) in &entry.fields {
+    for (text, FieldEntry { metric, unit, scale, offset, none }) in &entry.fields {
         let in_field = |error: String| format!("fields: {text:?}: {error}");
         let metric = metric.as_ref().map(|metric| name("metric", metric, allowed));
         let unit = unit.as_ref().map(|unit| unit_plan(unit, allowed));
         let plan = ReadingPlan {
             metric: metric.transpose().map_err(in_field)?.unwrap_or_else(|| default.metric.clone()),
             unit: unit.transpose().map_err(in_field)?.unwrap_or_else(|| default.unit.clone()),
-            scale: scale
-                .map(|scale| finite("scale", scale))
-                .transpose()
-                .map_err(in_field)?
-                .unwrap_or(default.scale),
-            offset: offset
-                .map(|offset| finite("offset", offset))
-                .transpose()
-                .map_err(in_field)?
-                .unwrap_or(default.offset),
+            scale: finite("scale", scale.unwrap_or(default.scale)).map_err(in_field)?,
+            offset: finite("offset", offset.unwrap_or(default.offset)).map_err(in_field)?,
+            none: no_values(none).map_err(in_field)?,
         };
         check_constant_unit(&plan).map_err(in_field)?;
         add("fields", text, Field::Plan(plan))?;
@@ -332,6 +352,7 @@ fn plan(entry: &ReadingEntry, allowed: Allowed, default: Option<&str>) -> Result
         },
         scale: finite("scale", entry.scale.unwrap_or(1.0))?,
         offset: finite("offset", entry.offset.unwrap_or(0.0))?,
+        none: no_values(&entry.none)?,
     };
     check_constant_unit(&plan)?;
     Ok(plan)

@@ -15,6 +15,7 @@ pub(crate) struct RuleEntry {
     pub(crate) path: Option<String>,
     pub(crate) routing_key: Option<String>,
     pub(crate) has: Vec<String>,
+    pub(crate) has_any: Vec<String>,
     pub(crate) equals: BTreeMap<String, toml::Value>,
     pub(crate) skip: bool,
     pub(crate) format: PayloadFormat,
@@ -23,6 +24,7 @@ pub(crate) struct RuleEntry {
     pub(crate) metric: Option<OneOrMore>,
     pub(crate) value: Option<OneOrMore>,
     pub(crate) values: Option<String>,
+    pub(crate) values_if: Vec<String>,
     pub(crate) unit: Option<OneOrMore>,
     pub(crate) scale: Option<f64>,
     pub(crate) offset: Option<f64>,
@@ -33,7 +35,7 @@ pub(crate) struct RuleEntry {
     pub(crate) time_or_now: bool,
     pub(crate) id: Option<OneOrMore>,
     pub(crate) ignore: Vec<String>,
-    pub(crate) none: Vec<String>,
+    pub(crate) none: Vec<NoValueEntry>,
     #[serde(rename = "enum")]
     pub(crate) numbers: BTreeMap<String, f64>,
     pub(crate) units: BTreeMap<String, String>,
@@ -61,6 +63,7 @@ pub(crate) struct ReadingEntry {
     pub(crate) unit: Option<OneOrMore>,
     pub(crate) scale: Option<f64>,
     pub(crate) offset: Option<f64>,
+    pub(crate) none: Vec<NoValueEntry>,
     pub(crate) optional: bool,
 }
 
@@ -72,6 +75,15 @@ pub(crate) struct FieldEntry {
     pub(crate) unit: Option<OneOrMore>,
     pub(crate) scale: Option<f64>,
     pub(crate) offset: Option<f64>,
+    pub(crate) none: Vec<NoValueEntry>,
+}
+
+/// A text or a number that stands for no value.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a number")]
+pub(crate) enum NoValueEntry {
+    Text(String),
+    Number(f64),
 }
 
 /// A template, a number or a boolean; or a list of them. Numbers are their text.

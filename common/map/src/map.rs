@@ -40,6 +40,9 @@ pub struct Mapped {
     /// The readings. Empty if the rule skips the source or allows payloads without a number. A repeat of the payload is
     /// harmless for each record that has an id, or a time that is not assumed.
     pub records: Vec<Record>,
+    /// How often the rule left out the values of the payload, or of an element of `each`, because `values_if` says that
+    /// nothing was measured.
+    pub unmeasured: usize,
 }
 
 /// A rule file that cannot be used. The text is one line: file, rule, field, problem.
@@ -132,11 +135,13 @@ impl Map {
                 continue;
             }
             let mut readings = Readings::new(limits, now, skipped);
+            let mut unmeasured = 0;
             let records = match &rule.action {
                 Action::Skip => Ok(Vec::new()),
                 Action::Json(action) => {
                     let run =
                         document.map_or(Ok(()), |document| action.run(document, &captures, &mut readings));
+                    unmeasured = readings.unmeasured;
                     run.and_then(|()| readings.finish(action.common.allow_empty))
                 }
                 Action::Sparkplug(action) => {
@@ -145,7 +150,7 @@ impl Map {
                     nodes.run(action, &captures, payload, readings)
                 }
             };
-            return records.map(|records| Mapped { rule: number, records }).map_err(in_rule);
+            return records.map(|records| Mapped { rule: number, records, unmeasured }).map_err(in_rule);
         }
         Err(in_no_rule(Reason::NoRule))
     }

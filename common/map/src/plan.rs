@@ -8,7 +8,7 @@ use std::{
 
 use garenne_protocol::{
     quoted,
-    sensor::{Fault, Unit, parse::check_name, units::UnknownUnit},
+    sensor::{Fault, Unit, is_code, parse::check_name, units::UnknownUnit},
 };
 
 use crate::{
@@ -25,6 +25,8 @@ pub(crate) struct ReadingPlan {
     pub(crate) unit: UnitPlan,
     pub(crate) scale: f64,
     pub(crate) offset: f64,
+    /// Besides those of the rule.
+    pub(crate) none: NoValues,
 }
 
 /// A device or a metric.
@@ -47,8 +49,14 @@ pub(crate) enum UnitPlan {
 pub(crate) struct Numbers {
     /// Of texts.
     pub(crate) texts: HashMap<Box<str>, f64>,
-    /// Texts that stand for no value.
-    pub(crate) none: HashSet<Box<str>>,
+    pub(crate) none: NoValues,
+}
+
+/// Texts and numbers that stand for no value. A text that is a number is among both.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NoValues {
+    pub(crate) texts: HashSet<Box<str>>,
+    pub(crate) numbers: Vec<f64>,
 }
 
 /// Units of foreign symbols; `None` for a symbol that no unit has.
@@ -112,29 +120,37 @@ impl UnitPlan {
 }
 
 impl Numbers {
-    /// The number of a value. `Ok(None)` for null and the texts of `none`. With `parse_text`, a text such as `21.5` is
-    /// a number.
+    /// The number of a value. `Ok(None)` for null and what is in `none` of the rule or in `own`. With `parse_text`, a
+    /// text such as `21.5` is a number.
     ///
     /// # Errors
     /// The value is no finite number. The text describes it.
-    pub(crate) fn read(&self, value: &Value<'_>, parse_text: bool) -> Result<Option<f64>, String> {
+    pub(crate) fn read(
+        &self,
+        value: &Value<'_>,
+        parse_text: bool,
+        own: &NoValues,
+    ) -> Result<Option<f64>, String> {
+        let none = [&self.none, own];
         let number = match value {
             Value::Null => return Ok(None),
-            Value::Bool(flag) => f64::from(u8::from(*flag)),
+            Value::Bool(flag) => return Ok(Some(f64::from(u8::from(*flag)))),
             Value::Integer(number) => *number as f64,
             Value::Number(number) => *number,
             Value::Text(text) => {
-                if self.none.contains(&**text) {
+                if none.iter().any(|none| none.texts.contains(&**text)) {
                     return Ok(None);
                 }
-                let parsed =
-                    || text.trim().parse().ok().filter(|number: &f64| parse_text && number.is_finite());
-                let number = self.texts.get(&**text).copied().or_else(parsed);
-                number.ok_or_else(|| quoted(text))?
+                if let Some(number) = self.texts.get(&**text) {
+                    return Ok(Some(*number));
+                }
+                let parsed = text.trim().parse().ok().filter(|number: &f64| parse_text && number.is_finite());
+                parsed.ok_or_else(|| quoted(text))?
             }
             Value::Array | Value::Object => return Err(value.to_string()),
         };
-        Ok(Some(number))
+        let is_none = none.iter().any(|none| none.numbers.iter().any(|code| is_code(number, *code)));
+        Ok(Some(number).filter(|_| !is_none))
     }
 }
 

@@ -38,11 +38,13 @@ pub(crate) struct Readings<'l> {
     pub(crate) now: Timestamp,
     /// Is told of each value that becomes no reading, and why.
     skipped: &'l mut dyn FnMut(&str, &str),
+    /// How often values were left out because nothing was measured.
+    pub(crate) unmeasured: usize,
 }
 
 impl<'l> Readings<'l> {
     pub(crate) fn new(limits: &'l Limits, now: Timestamp, skipped: &'l mut dyn FnMut(&str, &str)) -> Self {
-        Self { records: Vec::new(), limits, now, skipped }
+        Self { records: Vec::new(), limits, now, skipped, unmeasured: 0 }
     }
 
     /// Makes room for at most so many readings.
@@ -52,6 +54,15 @@ impl<'l> Readings<'l> {
 
     pub(crate) fn skip(&mut self, what: &str, why: &str) {
         (self.skipped)(what, why);
+    }
+
+    /// Counts values that are left out because what shows that they were measured is absent.
+    pub(crate) fn unmeasured(&mut self, values: &str, absent: &str) {
+        self.unmeasured += 1;
+        match values == absent {
+            true => self.skip(values, "missing or empty"),
+            false => self.skip(values, &format!("nothing was measured: {absent} is missing or empty")),
+        }
     }
 
     /// Refuses a time that is too far ahead.

@@ -36,10 +36,12 @@ pub(crate) struct Patterns {
 
 /// Conditions on the payload.
 #[derive(Debug)]
-pub(crate) struct Condition {
-    pub(crate) pointer: Pointer,
-    /// `None` if any value will do.
-    pub(crate) expected: Option<Value<'static>>,
+pub(crate) enum Condition {
+    /// There is a value, or null.
+    Has(Pointer),
+    /// There is a value, or null, at one of these.
+    HasAny(Vec<Pointer>),
+    Equals(Pointer, Value<'static>),
 }
 
 /// Effect of a rule.
@@ -59,10 +61,18 @@ pub(crate) struct JsonAction {
     pub(crate) device: Name,
     pub(crate) time: Option<TimePlan>,
     pub(crate) id: Option<Alternatives>,
-    /// An object or an array below which each number is a reading.
-    pub(crate) values: Option<(Pointer, ReadingPlan)>,
+    pub(crate) values: Option<ValuesPlan>,
     pub(crate) readings: Vec<ExplicitReading>,
     pub(crate) common: Common,
+}
+
+/// An object or an array below which each number is a reading.
+#[derive(Debug)]
+pub(crate) struct ValuesPlan {
+    pub(crate) pointer: Pointer,
+    /// Where the payload needs a value that is not null or empty. Without one, nothing below `pointer` was measured.
+    pub(crate) conditions: Vec<Pointer>,
+    pub(crate) plan: ReadingPlan,
 }
 
 /// Fields that both forms of payloads have.
@@ -128,15 +138,18 @@ impl Rule {
 
     /// Whether the payload has what the rule requires.
     pub(crate) fn applies_to(&self, document: Option<&Document<'_>>) -> bool {
-        self.conditions.iter().all(|Condition { pointer, expected }| {
-            let found = document.and_then(|document| Some(&document.node(pointer.find(document, 0)?).value));
-            match (found, expected) {
+        let found = |pointer: &Pointer| {
+            document.and_then(|document| Some(&document.node(pointer.find(document, 0)?).value))
+        };
+        self.conditions.iter().all(|condition| match condition {
+            Condition::Has(pointer) => found(pointer).is_some(),
+            Condition::HasAny(pointers) => pointers.iter().any(|pointer| found(pointer).is_some()),
+            Condition::Equals(pointer, expected) => match (found(pointer), expected) {
                 (None, _) => false,
-                (Some(_), None) => true,
-                (Some(Value::Integer(integer)), Some(Value::Number(number)))
-                | (Some(Value::Number(number)), Some(Value::Integer(integer))) => *integer as f64 == *number,
-                (Some(found), Some(expected)) => found == expected,
-            }
+                (Some(Value::Integer(integer)), Value::Number(number))
+                | (Some(Value::Number(number)), Value::Integer(integer)) => *integer as f64 == *number,
+                (Some(found), expected) => found == expected,
+            },
         })
     }
 }
@@ -222,20 +235,35 @@ impl Run<'_, '_> {
                 }
                 value => value?,
             };
-            match common.numbers.read(&value, true) {
+            match common.numbers.read(&value, true, &plan.none) {
                 Ok(Some(number)) => readings.push(&origin, plan, &common.units, &scope, number)?,
                 Ok(None) => readings.skip(&metric_of(plan, &scope), "no value"),
                 Err(_) if *optional => readings.skip(&metric_of(plan, &scope), "not a number"),
                 Err(given) => return Err(Reason::NotANumber { metric: metric_of(plan, &scope), given }),
             }
         }
-        if let Some((pointer, plan)) = values {
+        if let Some(ValuesPlan { pointer, conditions, plan }) = values {
+            if let Some(absent) = conditions.iter().find(|condition| self.is_absent(condition, at)) {
+                readings.unmeasured(pointer.described(), absent.described());
+                return Ok(());
+            }
             let top = container("values", pointer, self.document, at)?;
             let mut path = String::with_capacity(64);
             readings.reserve(self.document.size_of(top));
             self.spread(top, &mut path, Inherited { plan, field: None }, &origin, (at, key), readings)?;
         }
         Ok(())
+    }
+
+    /// Whether there is no value, or one that is null or empty.
+    fn is_absent(&self, pointer: &Pointer, element: usize) -> bool {
+        let Some(at) = pointer.find(self.document, element) else { return true };
+        match &self.document.node(at).value {
+            Value::Null => true,
+            Value::Text(text) => text.trim().is_empty(),
+            Value::Array | Value::Object => self.document.size_of(at) == 0,
+            Value::Bool(_) | Value::Integer(_) | Value::Number(_) => false,
+        }
     }
 
     /// Adds a reading for each number below a value.
@@ -269,7 +297,7 @@ impl Run<'_, '_> {
                         Some(Field::Plan(plan)) => (plan, true),
                         _ => (inherited.plan, false),
                     };
-                    match common.numbers.read(&node.value, is_named) {
+                    match common.numbers.read(&node.value, is_named, &plan.none) {
                         Ok(Some(number)) => {
                             let scope = self.scope(element, key, path);
                             readings.push(origin, plan, &common.units, &scope, number)?;

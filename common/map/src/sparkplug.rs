@@ -14,7 +14,7 @@ use garenne_protocol::{
 use crate::{
     document::Value,
     pattern::Captures,
-    plan::{Field, Name, ReadingPlan, UnitPlan},
+    plan::{Field, Name, NoValues, ReadingPlan, UnitPlan},
     readings::{Origin, Readings},
     rule::SparkplugAction,
     template::Scope,
@@ -146,7 +146,8 @@ impl Run<'_, '_> {
             return Ok(());
         }
         let metric = Name::Constant(ONLINE.into());
-        let plan = ReadingPlan { metric, unit: UnitPlan::None, scale: 1.0, offset: 0.0 };
+        let none = NoValues::default();
+        let plan = ReadingPlan { metric, unit: UnitPlan::None, scale: 1.0, offset: 0.0, none };
         let captures = self.captures.with(DEVICE, device);
         self.push(&captures, ONLINE, time, &plan, state, readings)
     }
@@ -186,7 +187,7 @@ impl Run<'_, '_> {
             readings.skip(name, "null, not a number, or a time");
             return Ok(());
         };
-        let number = match common.numbers.read(&value, field.is_some()) {
+        let number = match common.numbers.read(&value, field.is_some(), &plan.none) {
             Ok(Some(number)) => number,
             Ok(None) => {
                 readings.skip(name, "no value");

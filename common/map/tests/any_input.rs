@@ -10,17 +10,19 @@ const RULES: &str = r#"
     topic = "a/+/#"
     routing_key = "r.+"
     has = ["/x/0"]
+    has_any = ["/k", "/x"]
     equals = { "/k" = 1 }
     each = "/x"
     device = ["{./d}", "{1}", "fixed"]
     values = "."
+    values_if = ["./v", "/k"]
     unit = "{./u}"
     time = ["{./t}", "{/t}"]
     time_formats = ["rfc3339", "unix-ms", "%d.%m.%Y %H:%M:%S"]
     zone = "Europe/Berlin"
     id = "{/id}-{key}"
     ignore = ["i", "/x/0/j"]
-    none = ["n/a"]
+    none = ["n/a", 65535]
     enum = { ON = 1 }
     units = { C = "Cel" }
     [map.fields]

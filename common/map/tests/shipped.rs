@@ -198,13 +198,103 @@ fn the_things_stack() {
     assert_eq!(topic("ttn", "v3/farm@tenant/devices/soil-1/up", uplink), expected);
     assert_eq!(mapped("ttn", Source::Path("/v1/map/ttn"), uplink), expected);
     assert_eq!(mapped("ttn", Source::Path("/v1/map/ttn"), fixture!("ttn-join")), [""; 0]);
-    let undecoded = br#"{"end_device_ids":{"device_id":"a"},"uplink_message":{"frm_payload":"AQ==","received_at":"2026-11-24T09:15:30Z"}}"#;
-    let error = apply("ttn", Source::Path("/v1/map/ttn"), undecoded).unwrap_err();
-    assert_eq!(error.to_string(), "rule 1: values: /uplink_message/decoded_payload is missing");
     assert_skipped(
         "ttn",
         &["v3/farm@tenant/devices/soil-1/join", "v3/farm@tenant/devices/soil-1/down/queued"],
     );
+}
+
+/// A fixture with these members replaced, or removed.
+fn edited(fixture: &[u8], edits: &[(&str, &str)]) -> Vec<u8> {
+    let mut document: serde_json::Value = serde_json::from_slice(fixture).unwrap();
+    for (pointer, value) in edits {
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
+        let parent = document.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+        match *value {
+            "" => drop(parent.remove(name).unwrap()),
+            value => drop(parent.insert(name.to_owned(), serde_json::from_str(value).unwrap())),
+        }
+    }
+    document.to_string().into_bytes()
+}
+
+/// The sorted metrics of an uplink as a webhook and over MQTT, and how often values were left out.
+fn metrics(map: &str, topic: &str, payload: &[u8]) -> (Vec<String>, usize) {
+    let [webhook, message] = [Source::Path("/v1/map/x"), Source::Topic(topic)].map(|source| {
+        let Mapped { records, unmeasured, .. } = apply(map, source, payload).unwrap();
+        let mut metrics: Vec<_> = records.iter().map(|record| record.reading.metric.to_string()).collect();
+        metrics.sort();
+        (metrics, unmeasured)
+    });
+    assert_eq!(webhook, message);
+    webhook
+}
+
+#[test]
+fn the_things_stack_uplinks_have_only_values_that_were_measured() {
+    let (uplink, topic) = (fixture!("ttn-uplink"), "v3/farm@tenant/devices/soil-1/up");
+    let (payload, decoded) = ("/uplink_message/frm_payload", "/uplink_message/decoded_payload");
+    let (signal, radio) = ("/uplink_message/rx_metadata", ["rssi", "snr"].as_slice());
+    let zeros = (decoded, r#"{"temperature":0,"soil":{"moisture":0}}"#);
+    for (edits, expected, unmeasured) in [
+        ([(payload, "\"AQI=\""), zeros].as_slice(), &["rssi", "snr", "soil.moisture", "temperature"][..], 0),
+        (&[(payload, ""), zeros], radio, 1),
+        (&[(payload, "null"), zeros], radio, 1),
+        (&[(payload, "\"\""), zeros], radio, 1),
+        (&[(payload, "\"\""), (signal, "[]"), zeros], &[], 1),
+        (&[(decoded, "")], radio, 1),
+        (&[(decoded, "null")], radio, 1),
+        (&[(decoded, "{}")], radio, 1),
+        (&[(decoded, ""), (signal, "")], &[], 1),
+        (&[(decoded, "{\"state\":\"ok\"}"), (signal, "")], &[], 0),
+        (&[(signal, r#"[{"rssi":-35}]"#)], &["rssi", "soil.dry", "soil.moisture", "temperature"], 0),
+        (&[("/simulated", "false")], &["rssi", "snr", "soil.dry", "soil.moisture", "temperature"], 0),
+        (&[("/simulated", "true")], &[], 0),
+    ] {
+        let expected: Vec<_> = expected.iter().map(|metric| (*metric).to_owned()).collect();
+        assert_eq!(metrics("ttn", topic, &edited(uplink, edits)), (expected, unmeasured), "{edits:?}");
+    }
+    assert_eq!(metrics("ttn", topic, fixture!("ttn-mac-only")).0, radio);
+    assert_eq!(metrics("ttn", topic, fixture!("ttn-simulated")).0, [""; 0]);
+}
+
+#[test]
+fn chirpstack_events_have_only_values_that_were_measured() {
+    let (up, status) = (fixture!("chirpstack-up"), fixture!("chirpstack-status"));
+    let (up_topic, status_topic) =
+        ("application/1/device/0a/event/up", "application/1/device/0a/event/status");
+    let zeros = ("/object", r#"{"temperature":0.0,"soil":{"moisture":0}}"#);
+    let values = ["soil.moisture", "temperature"].as_slice();
+    for (fixture, topic, edits, expected, unmeasured) in [
+        (&up[..], up_topic, [zeros].as_slice(), &["rssi", "snr", "soil.moisture", "temperature"][..], 0),
+        (up, up_topic, &[("/data", ""), zeros], &["rssi", "snr"], 1),
+        (up, up_topic, &[("/data", "null"), zeros], &["rssi", "snr"], 1),
+        (up, up_topic, &[("/data", "\"\""), zeros], &["rssi", "snr"], 1),
+        (up, up_topic, &[("/object", "")], &["rssi", "snr"], 1),
+        (up, up_topic, &[("/rxInfo", "")], values, 0),
+        (up, up_topic, &[("/rxInfo", "[]")], values, 0),
+        (up, up_topic, &[("/rxInfo", ""), ("/data", ""), zeros], &[], 1),
+        (status, status_topic, &[], &["battery_level", "margin"], 0),
+        (status, status_topic, &[("/margin", "")], &["battery_level"], 0),
+        (status, status_topic, &[("/batteryLevel", "")], &["margin"], 0),
+        (
+            status,
+            status_topic,
+            &[("/batteryLevel", "0"), ("/batteryLevelUnavailable", "true")],
+            &["margin"],
+            0,
+        ),
+        (status, status_topic, &[("/margin", ""), ("/externalPowerSource", "true")], &[], 0),
+        (fixture!("chirpstack-status-mains"), status_topic, &[], &["margin"], 0),
+        (fixture!("chirpstack-join"), "application/1/device/0a/event/join", &[], &[], 0),
+    ] {
+        let expected: Vec<_> = expected.iter().map(|metric| (*metric).to_owned()).collect();
+        assert_eq!(
+            metrics("chirpstack", topic, &edited(fixture, edits)),
+            (expected, unmeasured),
+            "{edits:?}"
+        );
+    }
 }
 
 #[test]
@@ -230,6 +320,4 @@ fn chirpstack() {
         ]
     );
     assert_skipped("chirpstack", &["application/17c8/device/0101010101010101/event/join"]);
-    let join = br#"{"deduplicationId":"a","time":"2026-11-24T09:20:00Z","deviceInfo":{"devEui":"01"},"devAddr":"00"}"#;
-    assert!(apply("chirpstack", Source::Path("/v1/map/chirpstack"), join).is_err());
 }

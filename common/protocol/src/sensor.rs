@@ -3,6 +3,7 @@
 //! All code here is pure: no clock, no I/O, no AMQP. The current time and the limits are parameters, so the
 //! gateway and the worker get the same result for the same bytes.
 
+mod code;
 mod fault;
 pub mod parse;
 pub mod reading;
@@ -11,6 +12,7 @@ pub mod senml;
 pub mod timestamp;
 pub mod units;
 
+pub use code::is_code;
 pub use fault::{BadField, BadRecord, Fault};
 pub use parse::{Limits, Record, readings_from};
 pub use reading::Reading;

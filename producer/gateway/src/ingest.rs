@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::TryFutureExt;
-use garenne_common::supervise;
-use garenne_map::{Map, Source};
+use garenne_common::{supervise, telemetry::Metrics};
+use garenne_map::{Map, Mapped, Source};
 use garenne_protocol::{
     sensor::{
         Record, Timestamp,
@@ -12,6 +12,7 @@ use garenne_protocol::{
     },
     task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_id},
 };
+use prometheus::IntCounter;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
@@ -43,6 +44,8 @@ pub struct Ingest {
     reading: Option<Kind>,
     records: RecordLimits,
     used_keys: UsedKeys,
+    /// How often a map left out values because nothing was measured.
+    unmeasured: IntCounter,
     offload: Offload,
     /// Where publishes continue whose sender disconnects.
     publish_runtime: Handle,
@@ -93,6 +96,9 @@ impl Ingest {
         let reading = routes.kind(READING).ok();
         let (offload, limits) = (Offload::new(limits.retry_after), limits.clone());
         let (used_keys, publish_runtime) = (UsedKeys::new(), Handle::current());
+        let help = "Times that a map left out the values of a payload because nothing was measured.";
+        let unmeasured =
+            IntCounter::new("garenne_gateway_unmeasured_total", help).expect("the name is valid");
         Arc::new(Self {
             publisher,
             without_spool,
@@ -100,10 +106,19 @@ impl Ingest {
             reading,
             records,
             used_keys,
+            unmeasured,
             offload,
             publish_runtime,
             limits,
         })
+    }
+
+    /// Adds what is counted here to the metrics of the process.
+    ///
+    /// # Errors
+    /// It was added already.
+    pub(crate) fn register(&self, metrics: &Metrics) -> prometheus::Result<()> {
+        metrics.registry().register(Box::new(self.unmeasured.clone()))
     }
 
     /// Publishes the readings of a body: one task per record, in the order of the records. As in InfluxDB, a body in its
@@ -133,7 +148,10 @@ impl Ingest {
                 ReadingsFormat::Json(form) => readings_in(*form, &body, now(), limits)?,
                 ReadingsFormat::LineProtocol(unit) => influx::records(&body, *unit, now(), limits)?,
                 ReadingsFormat::Mapped { map, path } => {
-                    map.apply(Source::Path(path), &body, now(), limits).map_err(Refusal::unmapped)?.records
+                    let mapped = map.apply(Source::Path(path), &body, now(), limits);
+                    let Mapped { records, unmeasured, .. } = mapped.map_err(Refusal::unmapped)?;
+                    ingest.unmeasured.inc_by(unmeasured as u64);
+                    records
                 }
             };
             // The same body gives other readings with another map.

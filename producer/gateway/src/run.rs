@@ -86,6 +86,7 @@ pub async fn run(
         },
     };
     let ingest = Ingest::with_spool(tasks, broker.routes(), &limits, settings.max_clock_skew);
+    ingest.register(&metrics).context("metrics")?;
     let connections = connection_runtime().context("cannot start the threads for connections")?;
     let server = settings.server.start(&limits, &instruments, connections.handle());
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;

@@ -8,6 +8,7 @@ use garenne_protocol::{
     sensor::Limits,
     task::{DeadReason, Kind, ReadingTasks, TaskId},
 };
+use prometheus::IntCounter;
 use time::OffsetDateTime;
 
 use crate::{frames::TooLarge, letter::Letter, packet::Message};
@@ -28,12 +29,20 @@ pub(crate) struct Converter {
     /// Whether the lane of readings has several shards. A task then has its device as its key.
     sharded: bool,
     limits: Limits,
+    /// How often a map left out values because nothing was measured.
+    unmeasured: IntCounter,
 }
 
 impl Converter {
     /// `kind` is that of readings.
-    pub(crate) fn new(maps: MapChain, kind: Kind, sharded: bool, limits: Limits) -> Self {
-        Self { maps, kind, sharded, limits }
+    pub(crate) fn new(
+        maps: MapChain,
+        kind: Kind,
+        sharded: bool,
+        limits: Limits,
+        unmeasured: IntCounter,
+    ) -> Self {
+        Self { maps, kind, sharded, limits, unmeasured }
     }
 
     /// Maps a message. Call it in the order of arrival: births of Sparkplug nodes name the metrics of what follows.
@@ -45,6 +54,7 @@ impl Converter {
         let mapped = mapped.map_err(|panic| format!("the map panicked: {panic}"));
         match mapped.and_then(|mapped| mapped.map_err(|unmapped| unmapped.to_string())) {
             Ok(mapped) => {
+                self.unmeasured.inc_by(mapped.unmeasured as u64);
                 let random = |_| TaskId::random();
                 let tasks = ReadingTasks::new(&self.kind, self.sharded, &mapped.records, random);
                 Content::Tasks(Arc::new(tasks))
@@ -86,7 +96,8 @@ mod tests {
 
     fn converter(maps: &[&str]) -> Converter {
         let maps = maps.iter().map(|map| Map::parse("test", map).unwrap()).collect();
-        Converter::new(maps, Kind::parse("reading.process").unwrap(), false, Limits::default())
+        let unmeasured = IntCounter::new("unmeasured", "of a test").unwrap();
+        Converter::new(maps, Kind::parse("reading.process").unwrap(), false, Limits::default(), unmeasured)
     }
 
     fn message(topic: &str, payload: &str) -> Message {
@@ -122,6 +133,20 @@ mod tests {
         let number = || tasks(converter.convert(&message("n/a", "1")));
         assert_ne!(number(), number());
         assert!(!number().1);
+    }
+
+    #[test]
+    fn values_that_nobody_measured_are_counted() {
+        let rules = "[[map]]\ntopic = \"+\"\ndevice = \"d\"\nvalues = \"/v\"\nvalues_if = [\"/raw\"]\nallow_empty = true\n";
+        let converter = converter(&[rules]);
+        for (payload, readings, unmeasured) in [
+            (r#"{"raw":"00","v":{"a":0}}"#, 1, 0),
+            (r#"{"v":{"a":0}}"#, 0, 1),
+            (r#"{"raw":"","v":{"a":0}}"#, 0, 2),
+        ] {
+            assert_eq!(tasks(converter.convert(&message("t", payload))).0.len(), readings, "{payload}");
+            assert_eq!(converter.unmeasured.get(), unmeasured, "{payload}");
+        }
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) struct Instruments {
     redeliveries: IntCounterVec,
     /// Readings that were mapped.
     pub(crate) readings: IntCounter,
+    /// How often a map left values out because nothing was measured.
+    pub(crate) unmeasured: IntCounter,
     /// Messages that were received and are not stored yet.
     pub(crate) in_flight: IntGauge,
     /// 1 while the session on the MQTT broker is open and subscribed.
@@ -62,6 +64,10 @@ impl Instruments {
                 &["repeat"],
             )?,
             readings: counter("garenne_mqtt_readings_total", "Readings in MQTT messages.")?,
+            unmeasured: counter(
+                "garenne_mqtt_unmeasured_total",
+                "Times that a map left out the values of an MQTT message because nothing was measured.",
+            )?,
             in_flight: gauge("garenne_mqtt_in_flight", "MQTT messages received and not stored yet.")?,
             connected: gauge(
                 "garenne_mqtt_connected",

@@ -72,7 +72,8 @@ pub async fn run(
     let store = Store::new(tasks, client_id.clone());
     let max_ahead = Some(shared.max_clock_skew).filter(|skew| !skew.is_zero());
     let limits = Limits { max_ahead, ..Limits::default() };
-    let converter = Converter::new(maps, kind, routes.readings_are_sharded(), limits);
+    let converter =
+        Converter::new(maps, kind, routes.readings_are_sharded(), limits, instruments.unmeasured.clone());
 
     let connected = metrics.connection().up(Role::Publish);
     let patience = broker.connect_timeout;

@@ -10,7 +10,7 @@ use garenne::{
     TaskContext, TaskError, TaskOptions, WorkerBuilder,
     handler::{ContentType, Payload, PayloadError},
 };
-use garenne_map::MapChain;
+use garenne_map::{MapChain, Mapped};
 use garenne_protocol::{
     sensor::{Limits, Timestamp},
     task::{FOREIGN_KIND, Kind, ReadingTasks, TaskId},
@@ -32,6 +32,13 @@ pub struct MappedMessage {
     pub readings: usize,
     /// Whether a repetition of the message has no second effect.
     pub repeatable: bool,
+    /// How often the map left values out because nothing was measured.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unmeasured: usize,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// The payload of a message, as its sender wrote it.
@@ -81,11 +88,11 @@ impl Mapping {
         let maps = self.maps.get(lane).ok_or_else(other_worker)?;
         let arrived = cx.arrived_at().map_or_else(OffsetDateTime::now_utc, OffsetDateTime::from);
         let mapped = maps.apply(source, payload, Timestamp::from(arrived), &self.limits);
-        let records = mapped.map_err(TaskError::unmapped)?.records;
+        let Mapped { records, unmeasured, .. } = mapped.map_err(TaskError::unmapped)?;
         let derived = |index: usize| TaskId::derived(cx.id(), &index.to_string());
         let ReadingTasks { tasks, repeatable } = ReadingTasks::new(&self.kind, self.keyed, &records, derived);
         let source = source.to_label();
-        let mapped = MappedMessage { source, readings: tasks.len(), repeatable };
+        let mapped = MappedMessage { source, readings: tasks.len(), repeatable, unmeasured };
         cx.follow_up_tasks(tasks)?;
         Ok(mapped)
     }

@@ -4,6 +4,7 @@ use super::*;
 
 mod limits;
 mod loading;
+mod no_value;
 
 fn now() -> Timestamp {
     Timestamp::parse("2026-11-24T12:00:00Z").unwrap()

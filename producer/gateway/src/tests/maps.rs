@@ -33,19 +33,24 @@ async fn what_a_map_skips_is_accepted_without_readings() {
     let (status, answer) = gateway.post("/v1/map/ttn", "application/json", TTN_JOIN).await;
     assert_eq!((status, answer), (202, json!({"accepted": 0, "ids": []})));
     assert!(gateway.publisher.tasks().is_empty());
+    let unmeasured = TTN.replace("\"frm_payload\"", "\"other\"");
+    let (status, answer) = gateway.post("/v1/map/ttn", "application/json", &unmeasured).await;
+    assert_eq!((status, &answer["accepted"]), (202, &json!(2)), "only the signal was measured");
+    let counted = "garenne_gateway_unmeasured_total 1\n";
+    assert!(gateway.metrics.encode().contains(counted));
 }
 
 #[tokio::test]
 async fn an_unmapped_payload_is_refused_with_the_rule_and_the_reason() {
     let gateway = start(MemoryPublisher::new(), Limits::default()).await;
-    let undecoded = TTN.replace("decoded_payload", "other");
+    let unnamed = TTN.replace("device_id", "other");
     for (path, body, status, code, detail) in [
         (
             "/v1/map/ttn",
-            undecoded.as_str(),
+            unnamed.as_str(),
             422,
             "unmapped",
-            "unmapped: rule 1: values: /uplink_message/decoded_payload is missing",
+            "unmapped: rule 2: device: /end_device_ids/device_id is missing",
         ),
         ("/v1/map/ttn", "{}", 422, "unmapped", "unmapped: no rule matches"),
         ("/v1/map/zigbee2mqtt", "{}", 422, "unmapped", "unmapped: no rule matches"),
@@ -117,7 +122,7 @@ async fn a_mapped_body_may_have_no_more_records_than_another_one() {
     let limits = Limits { max_records: 2, ..Limits::default() };
     let gateway = start(MemoryPublisher::new(), limits).await;
     let (status, problem) = gateway.post("/v1/map/ttn", "application/json", TTN).await;
-    assert_eq!((status, &problem["detail"]), (422, &json!("unmapped: rule 1: more than 2 readings")));
+    assert_eq!((status, &problem["detail"]), (422, &json!("unmapped: rule 2: more than 2 readings")));
 }
 
 #[tokio::test]

@@ -114,8 +114,10 @@ impl Scene {
         let store = Store::new(spooling, "test".to_owned());
         let map = Map::parse("test", MAP).unwrap();
         let kind = Kind::parse("reading.process").unwrap();
-        let converter = Converter::new([map].into_iter().collect(), kind, false, Limits::default());
         let instruments = Instruments::register(&Metrics::new("mqtt")).unwrap();
+        let unmeasured = instruments.unmeasured.clone();
+        let converter =
+            Converter::new([map].into_iter().collect(), kind, false, Limits::default(), unmeasured);
         let mut bridge =
             Bridge::new(url, settings, "bridge".to_owned(), converter, store, instruments.clone());
         let stop = CancellationToken::new();

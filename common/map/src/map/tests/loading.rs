@@ -80,7 +80,10 @@ fn every_invalid_rule_is_refused_with_file_rule_and_field() {
         ),
         (rule("format = \"sparkplug-b\""), "rule 1: topic: a Sparkplug rule has only a topic"),
         (rule("format = \"sparkplug-b\"\ntime = \"{1}\""), "rule 1: time: has no effect with format"),
-        (rule("format = \"sparkplug-b\"\nhas = [\"/a\"]"), "rule 1: has, equals: not allowed with format"),
+        (
+            rule("format = \"sparkplug-b\"\nhas = [\"/a\"]"),
+            "rule 1: has, has_any, equals: not allowed with format",
+        ),
         (format!("[[map]]\n{good}\n{}", rule(good)), "rule 2: is never reached: rule 1 takes every payload"),
         ("[[map]]\ntopic = \"a/#/b\"".to_owned(), "rule 1: topic: \"a/#/b\": # must be the last level"),
         (
