@@ -103,6 +103,12 @@ mod tests {
             (104.0, Some("degF"), Some("none"))
         );
         assert_eq!(sent.quality, texts(&["time-assumed", "inspected"]));
+        let codes = "[[plausible]]\nmetric = \"temperature\"\nunit = \"Cel\"\nnone = [40]\nvalid = [0, 30]\n";
+        let flagged = sent.recalibrated(&series, &Calibration::parse(codes).unwrap()).unwrap();
+        assert_eq!(
+            (flagged.value, flagged.quality),
+            (104.0, texts(&["out-of-range", "impossible", "time-assumed", "inspected"]))
+        );
         let foreign = Row { raw_unit: Some("smoot".to_owned()), ..sent };
         assert_eq!(foreign.recalibrated(&series, &calibration), None);
     }

@@ -16,6 +16,14 @@
 //! device = "flow-7"
 //! metric = "flow"
 //! polynomial = [0.02, 0.98, 1.5e-4]   # 0.02 + 0.98 x + 0.00015 x², instead of gain and offset
+//!
+//! [[plausible]]
+//! device = "ds18b20-*"
+//! metric = "temperature"
+//! unit   = "Cel"
+//! none   = [85]                # codes that mean "no value" are flagged impossible
+//! valid  = [-55.0, 125.0]      # other values are flagged out-of-range
+//! shipped = true               # false: the shipped codes and limits are not applied
 //! ```
 
 use std::{collections::HashMap, path::Path, sync::Arc};
@@ -25,7 +33,8 @@ use garenne_protocol::sensor::{Record, Timestamp, Unit};
 use serde::Deserialize;
 
 use crate::{
-    quality::{Flag, Quality, is_impossible},
+    plausible::{Candidate, Plausible, PlausibleEntry},
+    quality::{Flag, Quality},
     stored_reading::StoredReading,
     toml_file::{self, EVERY_DEVICE},
 };
@@ -42,6 +51,7 @@ use rule::RuleEntry;
 pub struct Calibration {
     /// By device and metric; the periods of a list do not overlap.
     rules: HashMap<String, HashMap<String, Vec<Rule>>>,
+    plausible: Plausible,
 }
 
 /// A value after calibration.
@@ -62,6 +72,8 @@ pub struct Calibrated {
 struct CalibrationFile {
     #[serde(default)]
     calibration: Vec<RuleEntry>,
+    #[serde(default)]
+    plausible: Vec<PlausibleEntry>,
 }
 
 impl Calibration {
@@ -79,7 +91,8 @@ impl Calibration {
     /// The text is not TOML, or holds an invalid rule: names the rule, the value, and the allowed values.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: CalibrationFile = parse_toml(text)?;
-        let mut calibration = Self::default();
+        let plausible = Plausible::from_entries(file.plausible)?;
+        let mut calibration = Self { plausible, ..Self::default() };
         let mut numbers: HashMap<_, Vec<usize>> = HashMap::new();
         for (number, entry) in (1..).zip(file.calibration) {
             let position = format!("rule {number} (device {:?}, metric {:?})", entry.device, entry.metric);
@@ -138,9 +151,8 @@ impl Calibration {
                 }
             }
         }
-        if unit.is_some_and(|unit| is_impossible(metric, value, unit)) {
-            quality.insert(Flag::Impossible);
-        }
+        let (raw, stored, is_corrected) = ((raw, raw_unit), (value, unit), rule.is_some());
+        quality.extend(self.plausible.flags(&Candidate { device, metric, raw, stored, is_corrected }));
         Calibrated { value, unit, quality, version: rule.map(|rule| Arc::clone(&rule.version)) }
     }
 

@@ -6,6 +6,7 @@
 
 pub mod calibration;
 pub mod derive;
+mod plausible;
 pub mod quality;
 mod stored_reading;
 pub mod toml_file;

@@ -27,6 +27,14 @@ pub fn finite(name: &str, number: f64) -> Result<f64, String> {
     if number.is_finite() { Ok(number) } else { Err(format!("{name}: {number} is not a finite number")) }
 }
 
+/// Refuses what is not a lowest and a highest number, for the field `name`.
+pub fn range(name: &str, [low, high]: [f64; 2]) -> Result<[f64; 2], String> {
+    match low <= high {
+        true => Ok([low, high]),
+        false => Err(format!("{name}: [{low}, {high}] is not a range; expected [low, high]")),
+    }
+}
+
 /// The unit of the field `unit`.
 pub fn unit(symbol: Option<&str>) -> Result<Option<Unit>, String> {
     symbol.map(Unit::parse).transpose().map_err(|error| format!("unit: {error}"))

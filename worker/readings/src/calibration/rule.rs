@@ -10,7 +10,7 @@ use super::period::Period;
 use crate::{
     quality::Flag,
     stored_reading::NO_CALIBRATION,
-    toml_file::{every_device, finite, unit},
+    toml_file::{every_device, finite, range, unit},
 };
 
 /// Limit for the coefficients of a polynomial; sensor data sheets have fewer.
@@ -69,11 +69,7 @@ impl Rule {
             }
             _ => return Err("polynomial: not allowed with gain or offset".to_owned()),
         };
-        if let Some([low, high]) = entry.valid
-            && (low.is_nan() || high.is_nan() || low > high)
-        {
-            return Err(format!("valid: [{low}, {high}] is not a range; expected [low, high]"));
-        }
+        entry.valid.map(|valid| range("valid", valid)).transpose()?;
         let period = Period::parse(entry.from.as_ref(), entry.until.as_ref())?;
         let unit = unit(entry.unit.as_deref())?;
         let version = match entry.version {

@@ -60,6 +60,32 @@ fn implausible_values_are_flagged() {
     assert_eq!(flags(json!({"device":"a","metric":"t","value":1}), ""), json!(["time-assumed"]));
 }
 
+/// Alarms, rollups, windows and derived values leave out what is flagged so.
+#[test]
+fn codes_that_mean_no_value_are_flagged() {
+    let reading = |metric: &str, value: f64, unit: &str| json!({"device":"a","metric":metric,"value":value,"unit":unit,"time":1_763_640_000});
+    for (metric, value, unit) in [
+        ("pm25", 65_535.0, "ug/m3"),
+        ("co2", 65_535.0, "ppm"),
+        ("illuminance", 65_535.0, "lx"),
+        ("temperature", 327.67, "Cel"),
+        ("temperature", -327.68, "Cel"),
+        ("temperature", -127.0, "Cel"),
+        ("pressure", 6_553.5, "hPa"),
+        ("soil_moisture", 655.35, "/100"),
+    ] {
+        assert_eq!(flags(reading(metric, value, unit), ""), json!(["impossible"]), "{metric} {value}");
+        let off = format!("plausible = [{{ metric = \"{metric}\", shipped = false }}]");
+        assert_eq!(flags(reading(metric, value, unit), &off), json!([]), "{metric} {value}");
+    }
+    let boiler = reading("temperature", 85.0, "Cel");
+    assert_eq!(flags(boiler.clone(), ""), json!([]));
+    let ds18b20 = "plausible = [{ metric = \"temperature\", none = [85] }]";
+    assert_eq!(flags(boiler, ds18b20), json!(["impossible"]));
+    let humid = reading("humidity", 50.0, "%RH");
+    assert_eq!(derived(json!([reading("temperature", -127.0, "Cel"), humid])), [""; 0]);
+}
+
 fn derived(pack: serde_json::Value) -> Vec<String> {
     let answer = run(&pack, "");
     let name = |one: &serde_json::Value| {

@@ -1,0 +1,231 @@
+//! The shipped table: codes of common sensors that mean "no value", and the physical limits of values.
+//!
+//! A unit tells the quantity; without one, the name of the metric does. Numbers are compared before names, because nearly
+//! no value is a code or beyond a limit.
+
+use std::sync::LazyLock;
+
+use garenne_protocol::sensor::{Unit, is_code};
+
+/// Words in the name of a metric that is the difference of two values, which may be negative in every unit.
+const DIFFERENCE: [&str; 6] = ["difference", "differential", "diff", "delta", "deviation", "change"];
+
+/// Words in the name of a metric that is the pressure of the air.
+const ATMOSPHERIC: [&str; 3] = ["atmospheric", "barometric", "barometer"];
+
+/// Words in the name of another absolute pressure. Other pressures are relative to that of the air, as a gauge measures
+/// them, or their name does not say it.
+const ABSOLUTE: [&str; 2] = ["absolute", "abs"];
+
+/// A pressure that the air never has, in Pa. The highest one measured is 1,084 hPa.
+const MAX_ATMOSPHERIC: f64 = 120_000.0;
+
+/// Codes that sensors of a quantity send instead of a value: the ends of 16-bit numbers, whole or in tenths or hundredths,
+/// as far as no value of the quantity is equal to them.
+struct Codes {
+    codes: &'static [f64],
+    /// Symbols of units of the quantity.
+    units: &'static [&'static str],
+    /// Whether a word of a metric in lower case names the quantity. Decides for values without a unit.
+    names: fn(&str) -> bool,
+}
+
+const CODES: [Codes; 5] = [
+    Codes {
+        // -127 °C is a DS18B20 that does not answer. 85 °C, its value after a reset, is also a temperature.
+        codes: &[-127.0, 327.67, 655.35, 3_276.7, 6_553.5, 32_767.0, 65_535.0, -327.68, -3_276.8, -32_768.0],
+        units: &["Cel", "degC", "°C", "K", "degF", "°F"],
+        names: |word| word.contains("temperat") || word.ends_with("temp") || word.starts_with("dew"),
+    },
+    Codes {
+        codes: &[655.35, 6_553.5, 65_535.0],
+        units: &["%RH", "/100", "/", "%"],
+        names: |word| word.contains("humidity") || word.contains("moisture"),
+    },
+    Codes { codes: &[6_553.5, 65_535.0], units: &["ug/m3", "ppm", "ppb"], names: is_concentration },
+    Codes {
+        codes: &[6_553.5, 65_535.0],
+        units: &["lx"],
+        names: |word| word.contains("illumin") || word.contains("lux") || word == "light",
+    },
+    Codes {
+        codes: &[6_553.5, 65_535.0, 3_276.7, 32_767.0, -3_276.8, -32_768.0],
+        units: &["hPa", "mbar", "kPa"],
+        names: |word| word.contains("pressure") || word.starts_with("baromet"),
+    },
+];
+
+static CELSIUS: LazyLock<Unit> = LazyLock::new(|| Unit::get("Cel").expect("a registered unit"));
+static PASCAL: LazyLock<Unit> = LazyLock::new(|| Unit::get("Pa").expect("a registered unit"));
+
+/// `co2`, `eCO2`, `pm25`, `pm2` of `pm2.5`, `tvoc`.
+fn is_concentration(word: &str) -> bool {
+    let is_particles =
+        || word.strip_prefix("pm").is_some_and(|size| size.starts_with(|c: char| c.is_ascii_digit()));
+    word.ends_with("co2") || word.ends_with("voc") || is_particles()
+}
+
+/// Whether a number, in the unit in which it was sent, is a code that means "no value" for the metric.
+pub(crate) fn is_no_value(metric: &str, number: f64, unit: Option<Unit>) -> bool {
+    // The code of a temperature may have been converted by the sensor: -127 °C is -196.6 °F.
+    let celsius = unit.and_then(|unit| unit.convert(number, *CELSIUS).ok());
+    let is_one =
+        |code: &f64| is_code(number, *code) || celsius.is_some_and(|celsius| is_code(celsius, *code));
+    CODES.iter().any(|Codes { codes, units, names }| {
+        codes.iter().any(is_one)
+            && unit.map_or_else(
+                || words(metric).any(|word| names(&word.to_lowercase())),
+                |unit| units.contains(&unit.symbol()),
+            )
+            && !has_word(metric, &DIFFERENCE)
+    })
+}
+
+/// Whether a value of a metric is physically impossible in its unit. Units without known limits allow every value.
+pub(crate) fn is_impossible(metric: &str, value: f64, unit: Unit) -> bool {
+    let (low, high) = match unit.symbol() {
+        "Cel" | "degC" | "°C" => (-273.15, f64::INFINITY),
+        "degF" | "°F" => (-459.67, f64::INFINITY),
+        "%RH" | "%EL" => (0.0, 100.0),
+        "lat" => (-90.0, 90.0),
+        "lon" => (-180.0, 180.0),
+        "K" | "lx" | "kg/m3" | "ug/m3" | "count" => (0.0, f64::INFINITY),
+        "/100" => (0.0, 100.0),
+        "/" | "%" => (0.0, 1.0),
+        "Pa" | "hPa" | "kPa" | "mbar" | "bar" | "psi" => {
+            (0.0, PASCAL.convert(MAX_ATMOSPHERIC, unit).unwrap_or(f64::INFINITY))
+        }
+        _ => return false,
+    };
+    if (low..=high).contains(&value) || has_word(metric, &DIFFERENCE) {
+        return false;
+    }
+    match unit.symbol() {
+        // Other ratios have no limits.
+        "/100" | "/" | "%" => (CODES[1].names)(&metric.to_lowercase()),
+        "Pa" | "hPa" | "kPa" | "mbar" | "bar" | "psi" => {
+            has_word(metric, &ATMOSPHERIC) || value < 0.0 && has_word(metric, &ABSOLUTE)
+        }
+        _ => true,
+    }
+}
+
+fn words(metric: &str) -> impl Iterator<Item = &str> {
+    metric.split(|c: char| !c.is_alphanumeric())
+}
+
+fn has_word(metric: &str, wanted: &[&str]) -> bool {
+    words(metric).any(|word| wanted.iter().any(|wanted| word.eq_ignore_ascii_case(wanted)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn impossible(metric: &str, value: f64, unit: &str) -> bool {
+        is_impossible(metric, value, Unit::parse(unit).unwrap())
+    }
+
+    #[test]
+    fn codes_of_common_sensors_are_no_values() {
+        let unit = |symbol: &str| (!symbol.is_empty()).then(|| Unit::parse(symbol).unwrap());
+        for (metric, number, symbol, expected) in [
+            ("pm25", 65_535.0, "ug/m3", true),
+            ("pm2.5", 65_535.0, "", true),
+            ("pm10", 6_553.5, "", true),
+            ("air.co2", 65_535.0, "ppm", true),
+            ("eCO2", 65_535.0, "", true),
+            ("illuminance", 65_535.0, "lx", true),
+            ("illuminance_lux", 65_535.0, "", true),
+            ("illuminance", 65_534.0, "lx", false),
+            ("temperature", 327.67, "Cel", true),
+            ("temperature", -327.68, "Cel", true),
+            ("temperature", f64::from(327.67_f32), "degC", true),
+            ("temperature", -127.0, "Cel", true),
+            ("temperature", -196.6, "degF", true),
+            ("temperature", 146.15, "K", true),
+            ("t", -127.0, "Cel", true),
+            ("DS18B20.Temperature", -127.0, "", true),
+            ("roomTemp", -127.0, "", true),
+            ("temperature", -126.9375, "Cel", false),
+            // Also a temperature, and also a number of a series without a name that tells.
+            ("temperature", 85.0, "Cel", false),
+            ("level", -127.0, "", false),
+            ("rssi", -127.0, "dBm", false),
+            ("temperature_difference", -127.0, "Cel", false),
+            ("pressure", 6_553.5, "hPa", true),
+            ("pressure", 655.35, "hPa", false),
+            ("hydraulic_pressure", 6.5535, "bar", false),
+            ("soil_moisture", 655.35, "/100", true),
+            ("soil.moisture", 655.35, "", true),
+            ("humidity", 655.35, "%RH", true),
+            ("energy", 65_535.0, "kWh", false),
+            ("counter", 65_535.0, "", false),
+            ("power", 65_535.0, "W", false),
+        ] {
+            assert_eq!(is_no_value(metric, number, unit(symbol)), expected, "{metric} {number} {symbol}");
+        }
+    }
+
+    #[test]
+    fn values_beyond_the_limits_of_their_unit_are_impossible() {
+        for (unit, low, high) in
+            [("Cel", -273.15, f64::MAX), ("K", 0.0, f64::MAX), ("%RH", 0.0, 100.0), ("lat", -90.0, 90.0)]
+        {
+            assert!(!impossible("m", low, unit) && !impossible("m", high, unit), "{unit}");
+            assert!(impossible("m", low.next_down(), unit), "{unit}");
+            assert_eq!(impossible("m", high.next_up(), unit), high < f64::MAX, "{unit}");
+        }
+        assert!(!impossible("m", -1e9, "m/s"));
+    }
+
+    #[test]
+    fn a_metric_limits_what_its_unit_does_not() {
+        for (metric, value, unit, expected) in [
+            ("soil_moisture", 655.35, "/100", true),
+            ("soilMoisture", 100.1, "/100", true),
+            ("soil_moisture", 100.0, "/100", false),
+            ("soil_moisture", 6.5535, "/", true),
+            ("soil_moisture", 1.0, "/", false),
+            ("growth", 655.35, "/100", false),
+            ("moisture_change", -5.0, "/100", false),
+            ("barometric_pressure", 1_084.0, "hPa", false),
+            ("barometric_pressure", 1_300.0, "hPa", true),
+            ("barometric_pressure", 1.3, "bar", true),
+            ("absolute_pressure", 1_300.0, "hPa", false),
+            ("pressure", 1_300.0, "hPa", false),
+        ] {
+            assert_eq!(impossible(metric, value, unit), expected, "{metric} {value} {unit}");
+        }
+    }
+
+    #[test]
+    fn only_an_absolute_pressure_cannot_be_negative() {
+        for unit in ["Pa", "hPa", "kPa", "mbar", "bar", "psi"] {
+            for metric in
+                ["pressure", "gauge_pressure", "differential-pressure", "filter.dp", "absorber_pressure"]
+            {
+                assert!(!impossible(metric, -0.2, unit), "{metric} {unit}");
+            }
+            for metric in
+                ["absolute_pressure", "pressure-abs", "Barometric Pressure", "hall/atmospheric.pressure"]
+            {
+                assert!(impossible(metric, -0.2, unit), "{metric} {unit}");
+                assert!(!impossible(metric, 0.0, unit), "{metric} {unit}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_difference_may_be_negative_in_every_unit() {
+        for (metric, unit) in [
+            ("temperature_difference", "K"),
+            ("delta_humidity", "%RH"),
+            ("level.change", "count"),
+            ("absolute_pressure_deviation", "hPa"),
+        ] {
+            assert!(!impossible(metric, -3.0, unit), "{metric}");
+        }
+        assert!(impossible("temperature", -3.0, "K"));
+    }
+}
