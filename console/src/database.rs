@@ -42,7 +42,7 @@ pub enum DatabaseVerb {
         #[arg(long, value_name = "ROLE")]
         grant_to: Option<String>,
     },
-    /// Check the version, the columns and the partitions; exits with 1 if something is wrong
+    /// Check the version, the columns, the partitions and the rollups; exits with 1 if something is wrong
     #[command(after_help = "Example:\n  garenne database check --postgres-url postgres://garenne@db/garenne")]
     Check,
     /// Remove readings and results that a policy no longer keeps; as the tables' owner
@@ -91,7 +91,9 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
             let text = std::fs::read_to_string(policy).map_err(|error| invalid(error.to_string()))?;
             let retention = Retention::parse(&text).map_err(invalid)?;
             if !dry_run {
-                prune::roll_up(&pool, &tables).await.map_err(failed)?;
+                for series in prune::roll_up(&pool, &tables).await.map_err(failed)? {
+                    output::note(format_args!("{series}; its readings from that time on are kept"));
+                }
             }
             let expired = retention.expired(&pool, &tables).await.map_err(failed)?;
             if expired.is_empty() {

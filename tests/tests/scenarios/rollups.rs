@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
     client::with_id,
+    dashboard::Dashboard,
     postgres::{Database, Postgres},
     process::Ended,
     test_env::TestEnv,
@@ -294,6 +295,87 @@ async fn prune_keeps_what_rollups_are_computed_from() -> Result<()> {
     assert_eq!(database.text(days).await?, "");
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (7, 0), "{receipt:?}");
+    Ok(())
+}
+
+/// Values whose sum no number holds have a mean, and a series whose rollups cannot be computed harms only itself.
+#[tokio::test]
+async fn a_failing_series_stops_no_other() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let database = migrated(&env).await?;
+    let client = database.connect().await?;
+    let refuse = "ALTER TABLE garenne_rollups_hour ADD CONSTRAINT refused CHECK (device <> 'broken')";
+    client.batch_execute(refuse).await?;
+    let mut worker = storing(&env, "storing", &database)?.start().await?;
+    let readings = [
+        ("broken", "00:10", 1.0),
+        ("fine", "00:10", 1.0),
+        ("fine", "00:50", 3.0),
+        ("huge", "00:10", 1.7e308),
+        ("huge", "00:50", 1.7e308),
+        ("huge", "07:00", f64::MAX),
+        ("large", "00:10", 1e200),
+        ("large", "00:50", 3e200),
+        ("tiny", "00:10", 5e-324),
+        ("tiny", "07:00", 0.0),
+    ];
+    for (index, (device, time, value)) in readings.iter().enumerate() {
+        let time = format!("2020-02-01T{time}:00Z");
+        let body = json!({"device": device, "metric": "level", "value": value, "time": time}).to_string();
+        let id = with_id(&format!("r{index}"));
+        env.client().publish("garenne.tasks", "reading.process", id, body.as_bytes()).await?;
+    }
+    env.until_settled(readings.len()).await?;
+    let means = |rollups: &str| {
+        format!(
+            "SELECT string_agg(device || ' ' || mean, ', ' ORDER BY device, time) FROM {rollups} AS rollups"
+        )
+    };
+    let days = "broken 1, fine 2, huge 1.7325644137719385e+308, large 2e+200, tiny 0";
+    assert_eq!(database.text(&means(CURRENT_DAYS)).await?, days);
+
+    worker.until_metric("garenne_sink_set_aside", &["part=\"rollups\""], 1.0).await?;
+    let error = "rollups of broken level are not computed: new row for relation \"garenne_rollups_hour\" violates \
+                 check constraint \"refused\"";
+    worker.until_logged(error).await?;
+    worker.until_ready().await?;
+    let hours = "fine 2, huge 1.7e+308, huge 1.7976931348623157e+308, large 2e+200, tiny 5e-324, tiny 0";
+    assert_eq!(database.text(&means("garenne_rollups_hour")).await?, hours);
+    assert_eq!(database.text(&means("garenne_rollups_day")).await?, days.replace("broken 1, ", ""));
+    let checked = garenne(&env, &database, &["database", "check"]).await?;
+    assert_eq!((checked.code, checked.stdout), (Some(1), vec![error.to_owned()]));
+
+    // Readers get an answer of every kind of step.
+    let dashboard = Dashboard::with_database(&env, &database.url()).await?;
+    for (device, step, mean) in [
+        ("huge", "20m", 1.7e308),
+        ("huge", "1h", 1.7e308),
+        ("huge", "1d", 1.732_564_413_771_938_5e308),
+        ("broken", "1h", 1.0),
+    ] {
+        let period = "from=2020-02-01T00:00:00Z&to=2020-02-02T00:00:00Z";
+        let path = format!("/v1/readings?device={device}&metric=level&step={step}&{period}");
+        assert_eq!(dashboard.json(&path).await?["buckets"][0]["mean"], mean, "{device} {step}");
+    }
+
+    let policy = env.folder().join("retention.toml");
+    std::fs::write(&policy, "[[retention]]\nkeep = \"1year\"\n")?;
+    let prune = ["database", "prune", policy.to_str().context("path")?];
+    let kept = "SELECT string_agg(DISTINCT device, ' ') FROM garenne_readings";
+    let ended = garenne(&env, &database, &prune).await?;
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    assert!(ended.stderr.iter().any(|line| line.starts_with(error)), "{:?}", ended.stderr);
+    assert_eq!(database.text(kept).await?, "broken");
+
+    let repair = "ALTER TABLE garenne_rollups_hour DROP CONSTRAINT refused; UPDATE garenne_series SET rollup_error = NULL";
+    client.batch_execute(repair).await?;
+    let ended = garenne(&env, &database, &prune).await?;
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    assert_eq!(database.text(kept).await?, "");
+    assert_eq!(database.text(&means("garenne_rollups_day")).await?, days);
+    assert_eq!(garenne(&env, &database, &["database", "check"]).await?.code, Some(0));
+    worker.until_metric("garenne_sink_set_aside", &["part=\"rollups\""], 0.0).await?;
+    worker.stop().await?;
     Ok(())
 }
 

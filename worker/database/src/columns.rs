@@ -21,7 +21,7 @@ struct Columns {
     columns: &'static [(&'static str, &'static str)],
 }
 
-const COLUMNS: [Columns; 18] = [
+const COLUMNS: [Columns; 19] = [
     Columns {
         table: "readings",
         version: 1,
@@ -179,6 +179,12 @@ const COLUMNS: [Columns; 18] = [
     },
     Columns { table: "notices", version: 8, key: &[], columns: &[("owner", "text")] },
     Columns { table: "series", version: 8, key: &[], columns: &[("pending", "jsonb"), ("pending_at", TIME)] },
+    Columns {
+        table: "series",
+        version: 9,
+        key: &[],
+        columns: &[("rollup_error", "text"), ("rollup_failures", "integer"), ("rollup_failed_at", TIME)],
+    },
     Columns { table: "rollups_hour", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
     Columns { table: "rollups_day", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
 ];

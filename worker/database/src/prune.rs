@@ -12,7 +12,7 @@ use crate::{
     error::DatabaseError,
     pool::{Connection, PostgresPool, finish},
     retention::{Expired, ExpiredRows, SeriesTable, maintenance},
-    rollups::{Place, RollUp, Step},
+    rollups::{self, FailingSeries, Place, RollUp, Step},
     tables::Tables,
 };
 
@@ -24,24 +24,26 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSES: u32 = 50;
 
-/// Computes stale rollups, so that their readings can be removed. Leaves them to another program that does.
+/// Computes stale rollups, so that their readings can be removed. Leaves them to another program that does. Returns the
+/// series whose rollups cannot be computed.
 ///
 /// # Errors
-/// The database refused it. What was computed stays.
-pub async fn roll_up(pool: &PostgresPool, tables: &Tables) -> Result<(), DatabaseError> {
+/// The database cannot be used. What was computed stays.
+pub async fn roll_up(pool: &PostgresPool, tables: &Tables) -> Result<Vec<FailingSeries>, DatabaseError> {
     let (roll_up, mut place, mut pauses) = (RollUp::new(tables), Place::default(), 0);
     loop {
-        let client = pool.client().await?;
-        let step = deadline(STEP_TIMEOUT, roll_up.step(&client, &mut place)).await;
+        let mut client = pool.client().await?;
+        let step = deadline(STEP_TIMEOUT, roll_up.step(&mut client, &mut place)).await;
         match finish(client, step)? {
-            Step::Computed => {}
+            Step::Computed | Step::Failed(_) => {}
             Step::Busy if pauses < MAX_PAUSES => {
                 pauses += 1;
                 tokio::time::sleep(BUSY_PAUSE).await;
             }
-            Step::Busy | Step::End => return Ok(()),
+            Step::Busy | Step::End => break,
         }
     }
+    Ok(rollups::failing(&*pool.client().await?, tables).await?)
 }
 
 /// Removes expired rows: a partition as a whole, others by and by. Returns the number of rows; it is 0 for a partition

@@ -234,7 +234,8 @@ impl Rule {
     }
 }
 
-/// The partitions that end before `until` and contain only readings of known series.
+/// The partitions that end before `until` and contain only readings of known series. Without those that have readings of
+/// which no rollup can be computed: the rows of other series go one by one.
 async fn expired_partitions(
     client: &Client,
     tables: &Tables,
@@ -245,6 +246,8 @@ async fn expired_partitions(
          FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid,
          LATERAL substring(pg_get_expr(child.relpartbound, child.oid) FROM 'TO \\(''([^'']+)''\\)') AS upper
          WHERE inhparent = to_regclass('{tables}_readings') AND upper::timestamptz <= $1
+         AND NOT EXISTS (SELECT FROM {tables}_series AS s WHERE s.rollup_error IS NOT NULL
+                         AND s.stale && tstzrange(NULL, upper::timestamptz))
          ORDER BY upper::timestamptz"
     );
     let mut expired = Vec::new();

@@ -1,13 +1,21 @@
 //! Rollups: the hours and days of readings, and the hours that are to be computed again.
 //!
 //! A change of readings marks their hours ([`StaleHours`]) in the same transaction, in the row of their series. Steps
-//! ([`RollUp`]) compute the marked hours later.
+//! ([`RollUp`]) compute the marked hours later. A step that fails is recorded in the row of its series ([`failing`]), and
+//! the other series go on.
 
-use std::{collections::BTreeSet, error::Error};
+use std::{
+    collections::BTreeSet,
+    error::Error,
+    fmt::{self, Display, Formatter},
+};
 
 use bytes::{BufMut, BytesMut};
 use time::{OffsetDateTime, macros::datetime};
-use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::{
+    Client, Row,
+    types::{IsNull, ToSql, Type, to_sql_checked},
+};
 
 use crate::{error::QueryResult, pool::Connection, tables::Tables};
 
@@ -15,6 +23,9 @@ const HOUR: i64 = 3_600_000_000;
 
 /// Readings of a step, at most, unless one hour has more.
 const READINGS: i32 = 20_000;
+/// The server's time limit for a step, which usually takes some ten milliseconds. Meanwhile the readings of its series
+/// cannot be stored.
+const STEP_TIMEOUT: &str = "10s";
 
 /// The hours, in UTC, of changed readings of a series. A parameter of the type `tstzmultirange`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,14 +89,71 @@ impl ToSql for StaleHours {
 }
 
 /// Result of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It computed rollups of a series.
     Computed,
+    /// The rollups of a series cannot be computed. Nothing is changed; after a pause a step tries again.
+    Failed(FailingSeries),
     /// Nothing: no further series has any to compute.
     End,
     /// Nothing: another program is computing.
     Busy,
+}
+
+/// A series whose rollups cannot be computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingSeries {
+    /// The device.
+    pub device: String,
+    /// The metric.
+    pub metric: String,
+    /// The error of the last attempt.
+    pub error: String,
+}
+
+impl FailingSeries {
+    /// Of a row with device, metric and error, from `first` on.
+    fn new(row: &Row, first: usize) -> Self {
+        Self { device: row.get(first), metric: row.get(first + 1), error: row.get(first + 2) }
+    }
+}
+
+impl Display for FailingSeries {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "rollups of {} {} are not computed: {}", self.device, self.metric, self.error)
+    }
+}
+
+/// The series whose rollups cannot be computed.
+///
+/// # Errors
+/// The database cannot be asked.
+pub async fn failing(client: &Client, tables: &Tables) -> QueryResult<Vec<FailingSeries>> {
+    let select = format!(
+        "SELECT device, metric, rollup_error FROM {tables}_series WHERE rollup_error IS NOT NULL ORDER BY 1, 2"
+    );
+    Ok(client.query(&select, &[]).await?.iter().map(|row| FailingSeries::new(row, 0)).collect())
+}
+
+/// SQL: the mean of a column of readings that fulfill `condition`, whatever their size. `avg()` fails where a sum or a sum
+/// of squares is too large.
+pub fn mean_of_values(tables: &Tables, value: &str, condition: &str) -> String {
+    mean(tables, value, "1", condition, &format!("count(*) FILTER (WHERE {condition})"))
+}
+
+/// SQL: the mean of the columns `mean` of rollups, weighted by their `count`.
+pub fn mean_of_means(tables: &Tables) -> String {
+    mean(tables, "mean", "count", "count > 0", "sum(count)::float8")
+}
+
+/// The arguments of the function: sums of values up to 1e290, and of others times 2^-600.
+fn mean(tables: &Tables, value: &str, weight: &str, condition: &str, number: &str) -> String {
+    format!(
+        "{tables}_mean(sum({value} * {weight}) FILTER (WHERE {condition} AND abs({value}) <= 1e290),
+                       sum({value} * 2.409919865102884e-181::float8 * {weight})
+                           FILTER (WHERE {condition} AND abs({value}) > 1e290), {number})"
+    )
 }
 
 /// Computes stale rollups, one step at a time.
@@ -103,25 +171,39 @@ pub struct Place {
 impl RollUp {
     /// The rollups of a fleet.
     pub fn new(tables: &Tables) -> Self {
-        Self { statement: format!("SELECT step, next_device, next_metric FROM {tables}_roll_up($1, $2, $3)") }
+        Self {
+            statement: format!(
+                "SELECT step, next_device, next_metric, error FROM {tables}_roll_up($1, $2, $3)"
+            ),
+        }
     }
 
     /// Computes rollups of the next series that has stale ones of hours that ended five minutes ago. A step is one
     /// transaction: interrupted, it did nothing.
     ///
     /// # Errors
-    /// The database refused it.
-    pub async fn step(&self, client: &Connection, place: &mut Place) -> QueryResult<Step> {
-        let statement = client.prepare_cached(&self.statement).await?;
-        let row = client.query_one(&statement, &[&place.device, &place.metric, &READINGS]).await?;
-        match row.get(0) {
-            "busy" => return Ok(Step::Busy),
-            "end" => return Ok(Step::End),
+    /// The database cannot be used.
+    pub async fn step(&self, client: &mut Connection, place: &mut Place) -> QueryResult<Step> {
+        let transaction = client.transaction().await?;
+        transaction.batch_execute(&format!("SET LOCAL statement_timeout = '{STEP_TIMEOUT}'")).await?;
+        let statement = transaction.prepare_cached(&self.statement).await?;
+        let row = transaction.query_one(&statement, &[&place.device, &place.metric, &READINGS]).await?;
+        transaction.commit().await?;
+        let of_series = || Place { device: row.get(1), metric: row.get(2) };
+        Ok(match row.get(0) {
+            "busy" => Step::Busy,
+            "end" => Step::End,
+            "failed" => {
+                *place = of_series();
+                Step::Failed(FailingSeries::new(&row, 1))
+            }
             // The series has no more.
-            "done" => *place = Place { device: row.get(1), metric: row.get(2) },
-            _ => {}
-        }
-        Ok(Step::Computed)
+            "done" => {
+                *place = of_series();
+                Step::Computed
+            }
+            _ => Step::Computed,
+        })
     }
 }
 

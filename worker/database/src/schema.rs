@@ -17,6 +17,7 @@ use crate::{
     migrations::{self, found_version},
     partitions,
     pool::PostgresPool,
+    rollups,
     tables::Tables,
 };
 
@@ -165,7 +166,8 @@ pub async fn grant(pool: &PostgresPool, tables: &Tables, role: &str) -> Result<(
     Ok(client.batch_execute(grants.get(0)).await?)
 }
 
-/// Problems of the tables, one text each: another version, missing tables and columns, missing partitions.
+/// Problems of the tables, one text each: another version, missing tables and columns, missing
+/// partitions, series whose rollups cannot be computed.
 ///
 /// # Errors
 /// The database cannot be asked.
@@ -177,6 +179,7 @@ pub async fn check(pool: &PostgresPool, tables: &Tables) -> Result<Vec<String>, 
     let mut problems = columns::problems(&client, tables, VERSION, false).await?;
     if problems.is_empty() {
         problems = partitions::problems(&client, tables).await?;
+        problems.extend(rollups::failing(&client, tables).await?.iter().map(ToString::to_string));
     }
     Ok(problems)
 }

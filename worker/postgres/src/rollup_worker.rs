@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use garenne_common::resilience::deadline;
+use garenne_common::{resilience::deadline, text::printable};
 use garenne_database::{
     DatabaseError, PostgresPool, Tables, finish,
-    rollups::{Place, RollUp, Step},
+    rollups::{self, Place, RollUp, Step},
 };
 
 use crate::part_report::PartReport;
@@ -18,18 +18,19 @@ use garenne::sink::SinkContext;
 const PART: &str = "rollups";
 /// Time between two passes over the series.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Time limit of a step, which usually takes some ten milliseconds.
+/// Time limit of a step on this side, longer than the server's.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Computes rollups.
 pub(super) struct RollupWorker {
     pool: PostgresPool,
+    tables: Tables,
     roll_up: RollUp,
 }
 
 impl RollupWorker {
     pub(super) fn new(pool: PostgresPool, tables: &Tables) -> Self {
-        Self { pool, roll_up: RollUp::new(tables) }
+        Self { pool, tables: tables.clone(), roll_up: RollUp::new(tables) }
     }
 
     /// Computes until the worker stops. After an error it tries again, with growing pauses.
@@ -43,20 +44,28 @@ impl RollupWorker {
     async fn compute_repeatedly(&self, context: &SinkContext) {
         let mut report = PartReport::new(context, PART, "rollups not computed", INTERVAL);
         loop {
-            let wait = report.ended(self.pass().await);
+            let wait = report.ended(self.pass(context).await);
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// One pass over the series.
-    async fn pass(&self) -> Result<(), DatabaseError> {
+    /// One pass over the series. One that fails stops no other; the sink's metrics have the number of those that fail.
+    async fn pass(&self, context: &SinkContext) -> Result<(), DatabaseError> {
         let mut place = Place::default();
         loop {
-            let client = self.pool.client().await?;
-            let step = deadline(STEP_TIMEOUT, self.roll_up.step(&client, &mut place)).await;
-            if finish(client, step)? != Step::Computed {
-                return Ok(());
+            let mut client = self.pool.client().await?;
+            let step = deadline(STEP_TIMEOUT, self.roll_up.step(&mut client, &mut place)).await;
+            match finish(client, step)? {
+                Step::Computed => {}
+                Step::Failed(series) => {
+                    tracing::warn!("{}, will be retried", printable(&series.to_string()));
+                }
+                Step::End | Step::Busy => break,
             }
         }
+        let client = self.pool.client().await?;
+        let failing = deadline(STEP_TIMEOUT, rollups::failing(&client, &self.tables)).await;
+        context.set_aside(PART, finish(client, failing)?.len());
+        Ok(())
     }
 }

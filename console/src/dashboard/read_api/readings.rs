@@ -7,6 +7,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use garenne_database::{Tables, rollups};
 use garenne_protocol::sensor::Timestamp;
 use serde_json::json;
 use time::OffsetDateTime;
@@ -37,16 +38,16 @@ pub(in crate::dashboard) async fn readings(
     let query = ReadingsQuery::new(&parameters, SystemTime::now()).map_err(refused)?;
     let database = app.database()?;
     let snapshot = database.snapshot().await?;
-    let tables = database.tables.to_string();
+    let tables = &database.tables;
     match query.step {
-        None => stored_readings(snapshot, &tables, &query, format).await,
-        Some(step) => buckets(snapshot, &tables, &query, step, format).await,
+        None => stored_readings(snapshot, tables, &query, format).await,
+        Some(step) => buckets(snapshot, tables, &query, step, format).await,
     }
 }
 
 async fn stored_readings(
     snapshot: Snapshot,
-    tables: &str,
+    tables: &Tables,
     query: &ReadingsQuery,
     format: Format,
 ) -> Result<Response, Problem> {
@@ -73,7 +74,7 @@ async fn stored_readings(
         Format::Json => head(query, &[("next", json!(next))], "readings"),
         Format::Csv => csv_head(&READING),
     };
-    let body = stream::body(snapshot, rows, format, begin, end(format), write_reading);
+    let body = stream::body(snapshot, rows, format, begin, end(format), write_reading).await?;
     let mut response = ([(header::CONTENT_TYPE, format.content_type())], body).into_response();
     if let Some(next) = next {
         let link = format!("<{next}>; rel=\"next\"").parse().expect("the address is escaped");
@@ -84,7 +85,7 @@ async fn stored_readings(
 
 async fn buckets(
     snapshot: Snapshot,
-    tables: &str,
+    tables: &Tables,
     query: &ReadingsQuery,
     Step { seconds, source }: Step,
     format: Format,
@@ -122,10 +123,10 @@ async fn buckets(
     let bucket = |time: &str| format!("date_bin(make_interval(secs => $5), {time}, '2001-01-01Z')");
     let of_rollups = |function: &str| {
         format!(
-            "SELECT {}, unit, sum(count)::int8, min(min), sum(mean * count) / nullif(sum(count), 0), max(max),
-                    sum(flagged)::int8
+            "SELECT {}, unit, sum(count)::int8, min(min), {}, max(max), sum(flagged)::int8
              FROM {tables}_{function}($1, $2, $3, $4) GROUP BY 1, 2 ORDER BY 1, 2",
-            bucket("time")
+            bucket("time"),
+            rollups::mean_of_means(tables)
         )
     };
     let select = match source {
@@ -133,12 +134,13 @@ async fn buckets(
         Source::Days => of_rollups("daily"),
         Source::Readings => format!(
             "SELECT {}, coalesce(r.unit, ''), count(*) FILTER (WHERE f.usable), min(r.value) FILTER (WHERE f.usable),
-                    avg(r.value) FILTER (WHERE f.usable), max(r.value) FILTER (WHERE f.usable),
+                    {}, max(r.value) FILTER (WHERE f.usable),
                     count(*) FILTER (WHERE NOT f.usable)
              FROM {tables}_readings AS r CROSS JOIN LATERAL (
                  SELECT NOT r.quality && '{{out-of-range,impossible,not-calibrated}}'::text[] AS usable) AS f
              WHERE r.device = $1 AND r.metric = $2 AND r.time >= $3 AND r.time < $4 GROUP BY 1, 2 ORDER BY 1, 2",
-            bucket("r.time")
+            bucket("r.time"),
+            rollups::mean_of_values(tables, "r.value", "f.usable")
         ),
     };
     let step = seconds as f64;
@@ -147,7 +149,7 @@ async fn buckets(
         Format::Json => head(query, &[("step_seconds", json!(seconds))], "buckets"),
         Format::Csv => csv_head(&BUCKET),
     };
-    let body = stream::body(snapshot, rows, format, begin, end(format), write_bucket);
+    let body = stream::body(snapshot, rows, format, begin, end(format), write_bucket).await?;
     Ok(([(header::CONTENT_TYPE, format.content_type())], body).into_response())
 }
 

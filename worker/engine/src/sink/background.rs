@@ -54,6 +54,11 @@ impl SinkContext {
     pub fn failed(&self, part: &'static str, problem: &str) {
         self.health.failed(part, problem);
     }
+
+    /// Records how much a part has set aside because it fails, while the part itself succeeds. A metric shows it.
+    pub fn set_aside(&self, part: &'static str, count: usize) {
+        self.health.set_aside(part, count);
+    }
 }
 
 /// The running background work of a worker's sinks.

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 pub(crate) struct SinkMetrics {
     up: IntGaugeVec,
     panics: IntCounterVec,
+    set_aside: IntGaugeVec,
 }
 
 impl SinkMetrics {
@@ -26,10 +27,13 @@ impl SinkMetrics {
     pub(crate) fn register(registry: &Registry) -> Self {
         let up = "1 while the sink takes results and its background work succeeds.";
         let panics = "Panics while results were written.";
+        let set_aside =
+            "What a part of the sink's background work has set aside because it fails, such as series.";
         let new = NewMetrics(registry);
         Self {
             up: new.gauges("garenne_sink_up", up, &["sink"]),
             panics: new.counters("garenne_sink_panics_total", panics, &["sink"]),
+            set_aside: new.gauges("garenne_sink_set_aside", set_aside, &["sink", "part"]),
         }
     }
 
@@ -41,6 +45,7 @@ impl SinkMetrics {
             sink,
             up,
             panics: self.panics.with_label_values(&[sink]),
+            set_aside: self.set_aside.clone(),
             is_late: Arc::default(),
             failures: watch::Sender::default(),
         }
@@ -56,6 +61,7 @@ pub(super) struct Health {
     pub(super) sink: &'static str,
     up: IntGauge,
     panics: IntCounter,
+    set_aside: IntGaugeVec,
     /// Whether a write takes unusually long. It does not count as a failure yet.
     is_late: Arc<AtomicBool>,
     /// The parts that fail.
@@ -114,6 +120,12 @@ impl Health {
             problem.clone_into(&mut failure.problem);
         });
         self.up.set(0);
+    }
+
+    /// Records how much a part has set aside.
+    pub(super) fn set_aside(&self, part: &str, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.set_aside.with_label_values(&[self.sink, part]).set(count);
     }
 
     pub(super) fn count_panic(&self) {
