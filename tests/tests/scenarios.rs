@@ -29,6 +29,7 @@ mod scenarios {
     mod dead_replay;
     mod derived_values;
     mod drill;
+    mod first_start;
     mod fleet;
     mod follow_ups;
     mod foreign_headers;

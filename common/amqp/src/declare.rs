@@ -10,7 +10,7 @@ use thiserror::Error;
 use garenne_common::exit::{Exit, HasExit};
 use garenne_protocol::{
     task::header::long,
-    topology::{Arg, Binding, Destination, Exchange, ExchangeKind, Queue, Route, Topology},
+    topology::{Arg, Binding, Destination, Exchange, ExchangeKind, Queue, Route, Step, Topology},
 };
 
 use crate::reply::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
@@ -77,14 +77,20 @@ impl HasExit for TopologyError {
 /// [`TopologyError`] names the exchange or queue that is denied or differs.
 pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), TopologyError> {
     let channel = connection.create_channel().await?;
-    for exchange in &topology.exchanges {
-        declare_exchange(&channel, exchange, false).await.map_err(|error| unknown_type(exchange, error))?;
-    }
-    for queue in &topology.queues {
-        declare_queue(&channel, queue, false).await.map_err(|e| explain("queue", &queue.name, e))?;
-    }
     let absent = absent_hash_exchanges(connection, topology).await?;
-    for route in &topology.routes {
+    for step in topology.steps() {
+        let route = match step {
+            Step::Queue(queue) => {
+                declare_queue(&channel, queue, false).await.map_err(|e| explain("queue", &queue.name, e))?;
+                continue;
+            }
+            Step::Exchange(exchange) => {
+                let declared = declare_exchange(&channel, exchange, false).await;
+                declared.map_err(|error| unknown_type(exchange, error))?;
+                continue;
+            }
+            Step::Route(route) => route,
+        };
         let (Route::Bind(Binding { exchange, to, .. }) | Route::Unbind(Binding { exchange, to, .. })) = route;
         let is_absent = absent.contains(&exchange.as_str()) || absent.contains(&to.name());
         if is_absent && matches!(route, Route::Unbind(_)) {

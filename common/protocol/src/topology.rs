@@ -8,6 +8,7 @@ mod lane;
 mod names;
 mod plan;
 mod route;
+mod steps;
 mod version;
 
 pub use export::{Difference, compare, definitions};
@@ -16,4 +17,5 @@ pub use lane::{LaneExchange, LaneQueues, LaneSpec, MOST_SHARDS};
 pub use names::Names;
 pub use plan::{Arg, DIRECTIVES_KEPT, Exchange, ExchangeKind, LIFECYCLE_KEPT, Leftover, Queue, Topology};
 pub use route::{Binding, Destination, Route};
+pub use steps::Step;
 pub use version::{BrokerVersion, VersionError};

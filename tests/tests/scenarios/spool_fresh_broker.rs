@@ -22,7 +22,7 @@ async fn a_spool_is_drained_after_exchanges_and_queues_were_declared() -> Result
     assert_eq!(answer.body["durability"], "spooled");
     gateway.stop().await?;
 
-    // The exchanges exist, the queues and bindings do not.
+    // The first queue exists, the exchange of tasks does not.
     proxy.heal();
     proxy.pause_at(Method::QUEUE_OK, Duration::from_secs(3));
     let gateway = plan.start().await?;

@@ -68,6 +68,16 @@ pub struct Queue {
     pub arguments: BTreeMap<&'static str, Arg>,
 }
 
+impl Queue {
+    /// Whether messages only wait here, until they expire.
+    pub(super) fn is_delay(&self) -> bool {
+        self.arguments.contains_key(TTL)
+    }
+}
+
+/// The argument of a delay queue.
+const TTL: &str = "x-message-ttl";
+
 /// A queue that a lane had with more shards and does not have with the current settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
@@ -79,10 +89,10 @@ pub struct Leftover {
     pub shards: u16,
 }
 
-/// Everything that must exist on the broker for a fleet.
+/// Everything that must exist on the broker for a fleet. [`Topology::steps`] has the order in which it is declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Exchanges, in declaration order: alternate exchanges come before the exchanges that name them.
+    /// Exchanges.
     pub exchanges: Vec<Exchange>,
     /// Queues and streams.
     pub queues: Vec<Queue>,
@@ -233,7 +243,7 @@ fn quarantine_rung(names: &Names, version: BrokerVersion) -> Queue {
 fn delay_queue(name: String, delay: Delay, exchange: &str, key: String, version: BrokerVersion) -> Queue {
     let mut queue = dead_lettered(quorum(name, version), exchange);
     queue.arguments.insert("x-dead-letter-routing-key", Arg::Text(key));
-    queue.arguments.insert("x-message-ttl", Arg::Number(delay.as_millis().try_into().unwrap_or(i64::MAX)));
+    queue.arguments.insert(TTL, Arg::Number(delay.as_millis().try_into().unwrap_or(i64::MAX)));
     queue
 }
 

@@ -70,10 +70,11 @@ fn lane_routes(names: &Names, lane: &LaneSpec) -> Vec<Route> {
         to: Destination::Queue(names.shard(name, shard)),
         key: WEIGHT.to_owned(),
     };
-    let mut sources: Vec<_> = bindings.iter().map(|key| (exchange.name(names), key.as_str())).collect();
+    let mut sources = Vec::new();
     if *catch_all {
         sources.push((names.unroutable(), ANY_KEY));
     }
+    sources.extend(bindings.iter().map(|key| (exchange.name(names), key.as_str())));
     let bindings_to = |to: &Destination| {
         let binding = |(exchange, key): &(String, &str)| Binding {
             exchange: exchange.clone(),
@@ -109,21 +110,18 @@ fn entries(names: &Names, lane: &LaneSpec) -> [Destination; 2] {
 /// The changes of the bindings of tasks to these lanes and to the queue of unroutable tasks.
 ///
 /// Without a catch-all lane, that queue receives what no lane's bindings match. The alternate exchange always has a
-/// binding, because the broker drops a task that it cannot route: a new binding comes before the routes of the lanes,
-/// and old ones are removed after them.
+/// binding, because the broker drops a task that it cannot route: a new binding comes first, before the old ones are
+/// removed and before the exchange of tasks has a binding.
 pub(super) fn task_routes(names: &Names, lanes: &[LaneSpec]) -> Vec<Route> {
     let from_alternate = |to| Binding { exchange: names.unroutable(), to, key: ANY_KEY.to_owned() };
     let queue = from_alternate(Destination::Queue(names.unroutable()));
-    let others = lanes.iter().filter(|lane| !lane.catch_all).flat_map(|lane| entries(names, lane));
-    let mut last: Vec<_> = others.map(|entry| Route::Unbind(from_alternate(entry))).collect();
-    let mut routes = Vec::new();
-    if lanes.iter().any(|lane| lane.catch_all) {
-        last.push(Route::Unbind(queue));
-    } else {
-        routes.push(Route::Bind(queue));
-    }
-    routes.extend(lanes.iter().flat_map(|lane| lane_routes(names, lane)));
-    routes.append(&mut last);
+    let (catch_all, others): (Vec<_>, Vec<_>) = lanes.iter().partition(|lane| lane.catch_all);
+    let mut routes: Vec<_> = catch_all.iter().flat_map(|lane| lane_routes(names, lane)).collect();
+    routes.push(if catch_all.is_empty() { Route::Bind(queue) } else { Route::Unbind(queue) });
+    routes.extend(
+        others.iter().flat_map(|lane| entries(names, lane)).map(|to| Route::Unbind(from_alternate(to))),
+    );
+    routes.extend(others.iter().flat_map(|lane| lane_routes(names, lane)));
     routes
 }
 
