@@ -3,7 +3,7 @@
 use std::{fmt::Display, time::Duration};
 
 use garenne_protocol::{
-    task::{FOREIGN_KIND, matches_binding},
+    task::{FOREIGN_KIND, Kind, KindError, matches_binding},
     topology::{LaneExchange, LaneSpec, MOST_SHARDS},
 };
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
@@ -17,8 +17,8 @@ pub const MOST_PREFETCH: u16 = 2000;
 /// Longest lane name, in bytes: `<prefix>.retry.<lane>.<delay>` must fit AMQP's 255 bytes.
 pub const LONGEST_NAME: usize = 32;
 
-/// Longest name of an exchange in AMQP, in bytes.
-const LONGEST_EXCHANGE: usize = 255;
+/// Longest name of an exchange and longest binding in AMQP, in bytes.
+const LONGEST_SHORT_STRING: usize = 255;
 
 /// The quarantine's name in lists of lanes.
 const RESERVED: &str = "quarantine";
@@ -47,6 +47,10 @@ pub struct Lane {
     /// directly.
     #[serde(with = "list")]
     pub bindings: Vec<String>,
+    /// Whether the lane has no bindings on purpose: tasks are only published to it directly. In a file,
+    /// `bindings = []` says so.
+    #[serde(skip)]
+    pub direct: bool,
     /// The maps of a lane of foreign messages, tried in this order: files, or shipped ones such as
     /// `builtin:zigbee2mqtt`. Such a lane receives no tasks.
     #[serde(with = "list")]
@@ -71,6 +75,7 @@ impl Default for Lane {
             max_per_key: None,
             shards: 1,
             bindings: Vec::new(),
+            direct: false,
             maps: Vec::new(),
             exchange: None,
             catch_all: false,
@@ -84,6 +89,16 @@ impl Lane {
     /// A lane with these bindings and default settings.
     pub fn bound_to(bindings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { bindings: bindings.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
+    /// Whether the lane receives nothing, and nobody said that it should not.
+    pub(super) fn is_unbound(&self) -> bool {
+        !self.direct && self.has_no_source()
+    }
+
+    /// Whether no exchange routes messages to the lane.
+    pub(super) fn has_no_source(&self) -> bool {
+        self.bindings.is_empty() && self.maps.is_empty() && !self.catch_all
     }
 
     /// Whether the lane's messages are foreign ones, which pass its maps.
@@ -138,6 +153,7 @@ impl Lane {
     pub(super) fn validate(&self, name: &str, prefix: &str) -> Result<(), Invalid> {
         validate_name(name)?;
         validate_numbers(name, self)?;
+        validate_kinds(name, self)?;
         validate_source(name, self, prefix)
     }
 }
@@ -172,6 +188,18 @@ fn validate_numbers(name: &str, lane: &Lane) -> Result<(), Invalid> {
     check(prefetch >= shards, "prefetch", prefetch, problem)
 }
 
+fn validate_kinds(name: &str, lane: &Lane) -> Result<(), Invalid> {
+    let setting = |field: &str| format!("lanes.{name}.{field}");
+    if let Some(long) = lane.bindings.iter().find(|binding| binding.len() > LONGEST_SHORT_STRING) {
+        let problem = format!("expected at most {LONGEST_SHORT_STRING} bytes, it has {}", long.len());
+        return Err(Invalid::new(setting("bindings"), format_args!("{long:?}"), problem));
+    }
+    let Some(kind) = &lane.default_kind else { return Ok(()) };
+    let refused =
+        |error: KindError| Invalid::new(setting("default_kind"), format_args!("{kind:?}"), error.to_string());
+    Kind::parse(kind).map(drop).map_err(refused)
+}
+
 /// Checks what only lanes of foreign messages have, and what they do not have. `prefix` begins the names of Garenne's own
 /// exchanges.
 fn validate_source(name: &str, lane: &Lane, prefix: &str) -> Result<(), Invalid> {
@@ -199,8 +227,8 @@ fn validate_source(name: &str, lane: &Lane, prefix: &str) -> Result<(), Invalid>
                 "expected none: what no binding matches would be lost. Let a map skip it, or set exchange";
             refuse("bindings", &format_args!("{:?}", lane.bindings), problem.to_owned())
         }
-        Some(exchange) if !(1..=LONGEST_EXCHANGE).contains(&exchange.len()) => {
-            let problem = format!("expected 1 to {LONGEST_EXCHANGE} bytes");
+        Some(exchange) if !(1..=LONGEST_SHORT_STRING).contains(&exchange.len()) => {
+            let problem = format!("expected 1 to {LONGEST_SHORT_STRING} bytes");
             refuse("exchange", &format_args!("{exchange:?}"), problem)
         }
         Some(exchange) if exchange.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.')) => {

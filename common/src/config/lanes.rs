@@ -24,9 +24,6 @@ pub struct Lanes {
     defined: BTreeMap<String, Lane>,
     #[serde(skip_serializing_if = "Option::is_none")]
     only: Option<Vec<String>>,
-    /// New lanes without a `bindings` setting, most likely typos of existing lanes.
-    #[serde(skip)]
-    unbound: Vec<String>,
 }
 
 impl Default for Lanes {
@@ -43,7 +40,7 @@ impl Default for Lanes {
 
 impl FromIterator<(String, Lane)> for Lanes {
     fn from_iter<I: IntoIterator<Item = (String, Lane)>>(lanes: I) -> Self {
-        Self { defined: lanes.into_iter().collect(), only: None, unbound: Vec::new() }
+        Self { defined: lanes.into_iter().collect(), only: None }
     }
 }
 
@@ -122,7 +119,8 @@ impl Lanes {
                 self.bound_names()
             );
             let path = format!("lanes.{name}");
-            Invalid::unless(!self.is_unbound(name), path, "a lane without bindings", problem)?;
+            // Most likely a typo of another lane.
+            Invalid::unless(!lane.is_unbound(), path, "a lane without bindings", problem)?;
             let LaneSpec { exchange, bindings, .. } = lane.spec(name);
             for binding in bindings {
                 if let Some(other) = lane_of_binding.insert((exchange.clone(), binding.clone()), name) {
@@ -140,20 +138,16 @@ impl Lanes {
         let bound = self.bound_names();
         Invalid::unless(!only.is_empty(), "lanes.only", "[]", format!("expected at least one of {bound}"))?;
         only.iter().try_for_each(|name| {
-            let exists = self.defined.contains_key(name) && !self.is_unbound(name);
+            let exists = self.defined.get(name).is_some_and(|lane| !lane.is_unbound());
             let problem =
                 format!("no such lane, expected some of {bound}; a new one needs lanes.{name}.bindings");
             Invalid::unless(exists, "lanes.only", format_args!("{name:?}"), problem)
         })
     }
 
-    fn is_unbound(&self, name: &str) -> bool {
-        self.unbound.iter().any(|one| one == name)
-    }
-
     fn bound_names(&self) -> String {
-        let names = self.defined.keys().map(String::as_str).filter(|name| !self.is_unbound(name));
-        names.collect::<Vec<_>>().join(", ")
+        let bound = self.defined().filter(|(_, lane)| !lane.is_unbound());
+        bound.map(|(name, _)| name).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -175,13 +169,11 @@ impl<'de> Deserialize<'de> for Lanes {
         let given = PartialLanes::deserialize(deserializer)?;
         let mut lanes = Self { only: given.only, ..Self::default() };
         for (name, settings) in given.lanes {
-            let is_bound = ["bindings", "maps"].iter().any(|it| settings.contains_key(*it))
+            let is_meant = ["bindings", "maps"].iter().any(|it| settings.contains_key(*it))
                 || lanes.defined.contains_key(&name);
-            let lane = lanes.defined.entry(name.clone()).or_default();
+            let lane = lanes.defined.entry(name).or_default();
             *lane = lane.with(settings).map_err(D::Error::custom)?;
-            if !is_bound && !lane.catch_all {
-                lanes.unbound.push(name);
-            }
+            lane.direct = is_meant && lane.has_no_source();
         }
         Ok(lanes)
     }

@@ -17,7 +17,7 @@ use toml::Table;
 use crate::{
     panics,
     settings::WorkerConfig,
-    worker::{Worker, WorkerBuilder, WorkerError},
+    worker::{Worker, WorkerBuilder},
 };
 
 /// Flags of every worker. They set fields of [`WorkerConfig`].
@@ -93,7 +93,7 @@ impl WorkerArgs {
         panics::install_hook();
         let (sender, commands) = signal::commands(worker.shutdown_mode).map_err(anyhow::Error::from)?;
         let receipt_file = worker.receipt.clone();
-        let worker = build(config)?.build().map_err(WorkerError::from)?;
+        let worker = build(config)?.build()?;
         let receipt = worker.run(sender, commands).await?;
         match receipt_file {
             Some(path) => receipt.write_to(&path).map_err(anyhow::Error::from)?,

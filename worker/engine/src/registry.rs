@@ -30,6 +30,16 @@ pub enum RegistryError {
     /// A kind cannot be used as a routing key.
     #[error(transparent)]
     Kind(#[from] KindError),
+    /// A kind has options with which none of its tasks could succeed.
+    #[error("the {option} of kind {kind:?} is 0, expected {expected}")]
+    Options {
+        /// The kind.
+        kind: String,
+        /// `deadline` or `number of attempts`.
+        option: &'static str,
+        /// The least value.
+        expected: &'static str,
+    },
     /// The worker has no handler.
     #[error("the worker has no handler")]
     Empty,
@@ -45,6 +55,14 @@ pub enum RegistryError {
 
 impl Registry {
     pub(crate) fn add(&mut self, kind: &str, entry: Entry) -> Result<(), RegistryError> {
+        let TaskOptions { deadline, retry, .. } = &entry.options;
+        let refuse = |option, expected| RegistryError::Options { kind: kind.to_owned(), option, expected };
+        if *deadline == Some(Duration::ZERO) {
+            return Err(refuse("deadline", "1ms or more"));
+        }
+        if retry.attempts == Some(0) {
+            return Err(refuse("number of attempts", "1 or more"));
+        }
         match self.0.insert(Kind::parse(kind)?, Arc::new(entry)) {
             None => Ok(()),
             Some(_) => Err(RegistryError::Duplicate(kind.to_owned())),

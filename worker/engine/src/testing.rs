@@ -49,7 +49,7 @@ use crate::{
     registry::Registry,
     sink::FinishedTask,
     spans::AttemptSpan,
-    worker::WorkerBuilder,
+    worker::{WorkerBuilder, WorkerError},
 };
 
 /// The settlement that a worker would make after the attempt.
@@ -82,7 +82,7 @@ impl TestWorker {
     ///
     /// # Errors
     /// As [`WorkerBuilder::build`].
-    pub fn new(builder: WorkerBuilder) -> Result<Self, crate::registry::RegistryError> {
+    pub fn new(builder: WorkerBuilder) -> Result<Self, WorkerError> {
         let config = builder.config();
         let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
         let worker_context =

@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, time::Instant};
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{BrokerError, PublishError, declare::TopologyError};
 use garenne_common::{
-    config::{ConfigError, Invalid},
+    config::{ConfigError, Invalid, Settings},
     exit::{Exit, Failure, HasExit},
     shutdown::{Command, Mode, Receipt, Tally},
     telemetry::Metrics,
@@ -44,7 +44,7 @@ pub enum WorkerError {
     /// A setting.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A setting that only the whole shows to be wrong.
+    /// A setting that was made in code, or that only the whole shows to be wrong.
     #[error(transparent)]
     Setting(#[from] Invalid),
     /// A lane's pool.
@@ -167,14 +167,16 @@ impl WorkerBuilder {
     /// The finished worker.
     ///
     /// # Errors
-    /// No handler, two for one kind, a kind that could not be a routing key, or a sink of the settings that is
-    /// neither built in nor added.
-    pub fn build(self) -> Result<Worker, RegistryError> {
+    /// [`WorkerError::Setting`] for settings that a file could not have either: they are validated as those of a file.
+    /// [`WorkerError::Registry`] for no handler, two for one kind, a kind that could not be a routing key, options
+    /// with which no task could succeed, or a sink of the settings that is neither built in nor added.
+    pub fn build(self) -> Result<Worker, WorkerError> {
         let Self { config, handlers, sinks, named_sinks } = self;
+        config.validate()?;
         let built_in = [SinkName::STDOUT, SinkName::RESULTS].into_iter();
         let known: Vec<_> = built_in.chain(named_sinks.iter().map(|sink| sink.0)).collect();
         if let Some(SinkName(name)) = config.sinks.iter().find(|sink| !known.contains(&&*sink.0)) {
-            return Err(RegistryError::Sink { name: name.clone(), known: known.join(", ") });
+            return Err(RegistryError::Sink { name: name.clone(), known: known.join(", ") }.into());
         }
         let metrics = Metrics::new("worker");
         metrics.register_kinds(handlers.iter().map(|(kind, ..)| *kind));
@@ -183,7 +185,7 @@ impl WorkerBuilder {
             registry.add(kind, Entry { kind, handler, options, metrics: metrics.kind(kind) })?;
         }
         if registry.is_empty() {
-            return Err(RegistryError::Empty);
+            return Err(RegistryError::Empty.into());
         }
         let name = config.name().into();
         let (registry, tally) = (Arc::new(registry), Arc::default());
@@ -269,3 +271,6 @@ impl Worker {
         Ok(self.tally.receipt(&self.name, mode, escalated, began.elapsed()))
     }
 }
+
+#[cfg(test)]
+mod tests;

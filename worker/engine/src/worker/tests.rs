@@ -1,0 +1,96 @@
+use std::time::Duration;
+
+use garenne_common::config::{Lane, Lanes, Size, Sources, load_with};
+
+use super::*;
+use crate::handler::RetryPolicy;
+
+#[derive(serde::Deserialize)]
+struct Any {}
+crate::json_payload!(Any, "any.thing");
+
+async fn any(_: TaskContext, _: Any) -> Result<(), TaskError> {
+    Ok(())
+}
+
+fn refusal(config: WorkerConfig, options: TaskOptions) -> Option<String> {
+    Worker::builder(config).handle_with(any, options).build().err().map(|error| error.to_string())
+}
+
+fn with_lanes<const N: usize>(lanes: [(&str, Lane); N]) -> WorkerConfig {
+    let lanes: Lanes = lanes.into_iter().map(|(name, lane)| (name.to_owned(), lane)).collect();
+    WorkerConfig { lanes, ..WorkerConfig::default() }
+}
+
+/// The refusal of the same settings in a file, without its origin.
+fn refusal_of_file(text: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("worker.toml");
+    std::fs::write(&path, text).unwrap();
+    let sources = Sources { file: Some(path.clone()), ..Sources::default() };
+    let refused = load_with::<WorkerConfig>(sources, []).unwrap_err().to_string();
+    let origins = [format!(" (file {})", path.display()), " (the default)".to_owned()];
+    origins.iter().fold(refused, |text, origin| text.replace(origin.as_str(), ""))
+}
+
+#[test]
+fn settings_made_in_code_are_refused_as_those_of_a_file() {
+    let default = WorkerConfig::default;
+    let bound = || Lane::bound_to(["a.#"]);
+    let cases = [
+        (WorkerConfig { max_payload: Size::mib(0), ..default() }, "max_payload = \"0B\""),
+        (WorkerConfig { max_attempts: 0, ..default() }, "max_attempts = 0"),
+        (WorkerConfig { worker_id: Some("my worker".into()), ..default() }, "worker_id = \"my worker\""),
+        (
+            with_lanes([("a", bound()), ("b", bound())]),
+            "lanes.a.bindings = [\"a.#\"]\nlanes.b.bindings = [\"a.#\"]",
+        ),
+        (with_lanes([("my lane", bound())]), "lanes.\"my lane\".bindings = [\"a.#\"]"),
+        (
+            with_lanes([("a", Lane { prefetch: 0, ..bound() })]),
+            "lanes.a.bindings = [\"a.#\"]\nlanes.a.prefetch = 0",
+        ),
+        (
+            with_lanes([("a", Lane { default_kind: Some("my kind".into()), ..bound() })]),
+            "lanes.a.bindings = [\"a.#\"]\nlanes.a.default_kind = \"my kind\"",
+        ),
+        (
+            with_lanes([("a", Lane::bound_to(["a".repeat(256)]))]),
+            &format!("lanes.a.bindings = [\"{}\"]", "a".repeat(256)),
+        ),
+    ];
+    for (config, file) in cases {
+        let refused = refusal(config, TaskOptions::short()).unwrap_or_else(|| panic!("{file} is accepted"));
+        assert_eq!(refused, refusal_of_file(file), "{file}");
+    }
+    let unbound = with_lanes([("a", bound()), ("b", Lane::default())]);
+    assert_eq!(
+        refusal(unbound, TaskOptions::short()).unwrap(),
+        "setting lanes.b = a lane without bindings is refused: expected lanes.b.bindings, a list of routing keys ([] \
+         where it is only published to directly), or one of the lanes a"
+    );
+    let mut prefix = default();
+    prefix.common.prefix = "my fleet".into();
+    assert_eq!(refusal(prefix, TaskOptions::short()).unwrap(), refusal_of_file("prefix = \"my fleet\""));
+}
+
+#[test]
+fn a_lane_of_tasks_that_are_only_published_directly_says_so() {
+    let direct = Lane { direct: true, ..Lane::default() };
+    assert_eq!(refusal(with_lanes([("a", direct)]), TaskOptions::short()), None);
+    assert_eq!(refusal(WorkerConfig::default(), TaskOptions::short()), None);
+}
+
+#[test]
+fn options_with_which_no_task_could_succeed_are_refused() {
+    let refused = |options| refusal(WorkerConfig::default(), options).unwrap();
+    assert_eq!(
+        refused(TaskOptions::long().deadline(Duration::ZERO)),
+        "the deadline of kind \"any.thing\" is 0, expected 1ms or more"
+    );
+    let never = RetryPolicy { attempts: Some(0), ..RetryPolicy::default() };
+    assert_eq!(
+        refused(TaskOptions::short().retry(never)),
+        "the number of attempts of kind \"any.thing\" is 0, expected 1 or more"
+    );
+}
