@@ -5,6 +5,7 @@
 
 pub mod audit;
 pub mod heartbeat;
+pub mod list;
 mod quoted;
 pub mod sensor;
 pub mod task;

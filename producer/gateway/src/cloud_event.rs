@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use axum::http::HeaderMap;
 use garenne_protocol::{
-    quoted,
+    list, quoted,
     task::{Kind, NewTask, TaskId},
 };
 use percent_encoding::percent_decode_str;
@@ -24,16 +24,16 @@ const MAX_ATTRIBUTE: usize = 1024;
 /// How a request carries its events.
 pub(super) enum EventFormat {
     /// The attributes are headers, and the body is the data.
-    Binary(Attributes<'static>),
+    Binary(Event<'static>),
     /// The body is one event (`application/cloudevents+json`).
     Structured,
     /// The body is an array of events (`application/cloudevents-batch+json`).
     Batch,
 }
 
-/// The attributes that a task is made of. Others are not passed on.
-#[derive(Deserialize)]
-pub(super) struct Attributes<'e> {
+/// An event: the attributes that its task is made of, and its data in JSON. Others are skipped and not kept.
+#[derive(Default, Deserialize)]
+pub(super) struct Event<'e> {
     #[serde(borrow)]
     specversion: Option<Cow<'e, str>>,
     #[serde(borrow)]
@@ -47,13 +47,6 @@ pub(super) struct Attributes<'e> {
     /// The extension for partitioning.
     #[serde(borrow)]
     partitionkey: Option<Cow<'e, str>>,
-}
-
-/// An event in JSON.
-#[derive(Deserialize)]
-struct JsonEvent<'e> {
-    #[serde(flatten, borrow)]
-    attributes: Attributes<'e>,
     #[serde(borrow)]
     data: Option<&'e RawValue>,
     data_base64: Option<IgnoredAny>,
@@ -82,13 +75,14 @@ impl EventFormat {
         if !headers.contains_key("ce-specversion") {
             return Err(Refusal::no_event(media));
         }
-        Ok(Self::Binary(Attributes {
+        Ok(Self::Binary(Event {
             specversion: text("ce-specversion")?,
             id: text("ce-id")?,
             source: text("ce-source")?,
             kind: text("ce-type")?,
             datacontenttype: content_type,
             partitionkey: text("ce-partitionkey")?,
+            ..Event::default()
         }))
     }
 
@@ -104,40 +98,39 @@ impl EventFormat {
         max_events: usize,
     ) -> Result<Vec<NewTask>, Refusal> {
         match self {
-            Self::Binary(attributes) => {
+            Self::Binary(event) => {
                 let data = if body.is_empty() { b"null".to_vec() } else { body };
                 serde_json::from_slice::<&RawValue>(&data).map_err(Refusal::not_json)?;
-                Ok(vec![attributes.task(data, routes, caller)?])
+                Ok(vec![event.task(data, routes, caller)?])
             }
             Self::Structured => {
-                let event: JsonEvent<'_> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
-                Ok(vec![event.task(routes, caller)?])
+                let event: Event<'_> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
+                Ok(vec![event.json_task(routes, caller)?])
             }
             Self::Batch => {
-                let events: Vec<JsonEvent<'_>> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
-                if events.len() > max_events {
-                    return Err(Refusal::too_many("events", max_events));
-                }
-                let tasks = events.iter().enumerate().map(|(index, event)| {
-                    event.task(routes, caller).map_err(|refusal| refusal.of_record(index))
+                let mut tasks = Vec::new();
+                let read = list::for_each(&body, max_events, |index, event: Event<'_>| {
+                    tasks.push(event.json_task(routes, caller).map_err(|refusal| refusal.of_record(index))?);
+                    Ok(())
                 });
-                tasks.collect()
+                read.map_err(|error| Refusal::bad_list(error, "events", max_events))?;
+                Ok(tasks)
             }
         }
     }
 }
 
-impl JsonEvent<'_> {
-    fn task(&self, routes: &Routes, caller: &Caller) -> Result<NewTask, Refusal> {
+impl Event<'_> {
+    /// The task of an event in JSON.
+    fn json_task(&self, routes: &Routes, caller: &Caller) -> Result<NewTask, Refusal> {
         if self.data_base64.is_some() {
             return Err(Refusal::field("data_base64", "a task's payload is JSON: expected data"));
         }
         let data = self.data.map_or("null", RawValue::get);
-        self.attributes.task(data.as_bytes().to_vec(), routes, caller)
+        self.task(data.as_bytes().to_vec(), routes, caller)
     }
-}
 
-impl Attributes<'_> {
+    /// The task of an event with this data.
     fn task(&self, data: Vec<u8>, routes: &Routes, caller: &Caller) -> Result<NewTask, Refusal> {
         let specversion = required("specversion", self.specversion.as_deref())?;
         if specversion != "1.0" {

@@ -7,7 +7,7 @@ mod settings;
 
 use std::collections::BTreeSet;
 
-use garenne_protocol::task::NewTask;
+use garenne_protocol::{list, task::NewTask};
 use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
@@ -66,16 +66,14 @@ pub(crate) fn tasks(
     most: usize,
     mut allow: impl FnMut(&JsonTask<'_>) -> Result<NewTask, Refusal>,
 ) -> Result<(Vec<NewTask>, Vec<Rejected>), Refusal> {
-    let given: Vec<JsonTask<'_>> = serde_json::from_slice(body).map_err(Refusal::not_json)?;
-    if given.len() > most {
-        return Err(Refusal::too_many("tasks", most));
-    }
-    let (mut tasks, mut rejected) = (Vec::with_capacity(given.len()), Vec::new());
-    for (record, task) in given.iter().enumerate() {
-        match allow(task) {
+    let (mut tasks, mut rejected) = (Vec::new(), Vec::new());
+    let read = list::for_each(body, most, |record, task: JsonTask<'_>| {
+        match allow(&task) {
             Ok(task) => tasks.push(task),
             Err(refusal) => rejected.push(Rejected::new(record, refusal)),
         }
-    }
+        Ok(())
+    });
+    read.map_err(|error| Refusal::bad_list(error, "tasks", most))?;
     Ok((tasks, rejected))
 }

@@ -249,8 +249,11 @@ impl Ingest {
         payload: Payload,
         sender: Sender,
     ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
-        // Every event of a batch is an object.
-        let count = if let EventFormat::Batch = format { RecordCount::Mark(b'{') } else { RecordCount::One };
+        let count = match format {
+            EventFormat::Binary(_) => RecordCount::One,
+            EventFormat::Structured => RecordCount::Part,
+            EventFormat::Batch => RecordCount::Objects,
+        };
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
             let mut tasks = format.tasks(body, &ingest.routes, &sender.caller, ingest.limits.max_records)?;
@@ -288,8 +291,7 @@ impl Ingest {
             sender.caller.take(records)?;
             Ok((tasks, rejected))
         };
-        // Every task is an object.
-        let prepared = payload.prepare(&self.offload, &self.limits, RecordCount::Mark(b'{'), parse);
+        let prepared = payload.prepare(&self.offload, &self.limits, RecordCount::Objects, parse);
         let publishing = self.without_spool.clone().map(|publisher| self.publish(prepared, publisher));
         async move {
             let (receipts, rejected) = publishing.ok_or_else(Refusal::no_broker)?.await?;

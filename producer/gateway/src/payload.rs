@@ -67,6 +67,11 @@ pub(super) struct Parsed<T> {
 pub(super) enum RecordCount {
     /// The body is one record.
     One,
+    /// A part of the body is copied to its only record.
+    Part,
+    /// Every record is an object of which a part is copied. The parser refuses the body at the first record above the
+    /// limit.
+    Objects,
     /// Every record contains this byte. The parser refuses the body at the first record above the limit.
     Mark(u8),
     /// The memory that the parser needs, in units of [`RECORD`].
@@ -76,18 +81,23 @@ pub(super) enum RecordCount {
 impl RecordCount {
     fn of(self, body: &[u8]) -> usize {
         match self {
-            Self::One => 1,
+            Self::One | Self::Part => 1,
+            Self::Objects => memchr::memchr_iter(b'{', body).count(),
             Self::Mark(mark) => memchr::memchr_iter(mark, body).count(),
             Self::Weight(weight) => weight(body),
         }
     }
 
-    /// The records whose memory is reserved.
+    /// The memory that parsing the body needs.
     fn reserved(self, body: &[u8], max_records: usize) -> usize {
-        match self {
-            Self::Mark(_) => self.of(body).min(max_records.saturating_add(1)),
-            Self::One | Self::Weight(_) => self.of(body),
-        }
+        let records = match self {
+            Self::Objects | Self::Mark(_) => self.of(body).min(max_records.saturating_add(1)),
+            Self::One | Self::Part | Self::Weight(_) => self.of(body),
+        };
+        // Strings with escapes are copied too.
+        let is_copied = matches!(self, Self::Part | Self::Objects) || memchr::memchr(b'\\', body).is_some();
+        let copied = if is_copied { body.len() } else { 0 };
+        records.saturating_mul(RECORD).saturating_add(copied)
     }
 }
 
@@ -183,10 +193,7 @@ impl Payload {
         count: RecordCount,
         parse: impl FnOnce(Vec<u8>) -> Result<(Vec<NewTask>, T), Refusal>,
     ) -> Result<Parsed<T>, Refusal> {
-        // Strings with escapes are copied while they are parsed.
-        let escaped = if memchr::memchr(b'\\', &self.plain).is_some() { self.plain.len() } else { 0 };
-        let records = count.reserved(&self.plain, max_records);
-        self.memory.grow(escaped.saturating_add(records.saturating_mul(RECORD)))?;
+        self.memory.grow(count.reserved(&self.plain, max_records))?;
         let (tasks, notes) = parse(self.plain)?;
         self.memory.set(tasks.iter().map(footprint).sum())?;
         Ok(Parsed { tasks, notes, memory: self.memory })

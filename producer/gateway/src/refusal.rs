@@ -12,6 +12,7 @@ use garenne_amqp::PublishError;
 use garenne_common::config::Size;
 use garenne_map::Unmapped;
 use garenne_protocol::{
+    list::ListError,
     quoted,
     sensor::{BadRecord, Fault},
     task::{IdError, KindError},
@@ -126,6 +127,15 @@ impl Refusal {
     pub(super) fn too_many(what: &str, most: usize) -> Self {
         let message = format!("body: more than {most} {what}");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-many-records", message).at("body")
+    }
+
+    /// A body that is no list of at most `most` objects, or one of whose objects was refused.
+    pub(super) fn bad_list(error: ListError<Self>, what: &str, most: usize) -> Self {
+        match error {
+            ListError::Json(error) => Self::not_json(error),
+            ListError::TooMany => Self::too_many(what, most),
+            ListError::Refused(refusal) => refusal,
+        }
     }
 
     /// The same, of the record at this index. If it names a record already, that is a reading in the payload of this one.

@@ -64,6 +64,12 @@ enum Attack {
     Bomb,
     /// A compressed body with 10,000 tasks.
     ManyTasks,
+    /// A compressed list of a million empty events.
+    EmptyEvents,
+    /// A compressed event with half a million attributes.
+    Attributes,
+    /// Compressed metrics with a million empty lists in the place of messages.
+    EmptyMetrics,
     /// A request head, one byte at a time.
     SlowHead,
     /// A body, one byte at a time.
@@ -81,11 +87,14 @@ enum Attack {
 }
 
 impl Attack {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 14] = [
         Self::ByteChunks,
         Self::StatementChunks,
         Self::Bomb,
         Self::ManyTasks,
+        Self::EmptyEvents,
+        Self::Attributes,
+        Self::EmptyMetrics,
         Self::SlowHead,
         Self::SlowBody,
         Self::LargeBody,
@@ -102,12 +111,29 @@ impl Attack {
             Self::ByteChunks => (head("/v1/readings", "transfer-encoding: chunked\r\n"), chunk),
             Self::StatementChunks => (head("/query", "transfer-encoding: chunked\r\n"), chunk),
             Self::Bomb => {
-                let request = gzipped("/v1/readings", &vec![b' '; 16 << 20]);
+                let request = gzipped("/v1/readings", "", &vec![b' '; 16 << 20]);
                 (request.clone(), request)
             }
             Self::ManyTasks => {
                 let pack = format!(r#"[{{"bn":"hostile","v":1}}{}]"#, r#",{"v":1}"#.repeat(9_999));
-                let request = gzipped("/v1/readings", pack.as_bytes());
+                let request = gzipped("/v1/readings", "", pack.as_bytes());
+                (request.clone(), request)
+            }
+            Self::EmptyEvents => {
+                let events = format!("[{}{{}}]", "{},".repeat(1_300_000));
+                let request = gzipped("/v1/events", "application/cloudevents-batch+json", events.as_bytes());
+                (request.clone(), request)
+            }
+            Self::Attributes => {
+                let event = format!("{{{}}}", r#""a":1"#.to_owned() + &r#","a":1"#.repeat(600_000));
+                let request = gzipped("/v1/events", "application/cloudevents+json", event.as_bytes());
+                (request.clone(), request)
+            }
+            Self::EmptyMetrics => {
+                let lists = "[],".repeat(1_300_000);
+                let metrics =
+                    format!(r#"{{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":[{lists}[]]}}]}}]}}"#);
+                let request = gzipped("/v1/metrics", "application/json", metrics.as_bytes());
                 (request.clone(), request)
             }
             Self::SlowHead => (b"POST /v1/readings HTTP/1.1\r\nhost: x\r\nx: ".to_vec(), b"x".to_vec()),
@@ -133,10 +159,13 @@ fn head(path: &str, headers: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n").into_bytes()
 }
 
-fn gzipped(path: &str, plain: &[u8]) -> Vec<u8> {
+fn gzipped(path: &str, content_type: &str, plain: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let body = encoder.write_all(plain).and_then(|()| encoder.finish()).expect("a vector takes everything");
-    let headers = format!("content-encoding: gzip\r\ncontent-length: {}\r\n", body.len());
+    let headers = format!(
+        "content-type: {content_type}\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n",
+        body.len()
+    );
     [head(path, &headers), body].concat()
 }
 

@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::{
     ContentType, Envelope, NewTask, header, id::TaskId, kind::Kind, new_task::published, trace::TraceContext,
 };
+use crate::list::{self, ListError};
 
 /// The maximum number of records in a batch.
 pub const MOST_RECORDS: usize = 1000;
@@ -101,25 +102,31 @@ pub fn batch_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> Basi
 /// Reads the body of a batch.
 ///
 /// # Errors
-/// [`BadBatch`]: not an array of records, an invalid id, no records or more than [`MOST_RECORDS`].
-pub fn read_batch<'a>(body: &'a [u8]) -> Result<Vec<BatchRecord<'a>>, BadBatch> {
-    let records: Vec<JsonRecord<'a>> =
-        serde_json::from_slice(body).map_err(|error| BadBatch(format!("batch: {error}")))?;
-    if !(1..=MOST_RECORDS).contains(&records.len()) {
-        let count = records.len();
-        return Err(BadBatch(format!("batch has {count} records, 1 to {MOST_RECORDS} are allowed")));
-    }
-    let read = |(index, record): (usize, JsonRecord<'a>)| {
+/// [`BadBatch`]: not a list of records, an invalid id, no records or more than [`MOST_RECORDS`].
+pub fn read_batch(body: &[u8]) -> Result<Vec<BatchRecord<'_>>, BadBatch> {
+    let mut records = Vec::new();
+    let read = list::for_each(body, MOST_RECORDS, |index, record: JsonRecord<'_>| {
         let state = record.tracestate.as_deref();
-        Ok(BatchRecord {
+        records.push(BatchRecord {
             id: TaskId::parse(&record.id)
                 .map_err(|error| BadBatch(format!("batch record {index}: {error}")))?,
             content_type: if record.senml { ContentType::SenmlJson } else { ContentType::Json },
             trace: record.traceparent.and_then(|parent| TraceContext::parse(&parent, state)),
             payload: record.payload.get().as_bytes(),
-        })
-    };
-    records.into_iter().enumerate().map(read).collect()
+        });
+        Ok(())
+    });
+    match read {
+        Ok(()) if records.is_empty() => {
+            Err(BadBatch(format!("batch has 0 records, 1 to {MOST_RECORDS} are allowed")))
+        }
+        Ok(()) => Ok(records),
+        Err(ListError::TooMany) => Err(BadBatch(format!(
+            "batch has more than {MOST_RECORDS} records, 1 to {MOST_RECORDS} are allowed"
+        ))),
+        Err(ListError::Refused(problem)) => Err(problem),
+        Err(ListError::Json(error)) => Err(BadBatch(format!("batch: {error}"))),
+    }
 }
 
 #[cfg(test)]
@@ -162,6 +169,14 @@ mod tests {
         assert_eq!(error("[]"), "batch has 0 records, 1 to 1000 are allowed");
         assert_eq!(error(r#"[{"id":"","payload":1}]"#), "batch record 0: message_id is empty");
         assert!(error("{}").starts_with("batch: invalid type: map"), "{}", error("{}"));
+        assert!(error(r#"[["a",null,null,false,1]]"#).starts_with("batch: invalid type: sequence"));
+        let many =
+            format!(r#"[{}{{"id":"a","payload":1}} nonsense"#, r#"{"id":"a","payload":1},"#.repeat(1000));
+        assert_eq!(
+            error(&many),
+            "batch has more than 1000 records, 1 to 1000 are allowed",
+            "the rest is not read"
+        );
         assert!(write_batch([&task("a", "nonsense")]).is_err());
     }
 }

@@ -97,10 +97,10 @@ fn measure(mut message: &[u8], kind: &Kind) -> Result<Size, DecodeError> {
 
 pub(super) fn protobuf_weight(body: &[u8]) -> usize {
     // The parser names the error of a malformed body.
-    weight(protobuf(body).unwrap_or_default())
+    weight(protobuf(body).unwrap_or_default(), body)
 }
 
-/// Every message is an object. A data point without a time is no reading, so there are no more readings than times, unless
+/// Every message of a list is an object, which the parser requires. A data point without a time is no reading, so there are no more readings than times, unless
 /// a field's name is escaped.
 pub(super) fn json_weight(body: &[u8]) -> usize {
     let objects = memchr_iter(b'{', body).count();
@@ -108,10 +108,12 @@ pub(super) fn json_weight(body: &[u8]) -> usize {
         Some(_) => objects,
         None => memmem::find_iter(body, "timeUnixNano").count().min(objects),
     };
-    weight(Size { points, bytes: objects * JSON_OBJECT })
+    weight(Size { points, bytes: objects * JSON_OBJECT }, body)
 }
 
-fn weight(Size { points, bytes }: Size) -> usize {
-    let decoded = bytes.saturating_add(points.saturating_mul(READING)).div_ceil(RECORD);
+fn weight(Size { points, bytes }: Size, body: &[u8]) -> usize {
+    // Texts are copied.
+    let texts = body.len();
+    let decoded = bytes.saturating_add(points.saturating_mul(READING)).saturating_add(texts).div_ceil(RECORD);
     points.max(decoded)
 }

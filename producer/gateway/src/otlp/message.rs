@@ -2,6 +2,7 @@
 //!
 //! Written by hand, so that the build needs no `protoc`, and decoding allocates nothing for the other fields.
 
+use garenne_protocol::list::objects;
 use serde::Deserialize;
 use serde_with::{DisplayFromStr, PickFirst, serde_as};
 
@@ -9,6 +10,7 @@ use serde_with::{DisplayFromStr, PickFirst, serde_as};
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ExportRequest {
     #[prost(message, repeated, tag = "1")]
+    #[serde(deserialize_with = "objects")]
     pub(super) resource_metrics: Vec<ResourceMetrics>,
 }
 
@@ -18,6 +20,7 @@ pub(super) struct ResourceMetrics {
     #[prost(message, optional, tag = "1")]
     pub(super) resource: Option<Resource>,
     #[prost(message, repeated, tag = "2")]
+    #[serde(deserialize_with = "objects")]
     pub(super) scope_metrics: Vec<ScopeMetrics>,
 }
 
@@ -25,6 +28,7 @@ pub(super) struct ResourceMetrics {
 #[serde(default)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
+    #[serde(deserialize_with = "objects")]
     pub(super) attributes: Vec<KeyValue>,
 }
 
@@ -32,6 +36,7 @@ pub(super) struct Resource {
 #[serde(default)]
 pub(super) struct ScopeMetrics {
     #[prost(message, repeated, tag = "2")]
+    #[serde(deserialize_with = "objects")]
     pub(super) metrics: Vec<Metric>,
 }
 
@@ -59,6 +64,7 @@ pub(super) struct Metric {
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Gauge {
     #[prost(message, repeated, tag = "1")]
+    #[serde(deserialize_with = "objects")]
     pub(super) data_points: Vec<NumberPoint>,
 }
 
@@ -66,6 +72,7 @@ pub(super) struct Gauge {
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Sum {
     #[prost(message, repeated, tag = "1")]
+    #[serde(deserialize_with = "objects")]
     pub(super) data_points: Vec<NumberPoint>,
     #[prost(int32, tag = "2")]
     pub(super) aggregation_temporality: i32,
@@ -76,6 +83,7 @@ pub(super) struct Sum {
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Distribution {
     #[prost(message, repeated, tag = "1")]
+    #[serde(deserialize_with = "objects")]
     pub(super) data_points: Vec<SkippedPoint>,
 }
 
@@ -96,6 +104,7 @@ pub(super) const NO_RECORDED_VALUE: u32 = 1;
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct NumberPoint {
     #[prost(message, repeated, tag = "7")]
+    #[serde(deserialize_with = "objects")]
     pub(super) attributes: Vec<KeyValue>,
     #[prost(fixed64, tag = "3")]
     #[serde_as(as = "PickFirst<(_, DisplayFromStr)>")]

@@ -271,6 +271,31 @@ fn empty_messages_weigh_what_they_need_in_memory() {
     assert!(measure::json_weight(escaped.as_bytes()) >= 1000, "every object may be a point");
 }
 
+/// serde takes a list for an object, with the fields by position. Such messages would not be counted.
+#[test]
+fn a_list_in_the_place_of_a_message_is_refused() {
+    for (before, after) in [
+        (r#"{"resourceMetrics":["#, "]}"),
+        (r#"{"resourceMetrics":[{"scopeMetrics":["#, "]}]}"),
+        (r#"{"resourceMetrics":[{"resource":{"attributes":["#, "]}}]}"),
+        (r#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":["#, "]}]}]}"),
+        (r#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"gauge":{"dataPoints":["#, "]}}]}]}]}"),
+        (r#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"sum":{"dataPoints":["#, "]}}]}]}]}"),
+        (
+            r#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"gauge":{"dataPoints":[{"attributes":["#,
+            "]}]}}]}]}]}",
+        ),
+    ] {
+        let records = |message: &str| {
+            let body = format!("{before}{message},{message}{after}");
+            OtlpEncoding::Json.records(body.as_bytes(), now(), &Limits::default())
+        };
+        let refused = records("[]").unwrap_err();
+        assert!(refused.to_string().contains("expected an object"), "{refused}");
+        assert!(records("{}").is_ok(), "{before}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_answered_and_readings_are_valid(

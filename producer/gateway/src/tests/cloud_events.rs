@@ -95,6 +95,32 @@ async fn an_invalid_event_is_named_and_refuses_the_batch() {
     assert!(gateway.publisher.tasks().is_empty());
 }
 
+/// A list is counted while it is parsed: what is behind the limit is not read. Its memory is reserved, and so is a copy of
+/// the data.
+#[tokio::test]
+async fn a_batch_is_read_up_to_its_limit_and_within_the_memory_budget() {
+    let limits = Limits { max_records: 3, memory_budget: Size::mib(1), ..Limits::default() };
+    let gateway = start(MemoryPublisher::new(), limits).await;
+    let batch = format!("[{0},{0},{0},{0} nonsense", event("1"));
+    let (status, problem) = gateway.post("/v1/events", BATCH, &batch).await;
+    assert_eq!((status, &problem["detail"]), (413, &json!("body: more than 3 events")));
+    let (status, problem) = gateway.post("/v1/events", BATCH, r#"[["1.0","1","s","bench.factorial"]]"#).await;
+    assert_eq!((status, &problem["field"]), (400, &json!("body")), "an event is an object: {problem}");
+    // Attributes that are not known are skipped and not kept.
+    let unknown = "\"a\":1,".repeat(20_000);
+    let body = event("1").to_string().replacen('{', &format!("{{{unknown}"), 1);
+    assert_eq!(gateway.post("/v1/events", STRUCTURED, &body).await.0, 202);
+    // 400 KB and their copy are more than three quarters of the budget.
+    let mut large = event("2");
+    large["data"] = json!("x".repeat(400_000));
+    for (format, body) in [(STRUCTURED, large.to_string()), (BATCH, json!([large]).to_string())] {
+        let (status, problem) = gateway.post("/v1/events", format, &body).await;
+        assert_eq!(status, 413, "{problem}");
+        assert!(problem["detail"].as_str().unwrap().starts_with("the request's memory"), "{problem}");
+    }
+    assert_eq!(gateway.reserved(), 0);
+}
+
 #[tokio::test]
 async fn an_id_with_other_data_is_refused() {
     let gateway = start(MemoryPublisher::new(), Limits::default()).await;
