@@ -24,7 +24,7 @@ use crate::{
     context::GatewayContext,
     http,
     server::Server,
-    source_limit::SourceLimit,
+    source_limit::SourcePermit,
 };
 
 /// Most connections that are answered `busy` at once. Above it, refused connections are closed without an answer.
@@ -110,7 +110,7 @@ pub async fn serve(
         };
         // A proxy has the connections of many senders, which are counted when their addresses are known.
         let source = if network.is_proxy(peer.ip()) {
-            Some(SourceLimit::uncounted())
+            Some(SourcePermit::uncounted())
         } else {
             network.sources.admit(peer.ip())
         };

@@ -16,8 +16,9 @@ use crate::{
     client_stream::{ClientStream, Protocol, Transport},
     context::GatewayContext,
     expiry, http,
+    memory::Account,
     refusal::Refusal,
-    source_limit::{SourceLimit, SourcePermit},
+    source_limit::SourcePermit,
     tcp,
 };
 
@@ -45,16 +46,20 @@ pub(super) struct Port {
 impl Connection {
     /// Serves the connection until it ends. Errors are logged and affect no other connection.
     pub async fn serve(self) {
-        let Self { stream, peer, port, source: _source } = self;
+        let Self { stream, peer, port, source } = self;
+        let budget = &port.gateway.budget;
         // Answers are small, and senders wait for them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "failed to set TCP_NODELAY");
         }
         let mut stream = ClientStream::new(stream);
         let ended = match port.gateway.network.expects_proxy_header(peer.ip()) {
-            false => port.serve(stream, &Peer::new(peer)).await,
+            false => {
+                let memory = budget.account(source.as_ref().and_then(SourcePermit::source));
+                port.serve(stream, &Peer::new(peer), &memory).await
+            }
             true => match port.sender(&mut stream, peer).await {
-                Some((sender, _source)) => port.serve(stream, &sender).await,
+                Some((sender, source)) => port.serve(stream, &sender, &budget.account(source.source())).await,
                 None => return,
             },
         };
@@ -119,7 +124,7 @@ impl Port {
         let reading = stream.read_proxy_header(gateway.limits.first_byte_timeout);
         let peer = match stop.run_until_cancelled(reading).await? {
             // A connection of the proxy itself, such as a health check.
-            Ok(None) => return Some((Peer::new(proxy), SourceLimit::uncounted())),
+            Ok(None) => return Some((Peer::new(proxy), SourcePermit::uncounted())),
             Ok(Some(address)) => Peer::new(address),
             Err(error) => {
                 gateway.instruments.audit.refused(&Peer::new(proxy), "proxy", "proxy-header", None);
@@ -144,9 +149,14 @@ impl Port {
     }
 
     /// Serves a connection, and closes it if it does not authenticate in time.
-    async fn serve(&self, stream: ClientStream<impl Transport>, peer: &Peer) -> io::Result<()> {
+    async fn serve(
+        &self,
+        stream: ClientStream<impl Transport>,
+        peer: &Peer,
+        memory: &Account,
+    ) -> io::Result<()> {
         tokio::select! {
-            ended = self.serve_any(stream, peer) => ended,
+            ended = self.serve_any(stream, peer, memory) => ended,
             () = self.authentication_overdue(peer) => {
                 self.gateway.instruments.audit.refused(peer, "connection", "authentication-timeout", None);
                 Ok(())
@@ -171,15 +181,20 @@ impl Port {
 
     /// The futures of the protocols are boxed, so that an idle connection does not reserve memory for the largest of
     /// them.
-    async fn serve_any(&self, mut stream: ClientStream<impl Transport>, peer: &Peer) -> io::Result<()> {
+    async fn serve_any(
+        &self,
+        mut stream: ClientStream<impl Transport>,
+        peer: &Peer,
+        memory: &Account,
+    ) -> io::Result<()> {
         match self.sniff(&mut stream).await? {
-            Some(Protocol::Tls) => Box::pin(self.serve_tls(stream, peer)).await,
+            Some(Protocol::Tls) => Box::pin(self.serve_tls(stream, peer, memory)).await,
             Some(protocol) if self.gateway.network.tls_only => {
                 let refusal = Refusal::tls_required();
                 self.gateway.instruments.audit.refused(peer, "connection", refusal.code, None);
                 Box::pin(answer_and_close(&mut stream, Some(protocol), &refusal)).await
             }
-            protocol => self.serve_plain(protocol, stream, peer, &self.stop).await,
+            protocol => self.serve_plain(protocol, stream, peer, memory, &self.stop).await,
         }
     }
 
@@ -195,21 +210,27 @@ impl Port {
         protocol: Option<Protocol>,
         stream: ClientStream<impl Transport>,
         peer: &'a Peer,
+        memory: &'a Account,
         stop: &'a CancellationToken,
     ) -> BoxFuture<'a, io::Result<()>> {
         let Self { gateway, router, .. } = self;
         match protocol {
             None => future::ready(Ok(())).boxed(),
-            Some(Protocol::Lines) => tcp::serve(stream, gateway, peer, stop).boxed(),
+            Some(Protocol::Lines) => tcp::serve(stream, gateway, peer, memory, stop).boxed(),
             Some(Protocol::Http) => {
                 let stream = stream.with_write_timeout(gateway.limits.write_timeout);
-                http::serve(stream, router.clone(), gateway, peer, stop).boxed()
+                http::serve(stream, router.clone(), gateway, peer, memory, stop).boxed()
             }
             Some(Protocol::Tls) => future::ready(Err(io::Error::other("TLS within TLS"))).boxed(),
         }
     }
 
-    async fn serve_tls(&self, stream: ClientStream<impl Transport>, peer: &Peer) -> io::Result<()> {
+    async fn serve_tls(
+        &self,
+        stream: ClientStream<impl Transport>,
+        peer: &Peer,
+        memory: &Account,
+    ) -> io::Result<()> {
         let gateway = &self.gateway;
         let audit = &gateway.instruments.audit;
         let Some(tls) = &gateway.tls else {
@@ -233,7 +254,7 @@ impl Port {
         let serving = async {
             let mut stream = ClientStream::new(stream);
             let protocol = self.sniff(&mut stream).await?;
-            self.serve_plain(protocol, stream, &peer, &stop).await
+            self.serve_plain(protocol, stream, &peer, memory, &stop).await
         };
         let ending = async {
             expiry::reached(ends).await;

@@ -27,7 +27,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{auth::Peer, client_stream::Transport, context::GatewayContext, forward::PATH, openapi};
+use crate::{
+    auth::Peer, client_stream::Transport, context::GatewayContext, forward::PATH, memory::Account, openapi,
+};
 
 /// Largest head of a request, and largest chunk of a body that is read at once, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -64,6 +66,7 @@ pub(super) async fn serve(
     router: Router,
     gateway: &GatewayContext,
     peer: &Peer,
+    memory: &Account,
     stop: &CancellationToken,
 ) -> io::Result<()> {
     // `pipeline_flush` stays off: it writes no response while more requests arrive.
@@ -71,6 +74,7 @@ pub(super) async fn serve(
     http.timer(TokioTimer::new()).header_read_timeout(gateway.limits.header_timeout).max_buf_size(MAX_HEAD);
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
+        request.extensions_mut().insert(memory.clone());
         router.clone().oneshot(request)
     });
     let (mut stream, ended) = {

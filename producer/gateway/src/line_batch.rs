@@ -9,7 +9,7 @@ use garenne_protocol::{
 use crate::{
     influx::{Precision, line_records},
     limits::Limits,
-    memory::MemoryBudget,
+    memory::Account,
     payload::Payload,
     refusal::Refusal,
 };
@@ -100,8 +100,8 @@ impl LineBatch {
     ///
     /// # Errors
     /// There is no memory for the text.
-    pub(super) fn payload(&self, budget: &MemoryBudget) -> Result<(Payload, LineParser), Refusal> {
-        let memory = budget.reserve(self.bytes + self.lines.len() * LINE)?;
+    pub(super) fn payload(&self, account: &Account) -> Result<(Payload, LineParser), Refusal> {
+        let memory = account.reserve(self.bytes + self.lines.len() * LINE)?;
         let mut text = Vec::with_capacity(self.bytes);
         for (_, line) in &self.lines {
             text.extend_from_slice(line);
@@ -161,8 +161,8 @@ mod tests {
     }
 
     fn parsed(batch: &LineBatch) -> (Vec<Record>, Vec<RefusedLine>) {
-        let budget = MemoryBudget::new(&Limits::default());
-        let (payload, parser) = batch.payload(&budget).unwrap();
+        let budget = crate::memory::MemoryBudget::new(&Limits::default());
+        let (payload, parser) = batch.payload(&budget.account(None)).unwrap();
         let (text, _memory) = payload.small(garenne_common::config::Size::kib(64)).unwrap();
         let check =
             |records: &[Record]| match records.iter().any(|record| &*record.reading.device == "foreign") {

@@ -32,7 +32,7 @@ use crate::{
     ingest::{ReadingsFormat, Sender},
     line_reader::{Frame, LineReader},
     maps::Maps,
-    memory::Reservation,
+    memory::{Account, Reservation},
     payload::{Payload, Receipts},
     refusal::Refusal,
     task_publisher::Durability,
@@ -75,12 +75,13 @@ pub(super) async fn serve(
     stream: impl Transport,
     gateway: &Arc<GatewayContext>,
     peer: &Peer,
+    memory: &Account,
     stop: &CancellationToken,
 ) -> io::Result<()> {
     let limits = &gateway.limits;
     let (reader, mut writer) = tokio::io::split(stream);
-    let mut lines = LineReader::new(reader, limits.idle_timeout, limits.body_timeout, gateway.budget.empty());
-    let mut session = Session::new(gateway, peer);
+    let mut lines = LineReader::new(reader, limits.idle_timeout, limits.body_timeout, memory.empty());
+    let mut session = Session::new(gateway, peer, memory);
     let mut buffer = WriteBuffer::default();
     // One registration for the whole connection: the token is shared by all of them.
     let mut stopped = pin!(stop.cancelled());
@@ -123,8 +124,8 @@ pub(super) async fn serve(
     let Session { caller: Some(caller), handover: Some(Handover { precision, first }), .. } = session else {
         return timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()));
     };
-    let answers = Answers::new(writer, gateway.budget.empty());
-    let session = InfluxSession::new(gateway, peer, caller, precision, lines, answers);
+    let answers = Answers::new(writer, memory.empty());
+    let session = InfluxSession::new(gateway, peer, memory.clone(), caller, precision, lines, answers);
     // Boxed, because every connection reserves memory for the largest of its futures.
     Box::pin(session.serve(first, stop)).await
 }
@@ -158,6 +159,7 @@ enum Step {
 struct Session<'a> {
     gateway: &'a Arc<GatewayContext>,
     peer: &'a Peer,
+    memory: &'a Account,
     /// `None` until the sender authenticates, if that is required.
     caller: Option<Arc<Caller>>,
     format: Format,
@@ -169,11 +171,12 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(gateway: &'a Arc<GatewayContext>, peer: &'a Peer) -> Self {
+    fn new(gateway: &'a Arc<GatewayContext>, peer: &'a Peer, memory: &'a Account) -> Self {
         let caller = gateway.access.caller(peer, None).ok();
         Self {
             gateway,
             peer,
+            memory,
             caller,
             format: Format::Undecided,
             handover: None,
@@ -184,7 +187,9 @@ impl<'a> Session<'a> {
     }
 
     fn takes_lines(&self) -> bool {
-        self.reading && !self.short_of_memory && self.in_flight.len() < self.gateway.limits.max_in_flight
+        let has_room = self.in_flight.len() < self.gateway.limits.max_in_flight
+            && (self.in_flight.is_empty() || !self.memory.should_wait());
+        self.reading && !self.short_of_memory && has_room
     }
 
     fn longest_line(&self) -> usize {
@@ -210,10 +215,10 @@ impl<'a> Session<'a> {
             Frame::Line(line) => Ok(line),
             Frame::TooLong if self.caller.is_none() => Err(Refusal::unauthorized(AUTH_FIRST)),
             Frame::TooLong => Err(Refusal::too_large("line", limits.max_line)),
-            Frame::NoMemory => Err(gateway.budget.exhausted()),
+            Frame::NoMemory => Err(self.memory.exhausted()),
             Frame::Slow => Err(Refusal::timeout("line", limits.body_timeout)),
         };
-        let mut memory = gateway.budget.reserve(LINE_OVERHEAD).ok();
+        let mut memory = self.memory.reserve(LINE_OVERHEAD).ok();
         self.short_of_memory = memory.is_none();
         match line.and_then(|line| self.step(&line, &mut memory)) {
             Ok(Step::Answer(answer)) => self.in_flight.push_back(answer),
@@ -254,8 +259,8 @@ impl<'a> Session<'a> {
                 Ok(Step::Influx(Handover { precision: precision(None)?, first: Some(line.clone()) }))
             }
             _ => {
-                let reserved = gateway.budget.reserve(line.len())?;
-                let memory = memory.take().ok_or_else(|| gateway.budget.exhausted())?;
+                let reserved = self.memory.reserve(line.len())?;
+                let memory = memory.take().ok_or_else(|| self.memory.exhausted())?;
                 let payload = Payload::plain(line.to_vec(), reserved);
                 let answer =
                     ingest_line(gateway, self.format.of_line(), payload, Arc::clone(&current), memory);

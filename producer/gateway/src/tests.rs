@@ -5,6 +5,7 @@ mod connections;
 mod forward;
 mod hostile;
 mod hostile_lines;
+mod hostile_unread;
 mod idempotency;
 mod influx;
 mod influx_lines;

@@ -84,10 +84,12 @@ enum Attack {
     LongLine,
     /// Requests whose answers are not read.
     Unread,
+    /// Short lines whose answers are longer, and are not read.
+    UnreadLines,
 }
 
 impl Attack {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::ByteChunks,
         Self::StatementChunks,
         Self::Bomb,
@@ -102,6 +104,7 @@ impl Attack {
         Self::BlankLines,
         Self::LongLine,
         Self::Unread,
+        Self::UnreadLines,
     ];
 
     /// The bytes that are sent first, and those that are then sent repeatedly.
@@ -151,6 +154,7 @@ impl Attack {
                 let requests = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(20);
                 (requests.clone(), requests)
             }
+            Self::UnreadLines => (b"x\n".repeat(500), b"x\n".repeat(500)),
         }
     }
 }
@@ -243,7 +247,7 @@ async fn attack_once(
         }
     };
     let listening = async {
-        if attack == Attack::Unread {
+        if matches!(attack, Attack::Unread | Attack::UnreadLines) {
             return std::future::pending().await;
         }
         let mut answers = [0; 4096];

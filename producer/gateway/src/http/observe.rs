@@ -37,7 +37,7 @@ pub(super) async fn observe(
     let peer = peer_of(&gateway, &mut request);
     let trace = RequestTrace::default();
     request.extensions_mut().insert(trace.clone());
-    let response = match admit(&gateway, &request) {
+    let response = match admit(&gateway, &mut request) {
         // The permit is held until the response.
         Ok(_source) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -75,18 +75,21 @@ fn peer_of(gateway: &GatewayContext, request: &mut Request) -> Option<Peer> {
     Some(peer)
 }
 
-/// Checks where a request comes from. Returns a permit to hold while it is served.
+/// Checks where a request comes from. Returns a permit to hold while it is served. A request behind a proxy has an account
+/// of its own, because its connection is that of many senders.
 ///
 /// # Errors
 /// It comes from a page of another origin, or its sender behind a proxy has too many requests.
-fn admit(gateway: &GatewayContext, request: &Request) -> Result<Option<SourcePermit>, Refusal> {
+fn admit(gateway: &GatewayContext, request: &mut Request) -> Result<Option<SourcePermit>, Refusal> {
     gateway.network.check_origin(request.headers())?;
     // Connections without a proxy are counted when they are accepted.
     let forwarded = request.extensions().get::<Peer>().filter(|peer| peer.is_forwarded());
     let Some(peer) = forwarded else { return Ok(None) };
     let limits = &gateway.limits;
     let permit = gateway.network.sources.admit(peer.address.ip());
-    permit
-        .map(Some)
-        .ok_or_else(|| Refusal::too_many_of_a_source(limits.max_connections_per_source, limits.retry_after))
+    let permit = permit.ok_or_else(|| {
+        Refusal::too_many_of_a_source(limits.max_connections_per_source, limits.retry_after)
+    })?;
+    request.extensions_mut().insert(gateway.budget.account(permit.source()));
+    Ok(Some(permit))
 }

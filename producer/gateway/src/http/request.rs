@@ -22,7 +22,7 @@ use crate::{
     context::GatewayContext,
     decompress::Encoding,
     ingest::Sender,
-    memory::append,
+    memory::{Account, append},
     payload::Payload,
     refusal::Refusal,
     task_properties::{content_type, milliseconds, short_text},
@@ -116,7 +116,9 @@ impl Authenticated {
         }
         let encoding = Encoding::parse(text(headers, "content-encoding")?)?;
         let limit = announced.map_or(limit, Size);
-        let (mut bytes, mut memory) = (Vec::new(), gateway.budget.empty());
+        let account = self.head.extensions.get::<Account>();
+        let account = account.cloned().unwrap_or_else(|| gateway.budget.account(None));
+        let (mut bytes, mut memory) = (Vec::new(), account.empty());
         let collecting = async {
             while let Some(frame) = self.body.frame().await {
                 let frame = frame.map_err(|error| {

@@ -25,6 +25,7 @@ use crate::{
     ingest::{Sender, now},
     line_batch::{LineBatch, RefusedLine},
     line_reader::{Frame, LineReader},
+    memory::Account,
     payload::Receipts,
     refusal::Refusal,
 };
@@ -36,6 +37,7 @@ const PROTOCOL: &str = "influx-tcp";
 pub(super) struct InfluxSession<'a, R, W> {
     gateway: &'a Arc<GatewayContext>,
     peer: &'a Peer,
+    memory: Account,
     caller: Arc<Caller>,
     precision: Precision,
     lines: LineReader<R>,
@@ -50,13 +52,14 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
     pub(super) fn new(
         gateway: &'a Arc<GatewayContext>,
         peer: &'a Peer,
+        memory: Account,
         caller: Arc<Caller>,
         precision: Precision,
         mut lines: LineReader<R>,
         answers: Answers<W>,
     ) -> Self {
         lines.wait_for_memory();
-        Self { gateway, peer, caller, precision, lines, answers, reading: true, refused: false }
+        Self { gateway, peer, memory, caller, precision, lines, answers, reading: true, refused: false }
     }
 
     /// Serves the connection until the sender closes it, sends nothing for `idle_timeout`, or `stop` is cancelled. Then
@@ -122,7 +125,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
             Frame::TooLong => {
                 self.refuse(number, &Refusal::too_large("line", limits.max_line).of_line(number), None);
             }
-            Frame::NoMemory => self.refuse(number, &gateway.budget.exhausted().of_line(number), None),
+            Frame::NoMemory => self.refuse(number, &self.memory.exhausted().of_line(number), None),
             Frame::Slow => self.end_in_line(&Refusal::timeout("line", limits.body_timeout)),
             Frame::End if self.lines.is_in_line() => self.end_in_line(&Refusal::unfinished_line()),
             Frame::End | Frame::Idle => self.reading = false,
@@ -204,7 +207,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
                 return Err(refusal);
             }
         }
-        let (payload, parser) = batch.payload(&self.gateway.budget)?;
+        let (payload, parser) = batch.payload(&self.memory)?;
         let sender = Sender { caller: Arc::clone(&self.caller), idempotency_key: None, trace };
         let storing = self.gateway.ingest.ingest_lines(parser, payload, sender);
         tokio::select! {

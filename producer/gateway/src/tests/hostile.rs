@@ -296,7 +296,9 @@ async fn answers_are_flushed_before_the_next_read() {
     let (sensor, ours) = duplex(64 * 1024);
     let (context, stop) = (Arc::clone(&gateway.context), gateway.stop.clone());
     let peer = Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)));
-    let serving = tokio::spawn(async move { tcp::serve(BufStream::new(ours), &context, &peer, &stop).await });
+    let serving = tokio::spawn(async move {
+        tcp::serve(BufStream::new(ours), &context, &peer, &context.budget.account(None), &stop).await
+    });
     let mut sensor = BufReader::new(sensor);
     for _ in 0..2 {
         sensor.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
