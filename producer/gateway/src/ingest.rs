@@ -225,17 +225,21 @@ impl Ingest {
         payload: Payload,
         sender: Sender,
     ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
+        // Its readings are parsed to count them and to compare their devices.
+        let has_readings = task.kind.as_str() == READING && sender.caller.is_limited();
+        let count = if has_readings { RecordCount::Mark(b'{') } else { RecordCount::One };
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
             // A body that no worker could parse is refused here, where the sender gets the error.
             serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::not_json)?;
-            ingest.admit_task(&task, &body, &sender.caller)?;
+            let records = ingest.allow_task(&task, &body, &sender.caller)?;
+            sender.caller.take(records)?;
             if let Some(key) = &sender.idempotency_key {
                 ingest.used_keys.check(key, Fingerprint::of(task.kind.as_str(), &body))?;
             }
             Ok((vec![NewTask { body, ..task }], ()))
         };
-        self.receipts_of(payload.prepare(&self.offload, &self.limits, RecordCount::One, parse))
+        self.receipts_of(payload.prepare(&self.offload, &self.limits, count, parse))
     }
 
     /// Publishes one task for each event of a body.
@@ -257,11 +261,14 @@ impl Ingest {
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
             let mut tasks = format.tasks(body, &ingest.routes, &sender.caller, ingest.limits.max_records)?;
+            let mut records = 0;
             for (index, task) in tasks.iter_mut().enumerate() {
-                let admitted = ingest.admit_task(task, &task.body, &sender.caller);
-                admitted.map_err(|refusal| refusal.of_record(index))?;
+                let allowed = ingest.allow_task(task, &task.body, &sender.caller);
+                records += allowed.map_err(|refusal| refusal.of_record(index))?;
                 task.trace.clone_from(&sender.trace);
             }
+            // All events or none, as they are accepted.
+            sender.caller.take(records)?;
             for task in &tasks {
                 ingest.used_keys.check(&task.id, Fingerprint::of(task.kind.as_str(), &task.body))?;
             }
@@ -299,28 +306,23 @@ impl Ingest {
         }
     }
 
-    /// Checks that the caller may send a task of this kind with this payload now.
-    fn admit_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<(), Refusal> {
-        let devices = self.limited_devices(task, body, caller)?;
-        caller.admit(task.kind.as_str(), devices.iter().map(String::as_str))
-    }
-
     /// Checks that the caller may send a task of this kind with this payload, whatever its rate. Returns how many records
-    /// the task counts as.
+    /// the task counts as: its readings, else one.
     fn allow_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<usize, Refusal> {
-        let devices = self.limited_devices(task, body, caller)?;
+        let is_counted = task.kind.as_str() == READING && caller.is_limited();
+        let named = || devices_of(task, body, &caller.name, now(), &self.records);
+        let devices = match caller.has_limited_devices() {
+            true => named()?,
+            // The worker refuses readings that are invalid.
+            false if is_counted => named().unwrap_or_default(),
+            false => Vec::new(),
+        };
         let allowed = caller.check_scope(task.kind.as_str(), devices.iter().map(String::as_str));
-        allowed.map_err(|(_, refusal)| refusal)?;
-        // A task that names no device counts as well.
+        allowed.map_err(|(reading, refusal)| match reading {
+            Some(reading) => refusal.of_record(reading),
+            None => refusal,
+        })?;
         Ok(devices.len().max(1))
-    }
-
-    /// The devices that a task names, if its sender may send some devices only.
-    fn limited_devices(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<Vec<String>, Refusal> {
-        match caller.has_limited_devices() {
-            true => devices_of(task, body, &caller.name, now(), &self.records),
-            false => Ok(Vec::new()),
-        }
     }
 
     /// Makes one task per record, after checking that the caller may send all of them now.

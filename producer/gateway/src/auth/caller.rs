@@ -51,8 +51,7 @@ impl Caller {
         kind: &str,
         devices: impl ExactSizeIterator<Item = &'a str>,
     ) -> Result<(), Refusal> {
-        // A task that names no device counts as well.
-        let records = devices.len().max(1);
+        let records = devices.len();
         self.check_scope(kind, devices).map_err(|(record, refusal)| match record {
             Some(record) => refusal.of_record(record),
             None => refusal,
@@ -88,6 +87,11 @@ impl Caller {
     /// The rate limit is used up.
     pub(crate) fn take(&self, records: usize) -> Result<(), Refusal> {
         self.limits.iter().try_for_each(|limit| limit.take(records))
+    }
+
+    /// Whether its payloads are looked into: it has a rate limit, or there are devices that it may not send records of.
+    pub(crate) fn is_limited(&self) -> bool {
+        !self.limits.is_empty() || self.has_limited_devices()
     }
 
     /// Whether it may forward tasks of others, under the ids that they have.

@@ -54,14 +54,17 @@ impl Rate {
 }
 
 impl RateLimit {
-    /// Takes `records` from the limit.
+    /// Takes `records` from the limit: all of them or none.
     ///
     /// # Errors
-    /// The limit is used up; the refusal says for how long.
+    /// The limit is used up, and the refusal says for how long; or there are more than the burst, which are too many for
+    /// one request.
     pub(super) fn take(&self, records: usize) -> Result<(), Refusal> {
-        let records = u32::try_from(records).unwrap_or(u32::MAX).min(self.burst);
+        let records = u32::try_from(records).unwrap_or(u32::MAX);
         let Ok(records) = records.try_into() else { return Ok(()) };
-        let checked = self.limiter.check_n(records).expect("not more than the burst");
+        let too_many =
+            || Refusal::too_many("records at once, which the sender's rate allows", self.burst as usize);
+        let checked = self.limiter.check_n(records).map_err(|_| too_many())?;
         checked.map_err(|not_until| {
             let wait = not_until.wait_time_from(DefaultClock::default().now());
             Refusal::rate_limited(self.per_second, wait)
@@ -85,6 +88,9 @@ mod tests {
         let wait = refusal.retry_after.unwrap();
         assert!(wait > Duration::from_secs(1) && wait <= Duration::from_secs(2), "{wait:?}");
         rate.of("b").take(10).unwrap();
+        let refusal = rate.of("c").take(11).unwrap_err();
+        assert_eq!(refusal.to_string(), "body: more than 10 records at once, which the sender's rate allows");
+        rate.of("c").take(10).unwrap();
     }
 
     #[test]

@@ -81,6 +81,49 @@ async fn the_line_protocol_requires_auth_as_the_first_line() {
     assert_eq!(gateway.publisher.tasks().len(), 1);
 }
 
+/// The readings of a task, an event or a forwarded task count as those of a request of readings do.
+#[tokio::test]
+async fn a_rate_counts_the_readings_of_tasks_events_and_forwarded_tasks() {
+    let pack = |first: usize, count: usize| -> Vec<Value> {
+        let reading =
+            |n: usize| json!({"device": "d", "metric": "m", "value": 1, "time": 1_790_000_000 + first + n});
+        (0..count).map(reading).collect()
+    };
+    let event = |first: usize| json!({"specversion": "1.0", "id": first.to_string(), "source": "s", "type": "reading.process", "data": pack(first, 50)});
+    let forwarded = |first: usize| json!({"id": first.to_string(), "kind": "reading.process", "payload": pack(first, 50)});
+    for (path, media, full, one) in [
+        ("/v1/tasks/reading.process", "application/json", json!(pack(0, 100)), json!(pack(0, 1))),
+        ("/v1/tasks/bench.noop", "application/json", Value::Null, json!({})),
+        (
+            "/v1/events",
+            "application/cloudevents-batch+json",
+            json!([event(0), event(50)]),
+            json!([event(100)]),
+        ),
+        ("/v1/tasks", "application/json", json!([forwarded(0), forwarded(50)]), json!([forwarded(100)])),
+    ] {
+        let rest = "devices = [\"*\"]\nkinds = [\"*\"]\nforward = true\nrate = 1";
+        let (gateway, _folder) = with_senders(&entry("roof", "s3cret", rest)).await;
+        let post = async |path: &str, media: &str, body: &Value| {
+            let request = reqwest::Client::new().post(format!("http://{}{path}", gateway.address));
+            let request = request.bearer_auth("s3cret").header("content-type", media).body(body.to_string());
+            request.send().await.unwrap()
+        };
+        let (first, media_of_first, body) = match full {
+            // Any request uses up the same limit.
+            Value::Null => ("/v1/readings", "application/json", json!(pack(0, 100))),
+            full => (path, media, full),
+        };
+        assert_eq!(post(first, media_of_first, &body).await.status(), 202, "{path}: a burst of 100 records");
+        let refused = post(path, media, &one).await;
+        assert_eq!(
+            (refused.status().as_u16(), refused.headers().contains_key("retry-after")),
+            (429, true),
+            "{path}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_token_has_a_rate_limit() {
     let (gateway, _folder) = with_senders(&entry("roof", "s3cret", "devices = [\"*\"]\nrate = 1")).await;
