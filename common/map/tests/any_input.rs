@@ -128,7 +128,7 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
 /// Maps a payload with all maps. Each record can be sent to the gateway.
 fn map_all(maps: &[Map], source: &str, payload: &[u8]) {
     let now = Timestamp::UNIX_EPOCH;
-    let limits = Limits { records: 50, max_ahead: None };
+    let limits = Limits { records: 50, ..Limits::default() };
     for map in maps {
         for source in [Source::Topic(source), Source::Path(source), Source::RoutingKey(source)] {
             match map.apply(source, payload, now, &limits) {

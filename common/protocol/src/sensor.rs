@@ -9,6 +9,7 @@ pub mod parse;
 pub mod reading;
 pub mod schema;
 pub mod senml;
+mod time_unit;
 pub mod timestamp;
 pub mod units;
 
@@ -16,5 +17,6 @@ pub use code::is_code;
 pub use fault::{BadField, BadRecord, Fault};
 pub use parse::{Limits, Record, readings_from};
 pub use reading::Reading;
+pub use time_unit::TimeUnit;
 pub use timestamp::Timestamp;
 pub use units::Unit;

@@ -35,6 +35,8 @@ pub enum Fault {
     BadTime,
     /// A time too far ahead of the reading program's clock.
     ClockSkew,
+    /// A time before the earliest one that is allowed.
+    BeforeMinTime,
     /// A unit that is not in the registry.
     UnknownUnit,
     /// A unit that the metric cannot have, such as coulombs for a temperature.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::fault::{BadField, BadRecord, Fault};
 use super::reading::Reading;
 use super::senml::{Base, Fields, Resolved, Value, name};
-use super::{Timestamp, Unit};
+use super::{TimeUnit, Timestamp, Unit};
 use crate::quoted;
 
 mod document;
@@ -27,11 +27,13 @@ pub struct Limits {
     pub records: usize,
     /// How far ahead of `now` a reading's time may be. Default unlimited.
     pub max_ahead: Option<Duration>,
+    /// The earliest time that a reading may have. Default unlimited.
+    pub min_time: Option<Timestamp>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { records: 10_000, max_ahead: None }
+        Self { records: 10_000, max_ahead: None, min_time: None }
     }
 }
 
@@ -39,21 +41,80 @@ impl Limits {
     /// Maximum size of a device or metric name and of a record's id, in bytes. Task ids have the same limit.
     pub const TEXT_BYTES: usize = 128;
 
-    /// Refuses a time that is further ahead of `now` than [`Limits::max_ahead`]. Every time in the past is
-    /// allowed, because a sensor may have been offline.
+    /// The default limits with the settings `max_clock_skew` (0 for no limit) and `min_time`.
+    pub fn of_times(max_clock_skew: Duration, min_time: Timestamp) -> Self {
+        let max_ahead = Some(max_clock_skew).filter(|skew| !skew.is_zero());
+        Self { max_ahead, min_time: Some(min_time), ..Self::default() }
+    }
+
+    /// Refuses a time that is further ahead of `now` than [`Limits::max_ahead`], or before [`Limits::min_time`]. Every
+    /// time between is allowed, because a sensor may have been offline.
     ///
     /// # Errors
-    /// [`Fault::ClockSkew`], with the time, the limit and `now`.
+    /// [`Fault::ClockSkew`] or [`Fault::BeforeMinTime`], with the time and the limit.
     pub fn check_time(&self, field: &'static str, time: Timestamp, now: Timestamp) -> Result<(), BadField> {
-        let Some(allowed) = self.max_ahead else { return Ok(()) };
+        self.problem_of(time, now).map_or(Ok(()), |(fault, problem)| {
+            let is_unset = matches!(fault, Fault::BeforeMinTime) && is_at_epoch(time);
+            let hint = if is_unset { UNSET_CLOCK } else { "" };
+            Err(fault.in_field(field, format!("{time} is {problem}{hint}")))
+        })
+    }
+
+    /// The time of a whole number of `unit`s since 1970.
+    ///
+    /// # Errors
+    /// As [`Limits::check_time`], or [`Fault::BadTime`] outside the years 0000 to 9999. The text suggests the unit that
+    /// was probably meant, as `option` writes it.
+    pub fn unix_time(
+        &self,
+        field: &'static str,
+        (ticks, unit): (i64, TimeUnit),
+        now: Timestamp,
+        option: impl Fn(TimeUnit) -> String,
+    ) -> Result<Timestamp, BadField> {
+        let (fault, problem) = match unit.time(ticks) {
+            None => (Fault::BadTime, "outside the years 0000 to 9999".to_owned()),
+            Some(time) => match self.problem_of(time, now) {
+                None => return Ok(time),
+                Some((fault, problem)) => (fault, format!("{time}, {problem}")),
+            },
+        };
+        let hint = self.hint_for(ticks, now, option);
+        Err(fault.in_field(field, format!("{ticks} as {unit} is {problem}{hint}")))
+    }
+
+    /// What may be wrong with a Unix time that is out of bounds: its unit, or the sender's clock. Empty if unknown.
+    pub fn hint_for(&self, ticks: i64, now: Timestamp, option: impl Fn(TimeUnit) -> String) -> String {
+        // A unit makes a difference of a factor of 1000, so that a year is near enough.
+        let latest = now.plus_seconds(365.0 * 86_400.0).unwrap_or(now);
+        let is_plausible =
+            |time: Timestamp| time <= latest && time >= self.min_time.unwrap_or(Timestamp::DEFAULT_MIN);
+        match TimeUnit::likely(ticks, is_plausible) {
+            Some(unit) => format!("; did you mean {}?", option(unit)),
+            None if (-86_400..=86_400).contains(&ticks) => UNSET_CLOCK.to_owned(),
+            None => String::new(),
+        }
+    }
+
+    fn problem_of(&self, time: Timestamp, now: Timestamp) -> Option<(Fault, String)> {
+        if let Some(min_time) = self.min_time.filter(|min_time| time < *min_time) {
+            return Some((Fault::BeforeMinTime, format!("before min_time ({min_time})")));
+        }
+        let allowed = self.max_ahead?;
         let ahead = time.as_micros().saturating_sub(now.as_micros());
         if u128::try_from(ahead).unwrap_or(0) <= allowed.as_micros() {
-            return Ok(());
+            return None;
         }
         let allowed = humantime::format_duration(allowed);
-        let message = format!("{time} is more than {allowed} ahead of the local clock, {now}");
-        Err(Fault::ClockSkew.in_field(field, message))
+        Some((Fault::ClockSkew, format!("more than {allowed} ahead of the local clock, {now}")))
     }
+}
+
+/// A hint for a time near 1970.
+const UNSET_CLOCK: &str = "; is the sender's clock set?";
+
+fn is_at_epoch(time: Timestamp) -> bool {
+    time.as_micros().unsigned_abs() <= 86_400_000_000
 }
 
 /// A parsed record.

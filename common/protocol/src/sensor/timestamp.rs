@@ -42,6 +42,10 @@ impl Timestamp {
     /// 1970-01-01T00:00:00Z
     pub const UNIX_EPOCH: Self = Self(0);
 
+    /// 1990-01-01T00:00:00Z, the default of the setting `min_time`. Times before it are almost always numbers in another
+    /// unit, or clocks that are not set.
+    pub const DEFAULT_MIN: Self = Self(631_152_000 * MICROS);
+
     /// A timestamp from microseconds since 1970.
     ///
     /// # Errors

@@ -267,9 +267,78 @@ fn a_time_too_far_ahead_is_refused_with_its_field() {
         Err(expected(0, "bt", Timestamp::from_unix_seconds(4e9).unwrap()))
     );
     assert_eq!(refused(r#"[{"bn":"a","v":1},{"t":601,"v":1}]"#), Err(expected(1, "t", at(1_000_000))));
-    // Every time in the past is allowed; without the limit every time in the future too.
+    // Without the limits every time is allowed.
     assert!(refused(r#"{"device":"a","metric":"b","value":1,"time":"0001-01-01T00:00:00Z"}"#).is_ok());
     assert!(readings_within("", plain(at(1)).as_bytes(), now(), &Limits::default()).is_ok());
+}
+
+#[test]
+fn a_time_before_min_time_is_refused_with_its_field_and_a_guess() {
+    let limits = Limits::of_times(std::time::Duration::ZERO, Timestamp::DEFAULT_MIN);
+    let refused = |body: &str| {
+        readings_within("", body.as_bytes(), now(), &limits).map_err(|error| {
+            assert_eq!((error.code.code(), error.code.http_status()), ("before-min-time", 422));
+            error.to_string()
+        })
+    };
+    let plain = |time: &str| format!(r#"[{PLAIN},{{"device":"a","metric":"b","value":1,"time":{time}}}]"#);
+    for (time, expected) in [
+        ("631151999.5", "1989-12-31T23:59:59.5Z is before min_time (1990-01-01T00:00:00Z)"),
+        ("0", "1970-01-01T00:00:00Z is before min_time (1990-01-01T00:00:00Z); is the sender's clock set?"),
+        ("-1", "1969-12-31T23:59:59Z is before min_time (1990-01-01T00:00:00Z); is the sender's clock set?"),
+        (r#""0001-01-01T00:00:00Z""#, "0001-01-01T00:00:00Z is before min_time (1990-01-01T00:00:00Z)"),
+    ] {
+        assert_eq!(refused(&plain(time)), Err(format!("record 1: time: {expected}")));
+    }
+    assert_eq!(refused(&plain("631152000")).unwrap().len(), 2);
+    let senml = r#"[{"bn":"a","bt":631151999,"v":1}]"#;
+    assert!(refused(senml).unwrap_err().starts_with("record 0: bt: 1989-12-31T23:59:59Z is before"));
+}
+
+#[test]
+fn a_unix_time_out_of_bounds_names_the_unit_that_was_probably_meant() {
+    let limits = Limits::of_times(std::time::Duration::from_secs(600), Timestamp::DEFAULT_MIN);
+    let option = |unit: TimeUnit| format!("precision={}", unit.symbol());
+    let read = |ticks: i64, unit: TimeUnit| {
+        let time = limits.unix_time("timestamp", (ticks, unit), now(), option);
+        time.map_err(|error| error.in_record(0).message)
+    };
+    for (ticks, unit, expected) in [
+        (
+            1_711_190_482,
+            TimeUnit::Nanoseconds,
+            "1711190482 as nanoseconds is 1970-01-01T00:00:01.71119Z, before min_time (1990-01-01T00:00:00Z); \
+             did you mean precision=s?",
+        ),
+        (
+            1_711_190_482_000,
+            TimeUnit::Nanoseconds,
+            "1711190482000 as nanoseconds is 1970-01-01T00:28:31.190482Z, before min_time (1990-01-01T00:00:00Z); \
+             did you mean precision=ms?",
+        ),
+        (
+            1_711_190_482_000_000,
+            TimeUnit::Milliseconds,
+            "1711190482000000 as milliseconds is outside the years 0000 to 9999; did you mean precision=us?",
+        ),
+        (
+            -1,
+            TimeUnit::Seconds,
+            "-1 as seconds is 1969-12-31T23:59:59Z, before min_time (1990-01-01T00:00:00Z); is the sender's clock set?",
+        ),
+        (
+            2_000_000_000,
+            TimeUnit::Seconds,
+            "2000000000 as seconds is 2033-05-18T03:33:20Z, more than 10m ahead of the local clock, \
+             2025-11-20T00:53:20Z",
+        ),
+    ] {
+        assert_eq!(read(ticks, unit), Err(expected.to_owned()));
+    }
+    assert_eq!(
+        read(1_711_190_482, TimeUnit::Seconds).unwrap(),
+        Timestamp::parse("2024-03-23T10:41:22Z").unwrap()
+    );
 }
 
 #[test]
