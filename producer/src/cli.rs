@@ -205,8 +205,9 @@ impl Cli {
             Command::Mqtt(_) => {
                 let commands =
                     signal::commands(Mode::SoftTimeout).context("cannot install signal handlers")?;
-                let GatewaySettings { group_commit, max_clock_skew, spool, .. } = settings.gateway;
-                let shared = garenne_mqtt::Shared { group_commit, max_clock_skew, spool };
+                let records = settings.gateway.record_limits();
+                let GatewaySettings { group_commit, spool, .. } = settings.gateway;
+                let shared = garenne_mqtt::Shared { group_commit, records, spool };
                 garenne_mqtt::run(settings.broker, shared, settings.mqtt, commands).await
             }
             Command::Replay(args) => replay::run(settings.broker, settings.gateway.spool, *args).await,

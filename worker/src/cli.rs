@@ -74,10 +74,10 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     let rules = rules(&config)?.map(Arc::new);
 
     let mut builder = Worker::builder(config.worker.clone());
-    builder = reading::register(builder, calibration, config.max_clock_skew);
+    builder = reading::register(builder, calibration, config.record_limits());
     let maps = lane_maps(&config)?;
     if !maps.is_empty() {
-        builder = message::register(builder, maps, config.max_clock_skew);
+        builder = message::register(builder, maps, config.record_limits());
     }
     builder = window::register(builder, store);
     builder = spectrum::register(builder);

@@ -9,6 +9,7 @@ use garenne::WorkerConfig;
 use garenne_common::config::{Certificates, Common, Invalid, SecretUrl, Settings};
 use garenne_database::Database;
 use garenne_postgres::{OnConflict, PostgresSink, StoredResults};
+use garenne_protocol::sensor::{Limits, Timestamp};
 use garenne_sensors::AlertSettings;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,8 @@ pub struct StockConfig {
     /// [`reading::register`](garenne_sensors::reading::register) for the tolerance that a worker adds.
     #[serde(with = "humantime_serde")]
     pub max_clock_skew: Duration,
+    /// The earliest time that a reading may have. Gateways have the same setting.
+    pub min_time: Timestamp,
     /// Calibration of `reading.process`, TOML.
     pub calibration: Option<PathBuf>,
     /// Alarm rules for stored readings, TOML. They need the sink `postgres`.
@@ -54,6 +57,7 @@ impl Default for StockConfig {
             postgres_results: StoredResults::default(),
             enable_bench: false,
             max_clock_skew: Duration::from_secs(600),
+            min_time: Timestamp::DEFAULT_MIN,
             calibration: None,
             rules: None,
             alert: AlertSettings::default(),
@@ -112,6 +116,11 @@ impl StockConfig {
     /// The URL cannot be parsed, or asks for an unsupported mode.
     pub fn database(&self) -> Option<Result<Database, String>> {
         self.postgres_url.clone().map(|url| Database::new(url, self.postgres_tls.clone()))
+    }
+
+    /// The bounds of readings' times.
+    pub fn record_limits(&self) -> Limits {
+        Limits::of_times(self.max_clock_skew, self.min_time)
     }
 
     fn stores_in_postgres(&self) -> bool {

@@ -52,6 +52,19 @@ async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
     let any_time = StockConfig { max_clock_skew: std::time::Duration::ZERO, ..StockConfig::default() };
     let worker = TestWorker::new(stock(any_time).unwrap()).unwrap();
     assert!(matches!(worker.run("reading.process", at(3600)).await, TestOutcome::Done(_)));
+    // Milliseconds that were read as microseconds, and a clock that is not set.
+    for (time, hint) in [("1763640.5", ""), ("0", "; is the sender's clock set?")] {
+        let body = format!(r#"{{"device":"d","metric":"m","value":1,"time":{time}}}"#);
+        match worker.run("reading.process", body).await {
+            TestOutcome::Dead(DeadReason::InvalidPayload, error) => {
+                assert!(
+                    error.contains("before min_time (1990-01-01T00:00:00Z)") && error.ends_with(hint),
+                    "{error}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
     // Nanoseconds and milliseconds are no seconds.
     for time in ["1763640000000", "1763640000000000000", "1e300", "-1e300"] {
         let body = format!(r#"{{"device":"d","metric":"m","value":1,"time":{time}}}"#);

@@ -43,6 +43,12 @@ pub(crate) enum Value<'a> {
     Object,
 }
 
+impl Value<'_> {
+    pub(crate) const fn as_integer(&self) -> Option<i64> {
+        if let Self::Integer(number) = self { Some(*number) } else { None }
+    }
+}
+
 impl fmt::Display for Value<'_> {
     /// As in an error: a text is quoted and cut to 60 characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

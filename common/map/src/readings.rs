@@ -65,12 +65,19 @@ impl<'l> Readings<'l> {
         }
     }
 
-    /// Refuses a time that is too far ahead.
+    /// Refuses a time that is too far ahead or before the earliest one. `given` is the number that it was read from.
     ///
     /// # Errors
-    /// [`Reason::Invalid`].
-    pub(crate) fn check_time(&self, time: Timestamp) -> Result<(), Reason> {
-        self.limits.check_time("time", time, self.now).map_err(|error| self.invalid(error))
+    /// [`Reason::Invalid`], which guesses the unit that was probably meant.
+    pub(crate) fn check_time(&self, time: Timestamp, given: Option<i64>) -> Result<(), Reason> {
+        let Err(error) = self.limits.check_time("time", time, self.now) else { return Ok(()) };
+        let mut error = error.in_record(self.records.len());
+        if let Some(number) = given
+            && !error.message.ends_with('?')
+        {
+            error.message += &self.limits.hint_for(number, None, self.now, |unit| unit.to_string());
+        }
+        Err(Reason::Invalid(error))
     }
 
     /// Adds a reading of a number.

@@ -325,10 +325,12 @@ impl Run<'_, '_> {
         let Some(TimePlan { from, formats, or_now }) = &self.action.time else {
             return Ok((readings.now, true));
         };
-        let time = from.value("time", scope).and_then(|value| formats.read(&value).map_err(Reason::BadTime));
+        let value = from.value("time", scope);
+        let given = value.as_deref().ok().and_then(Value::as_integer);
+        let time = value.and_then(|value| formats.read(&value).map_err(Reason::BadTime));
         match time {
             Ok(time) => {
-                readings.check_time(time)?;
+                readings.check_time(time, given)?;
                 Ok((time, false))
             }
             Err(_) if *or_now => Ok((readings.now, true)),

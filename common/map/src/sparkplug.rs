@@ -215,7 +215,7 @@ impl Run<'_, '_> {
         readings: &mut Readings<'_>,
     ) -> Result<(), Reason> {
         if !time_assumed {
-            readings.check_time(time)?;
+            readings.check_time(time, None)?;
         }
         let scope = Scope { captures, document: None, element: 0, key: "", name };
         let device: Arc<str> = self.action.device.text("device", &scope)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use garenne_protocol::sensor::{
-    BadField, BadRecord, Fault, Limits, Reading, Record, Timestamp, Unit, parse::check_unit,
+    BadField, BadRecord, Fault, Limits, Reading, Record, TimeUnit, Timestamp, Unit, parse::check_unit,
 };
 use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
 
@@ -23,24 +23,20 @@ const MAX_SERIES: usize = 4096;
 
 /// The unit of timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Precision {
-    /// Nanoseconds per tick.
-    nanos: i64,
-}
+pub struct Precision(TimeUnit);
 
 impl Precision {
     /// Parses the parameter `precision` of both API versions; `None` for an unknown one. The default is nanoseconds.
     pub fn parse(word: Option<&str>) -> Option<Self> {
-        let nanos = match word {
-            None | Some("" | "ns" | "n") => 1,
-            Some("us" | "u" | "µ") => 1_000,
-            Some("ms") => 1_000_000,
-            Some("s") => 1_000_000_000,
-            Some("m") => 60_000_000_000,
-            Some("h") => 3_600_000_000_000,
+        Some(Self(match word {
+            None | Some("" | "ns" | "n") => TimeUnit::Nanoseconds,
+            Some("us" | "u" | "µ") => TimeUnit::Microseconds,
+            Some("ms") => TimeUnit::Milliseconds,
+            Some("s") => TimeUnit::Seconds,
+            Some("m") => TimeUnit::Minutes,
+            Some("h") => TimeUnit::Hours,
             Some(_) => return None,
-        };
-        Some(Self { nanos })
+        }))
     }
 }
 
@@ -99,14 +95,9 @@ fn add_line(
         Fault::Malformed.in_field("line", format!("not line protocol: {}", short(&error)))
     })?;
     check_series(&line).map_err(|message| Fault::OutOfRange.in_field("line", message))?;
-    let mut time = now;
-    if let Some(ticks) = line.timestamp {
-        let nanos = ticks.checked_mul(precision.nanos);
-        time = nanos.and_then(|nanos| Timestamp::from_micros(nanos.div_euclid(1_000)).ok()).ok_or_else(
-            || Fault::BadTime.in_field("timestamp", format!("{ticks} is out of range; check the precision")),
-        )?;
-        limits.check_time("timestamp", time, now)?;
-    }
+    let option = |unit: TimeUnit| format!("precision={}", unit.symbol());
+    let time = line.timestamp.map(|ticks| limits.unix_time("timestamp", (ticks, precision.0), now, option));
+    let time = time.transpose()?.unwrap_or(now);
     add_fields(&line, time, records)?;
     if records.len() > limits.records {
         let message = format!("more than {} readings", limits.records);
@@ -245,15 +236,17 @@ mod tests {
 
     #[test]
     fn an_invalid_line_is_named_by_its_index() {
-        let error = |body: &str| {
-            records(body.as_bytes(), Precision { nanos: 1_000_000_000 }, now(), &most(2)).unwrap_err()
-        };
+        let error =
+            |body: &str| records(body.as_bytes(), Precision(TimeUnit::Seconds), now(), &most(2)).unwrap_err();
         assert!(
             error("a v=1\nb\n").to_string().starts_with("record 1: line: not line protocol:"),
             "{}",
             error("b")
         );
-        assert!(error("a v=1 99999999999999").to_string().contains("check the precision"));
+        assert_eq!(
+            error("a v=1\na v=1 1763600000000").to_string(),
+            "record 1: timestamp: 1763600000000 as seconds is outside the years 0000 to 9999"
+        );
         assert_eq!(error("a x=1,y=2,z=3").to_string(), "record 0: body: more than 2 readings");
         let wrong = error("a v=1\ntemperature,unit=C value=21.5").to_string();
         assert!(wrong.starts_with("record 1: unit: \"C\" is the coulomb"), "{wrong}");
@@ -262,14 +255,16 @@ mod tests {
     #[test]
     fn an_expensive_line_is_refused() {
         let refused = |body: &str| {
-            records(body.as_bytes(), Precision { nanos: 1 }, now(), &most(100)).unwrap_err().to_string()
+            records(body.as_bytes(), Precision(TimeUnit::Nanoseconds), now(), &most(100))
+                .unwrap_err()
+                .to_string()
         };
         let tags = |bytes: usize| format!("m,t={} f=1,g=2", "x".repeat(bytes));
         assert_eq!(
             refused(&tags(MAX_SERIES)),
             "record 0: line: measurement and tags have 4100 bytes; 4096 are allowed"
         );
-        assert!(records(tags(4000).as_bytes(), Precision { nanos: 1 }, now(), &most(100)).is_ok());
+        assert!(records(tags(4000).as_bytes(), Precision(TimeUnit::Nanoseconds), now(), &most(100)).is_ok());
         assert_eq!(
             refused(&format!("m {}=1", "x".repeat(5000))),
             "record 0: line: a field's name has 5000 bytes; 4096 are allowed"
@@ -290,24 +285,43 @@ mod tests {
     fn a_time_too_far_ahead_is_refused() {
         let limits = Limits { max_ahead: Some(std::time::Duration::from_secs(60)), ..most(10) };
         let at = |second: u32| {
-            records(
-                format!("m f=1\nm f=1 {second}").as_bytes(),
-                Precision { nanos: 1_000_000_000 },
-                now(),
-                &limits,
-            )
+            records(format!("m f=1\nm f=1 {second}").as_bytes(), Precision(TimeUnit::Seconds), now(), &limits)
         };
         assert_eq!(at(67).unwrap().len(), 2);
         assert_eq!(
             at(68).unwrap_err().to_string(),
-            "record 1: timestamp: 1970-01-01T00:01:08Z is more than 1m ahead of the local clock, 1970-01-01T00:00:07Z"
+            "record 1: timestamp: 68 as seconds is 1970-01-01T00:01:08Z, more than 1m ahead of the local clock, \
+             1970-01-01T00:00:07Z"
         );
+    }
+
+    #[test]
+    fn a_time_before_min_time_is_refused_and_names_the_precision_that_was_probably_meant() {
+        let limits = Limits::of_times(std::time::Duration::ZERO, Timestamp::DEFAULT_MIN);
+        let now = Timestamp::parse("2026-11-28T00:00:00Z").unwrap();
+        let refused = |line: &str| {
+            records(line.as_bytes(), Precision(TimeUnit::Nanoseconds), now, &limits).unwrap_err().to_string()
+        };
+        for (ticks, hint) in [
+            ("1711190482", "; did you mean precision=s?"),
+            ("1711190482000", "; did you mean precision=ms?"),
+            ("1711190482000000", "; did you mean precision=us?"),
+            ("0", "; is the sender's clock set?"),
+            ("-1", "; is the sender's clock set?"),
+        ] {
+            let text = refused(&format!("foo v=1 {ticks}"));
+            assert!(
+                text.starts_with(&format!("record 0: timestamp: {ticks} as nanoseconds is 19")),
+                "{text}"
+            );
+            assert!(text.ends_with(hint), "{text}");
+        }
     }
 
     proptest! {
         #[test]
         fn every_parsed_reading_is_valid(body in "[a-z,= \\\\\"0-9.\n#iut-]{0,120}") {
-            if let Ok(records) = records(body.as_bytes(), Precision { nanos: 1 }, now(), &most(1000)) {
+            if let Ok(records) = records(body.as_bytes(), Precision(TimeUnit::Nanoseconds), now(), &most(1000)) {
                 for record in records {
                     let json = serde_json::to_vec(&record.reading).unwrap();
                     let again = garenne_protocol::sensor::readings_from("application/json", &json, now());

@@ -1,6 +1,6 @@
 //! Validates bodies, publishes their tasks and returns their ids, for HTTP and TCP.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::TryFutureExt;
 use garenne_common::{supervise, telemetry::Metrics};
@@ -71,15 +71,15 @@ pub(super) struct Sender {
 }
 
 impl Ingest {
-    /// Publishes with `publisher`. A publish whose sender disconnects continues on the current runtime. A reading's time
-    /// may be `max_clock_skew` ahead of the local clock; 0 for no limit.
+    /// Publishes with `publisher`. A publish whose sender disconnects continues on the current runtime. Of `records` the
+    /// bounds of times count.
     pub fn new(
         publisher: Arc<dyn TaskPublisher>,
         routes: Routes,
         limits: &Limits,
-        max_clock_skew: Duration,
+        records: RecordLimits,
     ) -> Arc<Self> {
-        Self::with_spool(SpoolingPublisher::direct(publisher), routes, limits, max_clock_skew)
+        Self::with_spool(SpoolingPublisher::direct(publisher), routes, limits, records)
     }
 
     /// As [`Ingest::new`], with a publisher that may have a spool.
@@ -87,12 +87,11 @@ impl Ingest {
         publisher: SpoolingPublisher,
         routes: Routes,
         limits: &Limits,
-        max_clock_skew: Duration,
+        records: RecordLimits,
     ) -> Arc<Self> {
         let without_spool = publisher.without_spool().map(Arc::new);
         let publisher = Arc::new(publisher);
-        let max_ahead = Some(max_clock_skew).filter(|skew| !skew.is_zero());
-        let records = RecordLimits { records: limits.max_records, max_ahead };
+        let records = RecordLimits { records: limits.max_records, ..records };
         let reading = routes.kind(READING).ok();
         let (offload, limits) = (Offload::new(limits.retry_after), limits.clone());
         let (used_keys, publish_runtime) = (UsedKeys::new(), Handle::current());

@@ -8,6 +8,7 @@ use std::{
 
 use axum::http::HeaderValue;
 use garenne_common::config::{Invalid, list};
+use garenne_protocol::sensor::{Limits as RecordLimits, Timestamp};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,8 @@ pub struct GatewaySettings {
     /// How far a reading's time may be ahead of the local clock; 0 for no limit. Workers have the same setting.
     #[serde(with = "humantime_serde")]
     pub max_clock_skew: Duration,
+    /// The earliest time that a reading may have. Workers have the same setting.
+    pub min_time: Timestamp,
     /// Limits per connection and request.
     #[serde(rename = "gateway")]
     pub limits: Limits,
@@ -83,6 +86,7 @@ impl Default for GatewaySettings {
             allowed_origins: Vec::new(),
             maps: Vec::new(),
             max_clock_skew: MAX_CLOCK_SKEW,
+            min_time: Timestamp::DEFAULT_MIN,
             limits: Limits::default(),
             group_commit: GroupCommitConfig::default(),
             spool: SpoolSettings::default(),
@@ -115,6 +119,11 @@ impl GatewaySettings {
             return missing("trusted_proxies", "proxy_protocol");
         }
         self.allowed_origins.iter().try_for_each(|origin| check_origin(origin))
+    }
+
+    /// The bounds of readings' times.
+    pub fn record_limits(&self) -> RecordLimits {
+        RecordLimits::of_times(self.max_clock_skew, self.min_time)
     }
 
     /// Where connections may come from and how.

@@ -131,12 +131,12 @@ async fn serve_on(
     traces: Traces,
 ) -> Running {
     let maps = Maps::load(&settings.maps).unwrap();
-    let (network, limits) = (settings.network(), settings.limits);
+    let (network, records, limits) = (settings.network(), settings.record_limits(), settings.limits);
     let metrics = Metrics::new("gateway");
     let budget = MemoryBudget::new(&limits);
     let instruments = Instruments::register(&metrics, &budget).unwrap();
     let routes = Routes::new(["reading.#", "bench.#", "alert.#", "window.#"].map(str::to_owned));
-    let ingest = Ingest::with_spool(spooling, routes, &limits, Duration::from_secs(600));
+    let ingest = Ingest::with_spool(spooling, routes, &limits, records);
     ingest.register(&metrics).unwrap();
     let server = settings.server.start(&limits, &instruments, &Handle::current()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

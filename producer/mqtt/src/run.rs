@@ -17,7 +17,7 @@ use garenne_common::{
 };
 use garenne_gateway::{BrokerSettings, READING};
 use garenne_map::MapChain;
-use garenne_protocol::{heartbeat::Program, sensor::Limits, task::TaskId};
+use garenne_protocol::{heartbeat::Program, task::TaskId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -70,10 +70,13 @@ pub async fn run(
         () = stop_requested(&mut commands) => return Ok(Exit::Done),
     };
     let store = Store::new(tasks, client_id.clone());
-    let max_ahead = Some(shared.max_clock_skew).filter(|skew| !skew.is_zero());
-    let limits = Limits { max_ahead, ..Limits::default() };
-    let converter =
-        Converter::new(maps, kind, routes.readings_are_sharded(), limits, instruments.unmeasured.clone());
+    let converter = Converter::new(
+        maps,
+        kind,
+        routes.readings_are_sharded(),
+        shared.records,
+        instruments.unmeasured.clone(),
+    );
 
     let connected = metrics.connection().up(Role::Publish);
     let patience = broker.connect_timeout;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use garenne_common::config::{Certificates, Invalid, SecretUrl, Size, list, scheme};
 use garenne_gateway::{SpoolSettings, task_publisher::group_commit::GroupCommitConfig};
+use garenne_protocol::sensor::Limits;
 use rumqttc::mqttbytes::valid_filter;
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +20,8 @@ const MAX_LINGER: Duration = Duration::from_secs(1);
 pub struct Shared {
     /// Bounds of group commit.
     pub group_commit: GroupCommitConfig,
-    /// How far a reading's time may be ahead of the local clock; 0 for no limit.
-    pub max_clock_skew: Duration,
+    /// The bounds of readings' times.
+    pub records: Limits,
     /// The spool.
     pub spool: SpoolSettings,
 }

@@ -4,7 +4,7 @@
 //! confirmed before the message is acked. A reading has the same id in each repetition of the message if the map takes an
 //! id or a time from it. What no map accepts becomes a dead letter with reason `unmapped` and its source.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use garenne::{
     TaskContext, TaskError, TaskOptions, WorkerBuilder,
@@ -53,13 +53,11 @@ impl Payload for ForeignPayload {
     }
 }
 
-/// Registers the kind for lanes with these maps. A message with a reading whose time is ahead by more than
-/// `max_clock_skew` (0: no limit) is not mapped.
-pub fn register(builder: WorkerBuilder, maps: LaneMaps, max_clock_skew: Duration) -> WorkerBuilder {
+/// Registers the kind for lanes with these maps. Readings are checked against `limits`.
+pub fn register(builder: WorkerBuilder, maps: LaneMaps, limits: Limits) -> WorkerBuilder {
     let kind = Kind::parse(Readings::KIND).expect("a constant");
     let keyed = builder.config().lanes.spread(Readings::KIND);
-    let max_ahead = (!max_clock_skew.is_zero()).then_some(max_clock_skew);
-    let mapping = Arc::new(Mapping { maps, kind, keyed, limits: Limits { max_ahead, ..Limits::default() } });
+    let mapping = Arc::new(Mapping { maps, kind, keyed, limits });
     let handler = move |cx: TaskContext, payload: ForeignPayload| {
         let mapping = Arc::clone(&mapping);
         async move { mapping.map(&cx, &payload.0) }
@@ -118,7 +116,7 @@ mod tests {
         let chain = [Map::parse("test", MAP).unwrap()].into_iter().collect();
         let maps = [("mqtt".to_owned(), chain)].into();
         let builder = Worker::builder(WorkerConfig::default());
-        TestWorker::new(register(builder, maps, Duration::ZERO)).unwrap()
+        TestWorker::new(register(builder, maps, Limits::default())).unwrap()
     }
 
     async fn mapped(

@@ -43,12 +43,12 @@ pub fn process(records: &[Record], calibration: &Calibration) -> Processed {
     Processed { readings, derived }
 }
 
-/// Registers the kind with a calibration. A task with a reading whose time is ahead by more than the setting
-/// `max_clock_skew` and a minute becomes a dead letter with reason `invalid-payload`.
-pub fn register(builder: WorkerBuilder, calibration: Calibration, max_clock_skew: Duration) -> WorkerBuilder {
+/// Registers the kind with a calibration. A task with a reading whose time is ahead by more than `limits` allow and a
+/// minute, or before them, becomes a dead letter with reason `invalid-payload`.
+pub fn register(builder: WorkerBuilder, calibration: Calibration, limits: Limits) -> WorkerBuilder {
     let calibration = Arc::new(calibration);
-    let max_ahead = (!max_clock_skew.is_zero()).then(|| max_clock_skew.saturating_add(CLOCK_DIFFERENCE));
-    let limits = Limits { max_ahead, ..Limits::default() };
+    let max_ahead = limits.max_ahead.map(|ahead| ahead.saturating_add(CLOCK_DIFFERENCE));
+    let limits = Limits { max_ahead, ..limits };
     let handler = move |cx: TaskContext, Readings(records): Readings| {
         let calibration = Arc::clone(&calibration);
         async move {

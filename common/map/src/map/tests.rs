@@ -314,6 +314,32 @@ fn times_ahead_and_values_beyond_a_double_are_refused() {
 }
 
 #[test]
+fn a_time_before_min_time_is_refused_with_the_unit_that_was_probably_meant() {
+    let rules = |formats: &str| {
+        format!(
+            "[[map]]\ndevice = \"d\"\nmetric = \"m\"\nvalue = \"{{/v}}\"\ntime = \"{{/t}}\"\n\
+             time_formats = [{formats}]\n"
+        )
+    };
+    let limits = Limits::of_times(std::time::Duration::ZERO, Timestamp::DEFAULT_MIN);
+    for (format, time, hint) in [
+        ("\"unix-ms\"", "1711190482", "; did you mean seconds?"),
+        ("\"unix-ns\"", "1711190482000", "; did you mean milliseconds?"),
+        ("\"unix\"", "0", "; is the sender's clock set?"),
+        ("\"rfc3339\"", "\"1989-12-31T23:59:59Z\"", ""),
+    ] {
+        let payload = format!(r#"{{"v":1,"t":{time}}}"#);
+        let refused =
+            map(&rules(format)).apply(Source::Path("/"), payload.as_bytes(), now(), &limits).unwrap_err();
+        let text = refused.to_string();
+        assert!(
+            text.contains(" is before min_time (1990-01-01T00:00:00Z)") && text.ends_with(hint),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn reasons_have_codes() {
     assert_eq!(apply("[[map]]\ntopic = \"a\"\nskip = true", "b", "").unwrap_err().reason.code(), "no-rule");
     assert_eq!(Reason::UnknownAlias { alias: 1, node: String::new() }.code(), "unknown-alias");

@@ -25,6 +25,7 @@ use garenne_gateway::{
     },
 };
 use garenne_protocol::{
+    sensor::Limits as RecordLimits,
     task::{Kind, NewTask},
     topology::Names,
 };
@@ -177,7 +178,7 @@ pub(crate) fn serve(words: &str) -> ExitCode {
             let spool = settings.open().await.expect("a spool").expect("it is set");
             spooling = SpoolingPublisher::with_spool(publisher, spool, settings.spool_after);
         }
-        let ingest = Ingest::with_spool(spooling, routes, &limits, Duration::ZERO);
+        let ingest = Ingest::with_spool(spooling, routes, &limits, RecordLimits::default());
         let server = servers::start(&server, &limits, &instruments);
         let access = if mode == "scoped" { scoped() } else { Access::default() };
         let context = Arc::new(GatewayContext {

@@ -7,7 +7,7 @@ use std::{
 
 use garenne_protocol::{
     quoted,
-    sensor::{Limits, Reading, Record, Timestamp, Unit, parse::check_unit},
+    sensor::{Limits, Reading, Record, TimeUnit, Timestamp, Unit, parse::check_unit},
 };
 
 use super::{
@@ -159,13 +159,13 @@ impl Converter<'_> {
         }
         let metric = fit(&series(name, &point.attributes, device_key, suffix)?);
         check_unit("unit", unit, &metric).map_err(|error| error.in_record(0).message)?;
-        let micros = i64::try_from(point.time_unix_nano / 1_000).unwrap_or(i64::MAX);
-        let time = match micros {
-            0 => return Err("a point has no time_unix_nano".to_owned()),
-            micros => Timestamp::from_micros(micros).map_err(|error| format!("time_unix_nano: {error}"))?,
-        };
-        let checked = self.limits.check_time("time_unix_nano", time, self.now);
-        checked.map_err(|error| format!("time_unix_nano: {}", error.in_record(0).message))?;
+        if point.time_unix_nano == 0 {
+            return Err("a point has no time_unix_nano".to_owned());
+        }
+        let ticks = i64::try_from(point.time_unix_nano).unwrap_or(i64::MAX);
+        let ticks = (ticks, TimeUnit::Nanoseconds);
+        let time = self.limits.unix_time("time_unix_nano", ticks, self.now, |unit| unit.to_string());
+        let time = time.map_err(|error| format!("time_unix_nano: {}", error.in_record(0).message))?;
         Ok(Reading { device, metric, value, unit, time })
     }
 

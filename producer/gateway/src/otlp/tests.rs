@@ -137,7 +137,7 @@ fn data_points_that_are_no_readings_are_rejected_with_the_reason() {
         (
             gauge("t", "", vec![ahead]),
             1,
-            "metric \"t\": time_unix_nano: 2025-11-20T01:05:00Z is more than 10m ahead of the local clock, \
+            "metric \"t\": time_unix_nano: 1763600700000000000 as nanoseconds is 2025-11-20T01:05:00Z, more than 10m ahead of the local clock, \
              2025-11-20T00:53:20Z",
         ),
         (gauge(" ", "", vec![point(1.0, vec![])]), 1, "metric \" \": it has no name"),

@@ -15,8 +15,8 @@ async fn influx_lines_without_memory_wait_and_are_stored_in_their_order() {
     let more: Vec<_> = std::iter::from_fn(|| gateway.context.budget.reserve(1024).ok()).collect();
     let held = gateway.reserved();
     let name = "x".repeat(3000);
-    let sent: String = (0..200).map(|n| format!("m,device=d,t={name} v={n} {n}000\n")).collect();
-    let first = "m,device=d v=1 1\n";
+    let sent: String = (0..200).map(|n| format!("m,device=d,t={name} v={n} 1763600{n:06}000000\n")).collect();
+    let first = "m,device=d v=1 1763600000000000001\n";
     let mut stream = gateway.raw(first.as_bytes()).await;
     let sending = tokio::spawn(async move {
         stream.write_all(sent.as_bytes()).await.unwrap();
@@ -41,7 +41,9 @@ async fn an_expensive_influx_line_does_not_refuse_its_neighbours() {
     let gateway = start(MemoryPublisher::new(), limits).await;
     // Its 2,000 readings need more memory than the gateway has.
     let expensive: String = (0..2000).map(|n| format!("f{n}=1,")).collect();
-    let sent = format!("m,device=a v=1 1\nm,device=b {expensive}v=1 1\nm,device=c v=1 1\n");
+    let sent = format!(
+        "m,device=a v=1 1763600000000000001\nm,device=b {expensive}v=1 1763600000000000001\nm,device=c v=1 1763600000000000001\n"
+    );
     let mut stream = gateway.raw(sent.as_bytes()).await;
     stream.shutdown().await.unwrap();
     assert_eq!(

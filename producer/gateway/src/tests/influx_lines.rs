@@ -48,8 +48,8 @@ async fn a_refused_line_is_named_and_the_connection_continues() {
     let gateway = start(MemoryPublisher::new(), limits).await;
     let long = "x".repeat(5000);
     let lines = format!(
-        "m,device=d v=1 1763600000000000000\n\nm nonsense\nm,device=d v=2 1\n{long}\n\
-         m v=1 4070908800000000000\ntemperature,unit=C value=1\n\u{80}\nm,device=d v=3 2\nm v=4"
+        "m,device=d v=1 1763600000000000000\n\nm nonsense\nm,device=d v=2 1763600000000000001\n{long}\n\
+         m v=1 4070908800000000000\ntemperature,unit=C value=1\n\u{80}\nm,device=d v=3 1763600000000000002\nm v=4"
     );
     let lines: Vec<u8> = lines.into_bytes().iter().copied().filter(|byte| *byte != 0xc2).collect();
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
@@ -61,7 +61,7 @@ async fn a_refused_line_is_named_and_the_connection_continues() {
     let mut answers: Vec<&str> = answers.lines().collect();
     answers.sort_unstable();
     let starts = [
-        "error clock-skew line 6: timestamp: 2099-01-01T00:00:00Z is more than 10m ahead",
+        "error clock-skew line 6: timestamp: 4070908800000000000 as nanoseconds is 2099-01-01T00:00:00Z, more than 10m",
         "error malformed line 10: line: the connection ended before the line did",
         "error malformed line 3: line: not line protocol: ",
         "error malformed line 8: line: not UTF-8 from byte 0 on",
@@ -86,9 +86,9 @@ async fn lines_wait_while_the_broker_is_away_and_are_stored_once() {
     publisher.fail(Some(PublishError::Blocked));
     // The first one is published alone or with the second one, and the others after both.
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
-    stream.write_all(b"m,device=d v=1\nm,device=d v=2 1\n").await.unwrap();
+    stream.write_all(b"m,device=d v=1\nm,device=d v=2 1763600000000000001\n").await.unwrap();
     publisher.received(3).await;
-    stream.write_all(b"m,device=d v=3\nm,device=d v=4 1\n").await.unwrap();
+    stream.write_all(b"m,device=d v=3\nm,device=d v=4 1763600000000000001\n").await.unwrap();
     stream.shutdown().await.unwrap();
     publisher.fail(None);
     let mut answers = String::new();
@@ -125,12 +125,12 @@ async fn a_sender_that_reads_nothing_is_not_blocked() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut sender = socket.connect(gateway.address).await.unwrap();
-    sender.write_all(b"m,device=d v=1 1\n").await.unwrap();
+    sender.write_all(b"m,device=d v=1 1763600000000000001\n").await.unwrap();
     let refused = "m,device=d nonsense\n".repeat(1000);
     for _ in 0..50 {
         sender.write_all(refused.as_bytes()).await.unwrap();
     }
-    sender.write_all(b"m,device=d v=2 1\n").await.unwrap();
+    sender.write_all(b"m,device=d v=2 1763600000000000001\n").await.unwrap();
     gateway.publisher.received(2).await;
     assert_eq!(gateway.bodies().len(), 2);
     let counted = r#"garenne_gateway_refusals_total{protocol="influx-tcp",reason="malformed"} 50000"#;
@@ -142,11 +142,10 @@ async fn a_sender_that_reads_nothing_is_not_blocked() {
 async fn a_line_may_be_sent_by_known_senders_of_its_device_only() {
     let (gateway, _folder) = with_senders(&entry("roof", "s3cret", "devices = [\"roof-*\"]")).await;
     assert_eq!(
-        send(&gateway, "m,device=roof-1 v=1 1\n").await,
+        send(&gateway, "m,device=roof-1 v=1 1763600000000000001\n").await,
         "error unauthorized not authenticated: the first line must be auth TOKEN\n"
     );
-    let lines =
-        "auth s3cret\nm,device=roof-1 v=1 1\nm,device=cellar v=1 1\nauth v=1 1\nm,device=roof-2 v=1 1\n";
+    let lines = "auth s3cret\nm,device=roof-1 v=1 1763600000000000001\nm,device=cellar v=1 1763600000000000001\nauth v=1 1763600000000000001\nm,device=roof-2 v=1 1763600000000000001\n";
     assert_eq!(
         send(&gateway, lines).await,
         "ok roof\n\
@@ -160,7 +159,7 @@ async fn a_line_may_be_sent_by_known_senders_of_its_device_only() {
 #[tokio::test]
 async fn lines_above_a_rate_wait() {
     let (gateway, _folder) = with_senders(&entry("roof", "s3cret", "devices = [\"*\"]\nrate = 1000")).await;
-    let lines: String = (0..1500).map(|n| format!("m,device=d v={n} {n}000\n")).collect();
+    let lines: String = (0..1500).map(|n| format!("m,device=d v={n} 1763600{n:06}000000\n")).collect();
     assert_eq!(send(&gateway, &format!("auth s3cret\n{lines}")).await, "ok roof\n");
     assert_eq!(gateway.publisher.tasks().len(), 1500);
     // The sender's own limit is no fault of the gateway, which an alert would name.

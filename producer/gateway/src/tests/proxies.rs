@@ -67,7 +67,9 @@ async fn http_after_a_proxy_header_has_the_senders_address_in_its_span() {
 #[tokio::test]
 async fn influx_lines_after_a_proxy_header_are_those_of_the_sender() {
     let (gateway, _) = behind("127.0.0.0/8", true, 1).await;
-    let mut stream = open(&gateway, (header("192.0.2.1") + "T value=1 1\nT nonsense\n").as_bytes()).await;
+    let mut stream =
+        open(&gateway, (header("192.0.2.1") + "T value=1 1763600000000000001\nT nonsense\n").as_bytes())
+            .await;
     assert!(line(&mut stream).await.starts_with("error malformed line 2: "));
     assert_eq!(gateway.bodies()[0]["device"], "T");
 }

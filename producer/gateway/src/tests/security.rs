@@ -241,7 +241,7 @@ async fn tls_and_plain_connections_share_the_port() {
     );
     assert_eq!(exchange(stream, &head).await, "HTTP/1.1 202 Accepted");
     let stream = authority.connect(&gateway, None).await;
-    let answer = exchange(stream, "T value=1 1\nT nonsense\n").await;
+    let answer = exchange(stream, "T value=1 1763600000000000001\nT nonsense\n").await;
     assert!(answer.starts_with("error malformed line 2: "), "{answer}");
     assert_eq!(gateway.bodies().last().unwrap()["device"], "T");
     let plain = TcpStream::connect(gateway.address).await.unwrap();

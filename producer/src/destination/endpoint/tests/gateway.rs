@@ -3,7 +3,6 @@
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use futures_util::future::BoxFuture;
@@ -16,7 +15,7 @@ use garenne_gateway::{
     Access, GatewayContext, GatewaySettings, Ingest, Instruments, Maps, MemoryBudget, Routes, TlsVersion,
     load_tls, task_publisher::TaskPublisher,
 };
-use garenne_protocol::task::NewTask;
+use garenne_protocol::{sensor::Limits as RecordLimits, task::NewTask};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, runtime::Handle};
@@ -76,7 +75,7 @@ impl TestGateway {
         let publisher = Arc::clone(&gateway.publisher);
         let routes = Routes::new(["reading.#".to_owned()]);
         let context = GatewayContext {
-            ingest: Ingest::new(publisher, routes, &limits, Duration::from_secs(600)),
+            ingest: Ingest::new(publisher, routes, &limits, RecordLimits::default()),
             access: Access::new(Some(&senders), client_certificates, limits.max_records).unwrap(),
             maps: Maps::default(),
             network,
