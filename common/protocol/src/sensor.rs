@@ -5,6 +5,7 @@
 
 mod code;
 mod fault;
+pub mod lenient;
 pub mod parse;
 pub mod reading;
 pub mod schema;
@@ -15,7 +16,7 @@ pub mod units;
 
 pub use code::is_code;
 pub use fault::{BadField, BadRecord, Fault};
-pub use parse::{Limits, Record, readings_from};
+pub use parse::{Limits, Record, Sifted, readings_from};
 pub use reading::Reading;
 pub use time_unit::TimeUnit;
 pub use timestamp::Timestamp;

@@ -45,6 +45,8 @@ pub enum Fault {
     UnsupportedVersion,
     /// A SenML record has text, data or only a sum, no number.
     NotNumeric,
+    /// A number that is not finite: `NaN`, `Infinity`, or beyond the range of a double.
+    NotFinite,
 }
 
 impl Fault {
@@ -71,7 +73,7 @@ impl Fault {
 }
 
 /// An error about a field of a record, without the record's position.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct BadField {
     field: Cow<'static, str>,
     message: String,
@@ -79,17 +81,23 @@ pub struct BadField {
 }
 
 impl BadField {
+    /// The kind of error.
+    pub const fn code(&self) -> Fault {
+        self.code
+    }
+
     /// The error with the record's position.
     pub fn in_record(self, index: usize) -> BadRecord {
         BadRecord { index, field: self.field, message: self.message, code: self.code }
     }
 }
 
-/// The first invalid record of a body. The text is one line: record, field, value, and what is allowed.
+/// An invalid record of a body. The text is one line: record, field, value, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("record {index}: {field}: {message}")]
 pub struct BadRecord {
-    /// The record's position in the body, from 0. SenML records with only base fields count.
+    /// The record's position in the body, from 0. SenML records with only base fields count. In a payload that a map
+    /// takes, positions count the values that are readings or are refused.
     pub index: usize,
     /// The field's name in the body; `body` if the error is not about one field.
     pub field: Cow<'static, str>,

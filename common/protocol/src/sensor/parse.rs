@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fault::{BadField, BadRecord, Fault};
+use super::lenient;
 use super::reading::Reading;
 use super::senml::{Base, Fields, Resolved, Value, name};
 use super::{TimeUnit, Timestamp, Unit};
@@ -17,7 +18,7 @@ mod document;
 mod object;
 mod scalar;
 
-pub use document::{Form, readings_in};
+pub use document::{Form, readings_in, sift_readings};
 use object::Plain;
 
 /// Limits of one body. Its total size is not among them: the receiver limits it.
@@ -79,19 +80,27 @@ impl Limits {
                 Some((fault, problem)) => (fault, format!("{time}, {problem}")),
             },
         };
-        let hint = self.hint_for(ticks, now, option);
+        let hint = self.hint_for(ticks, Some(unit), now, option);
         Err(fault.in_field(field, format!("{ticks} as {unit} is {problem}{hint}")))
     }
 
     /// What may be wrong with a Unix time that is out of bounds: its unit, or the sender's clock. Empty if unknown.
-    pub fn hint_for(&self, ticks: i64, now: Timestamp, option: impl Fn(TimeUnit) -> String) -> String {
+    /// `given` is the unit that it was read in, if it is known.
+    pub fn hint_for(
+        &self,
+        ticks: i64,
+        given: Option<TimeUnit>,
+        now: Timestamp,
+        option: impl Fn(TimeUnit) -> String,
+    ) -> String {
         // A unit makes a difference of a factor of 1000, so that a year is near enough.
         let latest = now.plus_seconds(365.0 * 86_400.0).unwrap_or(now);
         let is_plausible =
             |time: Timestamp| time <= latest && time >= self.min_time.unwrap_or(Timestamp::DEFAULT_MIN);
         match TimeUnit::likely(ticks, is_plausible) {
+            Some(unit) if given == Some(unit) => String::new(),
             Some(unit) => format!("; did you mean {}?", option(unit)),
-            None if (-86_400..=86_400).contains(&ticks) => UNSET_CLOCK.to_owned(),
+            None if self.min_time.is_some() && (-86_400..=86_400).contains(&ticks) => UNSET_CLOCK.to_owned(),
             None => String::new(),
         }
     }
@@ -127,6 +136,17 @@ pub struct Record {
     /// Whether the reading's time depends on `now`. If so, its key does not identify it: the same bytes parsed
     /// later give another time. Deduplicate by task id instead.
     pub time_assumed: bool,
+}
+
+/// The records of a body by position, and what is left out of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sifted {
+    /// By position. `None` for a record that is refused, or that has only base fields.
+    pub slots: Vec<Option<Record>>,
+    /// Records that are refused, in the order of their positions.
+    pub refused: Vec<BadRecord>,
+    /// Fields that are left out of records that are kept.
+    pub notes: Vec<BadRecord>,
 }
 
 /// Parses all records of a body with the default limits.
@@ -196,12 +216,20 @@ impl Converter<'_> {
         Ok(Record { reading, id, time_assumed: plain.time.is_none() })
     }
 
-    /// `None` if the record has only base fields.
-    fn senml(&mut self, fields: Fields<'_>, base: &mut Base) -> Result<Option<Record>, BadField> {
+    /// The record, and what of it is left out. `None` if the record has only base fields.
+    fn senml(
+        &mut self,
+        fields: Fields<'_>,
+        base: &mut Base,
+    ) -> Result<(Option<Record>, Option<BadField>), BadField> {
         let unit_field = if fields.u.is_some() { "u" } else { "bu" };
         let time_field = if fields.t.is_some() { "t" } else { "bt" };
-        let Some(resolved) = base.resolve(fields, self.now)? else { return Ok(None) };
+        let Some(resolved) = base.resolve(fields, self.now)? else { return Ok((None, None)) };
         let value = number(&resolved)?;
+        let unstored_sum = resolved.sum.map(|_| {
+            let message = "the sum is not stored; send it as v of a metric of its own";
+            Fault::NotNumeric.in_field("s", message)
+        });
         self.limits.check_time(time_field, resolved.time, self.now)?;
         let unit = match resolved.unit.as_deref() {
             Some(symbol) => Some(unit(unit_field, symbol)?),
@@ -220,7 +248,7 @@ impl Converter<'_> {
             unit,
             time: resolved.time,
         };
-        Ok(Some(Record { reading, id: None, time_assumed: resolved.relative }))
+        Ok((Some(Record { reading, id: None, time_assumed: resolved.relative }), unstored_sum))
     }
 }
 
@@ -236,7 +264,10 @@ pub fn check_name(field: &'static str, text: &str) -> Result<(), BadField> {
         return Err(bad("must not be empty"));
     }
     if text.chars().any(char::is_control) {
-        return Err(bad("contains a control character"));
+        return Err(bad(match text.contains(lenient::BAD_BYTE) {
+            true => "contains a control character or a byte that is not UTF-8",
+            false => "contains a control character",
+        }));
     }
     if text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace) {
         return Err(bad("starts or ends with white space"));

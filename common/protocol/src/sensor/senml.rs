@@ -98,17 +98,8 @@ impl Base {
         }))
     }
 
-    fn set(&mut self, fields: &Fields<'_>) -> Result<(), BadField> {
-        let version = fields.bver.or(self.version).unwrap_or(VERSION);
-        if version > VERSION || version == 0 {
-            let message = format!("{version} is not a version from 1 to {VERSION}");
-            return Err(Fault::UnsupportedVersion.in_field("bver", message));
-        }
-        if let Some(first) = self.version.filter(|first| *first != version) {
-            let message = format!("{version} differs from {first}, the version of earlier records");
-            return Err(Fault::UnsupportedVersion.in_field("bver", message));
-        }
-        self.version = Some(version);
+    /// Applies the base fields of a record, also if its version is refused: later records have them too.
+    pub(crate) fn set(&mut self, fields: &Fields<'_>) -> Result<(), BadField> {
         if let Some(name) = &fields.bn {
             self.name.clear();
             self.name.push_str(name);
@@ -119,6 +110,16 @@ impl Base {
         self.time = fields.bt.unwrap_or(self.time);
         self.value = fields.bv.or(self.value);
         self.sum = fields.bs.or(self.sum);
+        let version = fields.bver.or(self.version).unwrap_or(VERSION);
+        if version > VERSION || version == 0 {
+            let message = format!("{version} is not a version from 1 to {VERSION}");
+            return Err(Fault::UnsupportedVersion.in_field("bver", message));
+        }
+        if let Some(first) = self.version.filter(|first| *first != version) {
+            let message = format!("{version} differs from {first}, the version of earlier records");
+            return Err(Fault::UnsupportedVersion.in_field("bver", message));
+        }
+        self.version = Some(version);
         Ok(())
     }
 

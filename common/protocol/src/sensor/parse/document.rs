@@ -6,12 +6,15 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, SeqAccess, Vi
 
 use super::object::{Object, RecordReader};
 use super::scalar::{AnyValue, Scalar};
-use super::{Converter, Limits, Names, Record};
+use super::{Converter, Limits, Names, Record, Sifted};
 use crate::sensor::Timestamp;
 use crate::sensor::senml::Base;
 use crate::{
     quoted,
-    sensor::fault::{BadField, BadRecord, Fault},
+    sensor::{
+        fault::{BadField, BadRecord, Fault},
+        lenient,
+    },
 };
 
 /// The layout of a body, given by its content type.
@@ -73,60 +76,155 @@ pub fn readings_in(
     now: Timestamp,
     limits: &Limits,
 ) -> Result<Vec<Record>, BadRecord> {
-    let text = std::str::from_utf8(body).map_err(|error| {
-        let message = format!("not UTF-8 from byte {} on", error.valid_up_to());
-        Fault::Malformed.in_field("body", message).in_record(0)
-    })?;
+    let mut reader = BodyReader::new(form, now, limits, true);
+    let text = text_of(body).map_err(|error| error.in_record(0))?;
     // JSON has no byte-order mark, but some Windows tools write one.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reader = BodyReader {
-        form,
-        converter: Converter { names: Names::default(), now, limits },
-        // Most bodies have one reading.
-        records: Vec::with_capacity(1),
-        index: 0,
-        is_plain: None,
-        base: Base::default(),
-        error: None,
-    };
     if form == Form::Lines {
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            reader.read_document(line, Some(number + 1))?;
+            reader.read_document(line, Some(number + 1)).map_err(|error| reader.here(error))?;
         }
     } else {
-        reader.read_document(text, None)?;
+        reader.read_document(text, None).map_err(|error| reader.here(error))?;
     }
-    if reader.records.is_empty() {
-        return Err(Fault::Empty.in_field("body", "no record with a value").in_record(0));
+    let records: Vec<_> = reader.sifted.slots.into_iter().flatten().collect();
+    if records.is_empty() {
+        return Err(no_record());
     }
-    Ok(reader.records)
+    Ok(records)
+}
+
+/// As [`readings_in`], but a record that is refused does not take the others with it. Numbers and bytes that JSON does not
+/// allow are refused with the record or the field that has them; `body` is changed to mark them. In [`Form::Lines`] a
+/// line is refused that is not JSON.
+///
+/// # Errors
+/// The body is refused as a whole: it is not JSON, has too many records, or has none.
+pub fn sift_readings(
+    form: Form,
+    mut body: &mut [u8],
+    now: Timestamp,
+    limits: &Limits,
+) -> Result<Sifted, BadRecord> {
+    if body.starts_with("\u{feff}".as_bytes()) {
+        body = &mut body[3..];
+    }
+    let mut reader = BodyReader::new(form, now, limits, false);
+    if form == Form::Lines {
+        let is_blank = |line: &[u8]| line.iter().all(|byte| byte.is_ascii_whitespace() || *byte == 0);
+        let lines = body.split_mut(|byte| *byte == b'\n').enumerate();
+        for (number, line) in lines.filter(|(_, line)| !is_blank(line)) {
+            match reader.sift_document(line, Some(number + 1)) {
+                Err(error) if error.code == Fault::TooManyRecords => return Err(error),
+                Err(_) if reader.sifted.slots.len() >= limits.records => {
+                    return Err(reader.here(too_many(limits.records)));
+                }
+                // The line is one record, whatever it was meant to be.
+                Err(error) => {
+                    let index = reader.sifted.slots.len();
+                    reader.sifted.refused.push(BadRecord { index, ..error });
+                    reader.sifted.slots.push(None);
+                }
+                Ok(()) => {}
+            }
+        }
+    } else {
+        reader.sift_document(body, None)?;
+    }
+    let sifted = reader.sifted;
+    if sifted.refused.is_empty() && sifted.slots.iter().all(Option::is_none) {
+        return Err(no_record());
+    }
+    Ok(sifted)
+}
+
+fn text_of(bytes: &[u8]) -> Result<&str, BadField> {
+    str::from_utf8(bytes).map_err(|error| {
+        Fault::Malformed.in_field("body", format!("not UTF-8 from byte {} on", error.valid_up_to()))
+    })
+}
+
+fn too_many(max: usize) -> BadField {
+    Fault::TooManyRecords.in_field("body", format!("more than {max} records"))
+}
+
+fn no_record() -> BadRecord {
+    Fault::Empty.in_field("body", "no record with a value").in_record(0)
 }
 
 struct BodyReader<'l> {
     form: Form,
     converter: Converter<'l>,
-    records: Vec<Record>,
-    /// The index of the current record.
-    index: usize,
+    sifted: Sifted,
+    /// Whether the first error ends the parse.
+    strict: bool,
     /// Whether the records are plain readings. The first record decides for the whole document.
     is_plain: Option<bool>,
     base: Base,
+    /// Base fields that an earlier record has with an invalid value, and that none has set since.
+    broken_base: Vec<&'static str>,
     /// The typed error while a serde error, which has only a text, propagates through the parser.
     error: Option<BadField>,
 }
 
-impl BodyReader<'_> {
+impl<'l> BodyReader<'l> {
+    fn new(form: Form, now: Timestamp, limits: &'l Limits, strict: bool) -> Self {
+        // Most bodies have one reading.
+        let sifted = Sifted { slots: Vec::with_capacity(1), ..Sifted::default() };
+        let converter = Converter { names: Names::default(), now, limits };
+        let base = Base::default();
+        Self { form, converter, sifted, strict, is_plain: None, base, broken_base: Vec::new(), error: None }
+    }
+
+    /// The error with the index of the current record.
+    fn here(&self, error: BadField) -> BadRecord {
+        error.in_record(self.sifted.slots.len())
+    }
+
+    fn refuse(&mut self, error: BadField) {
+        let refused = self.here(error);
+        self.sifted.refused.push(refused);
+        self.sifted.slots.push(None);
+    }
+
     /// Parses one document. Documents are independent: base fields of one line do not apply to the next.
-    fn read_document(&mut self, text: &str, line: Option<usize>) -> Result<(), BadRecord> {
+    fn read_document(&mut self, text: &str, line: Option<usize>) -> Result<(), BadField> {
         self.is_plain = (self.form == Form::Senml).then_some(false);
         self.base = Base::default();
+        self.broken_base.clear();
         self.parse(text).map_err(|error| {
-            let error = self.error.take().unwrap_or_else(|| {
+            self.error.take().unwrap_or_else(|| {
                 let line = line.map(|number| format!("line {number}: ")).unwrap_or_default();
                 Fault::Malformed.in_field("body", format!("{line}not JSON: {error}"))
-            });
-            error.in_record(self.index)
+            })
         })
+    }
+
+    /// Parses one document, and once more after a repair if it is not JSON.
+    fn sift_document(&mut self, bytes: &mut [u8], line: Option<usize>) -> Result<(), BadRecord> {
+        let start = (self.sifted.slots.len(), self.sifted.refused.len(), self.sifted.notes.len());
+        let first = match text_of(bytes).and_then(|text| self.read_document(text, line)) {
+            Ok(()) => return Ok(()),
+            Err(error) => self.here(error),
+        };
+        if first.code != Fault::Malformed {
+            return Err(first);
+        }
+        let forget = |sifted: &mut Sifted| {
+            sifted.slots.truncate(start.0);
+            sifted.refused.truncate(start.1);
+            sifted.notes.truncate(start.2);
+        };
+        forget(&mut self.sifted);
+        lenient::repair(bytes);
+        match text_of(bytes).and_then(|text| self.read_document(text, line)) {
+            Ok(()) => Ok(()),
+            Err(error) if error.code() == Fault::Malformed => {
+                forget(&mut self.sifted);
+                Err(first)
+            }
+            Err(error) => Err(self.here(error)),
+        }
     }
 
     fn parse(&mut self, text: &str) -> serde_json::Result<()> {
@@ -136,7 +234,8 @@ impl BodyReader<'_> {
             Some(b'{') if self.form != Form::Senml => {
                 let mut object = Object::default();
                 self.record(&mut object).deserialize(&mut parser)?;
-                self.emit(object).map_err(|error| self.fail(error))?;
+                let record = self.record_of(object);
+                self.take(record)?;
             }
             _ => {
                 let expected = match self.form {
@@ -152,30 +251,63 @@ impl BodyReader<'_> {
     }
 
     /// Parses a record into `object`.
-    fn record<'o, 'de>(&'o mut self, object: &'o mut Object<'de>) -> AnyValue<RecordReader<'o, 'de>> {
-        let senml_only = self.is_plain == Some(false);
-        AnyValue(RecordReader { senml_only, object, error: &mut self.error })
+    fn record<'o, 'de>(&self, object: &'o mut Object<'de>) -> AnyValue<RecordReader<'o, 'de>> {
+        AnyValue(RecordReader { senml_only: self.is_plain == Some(false), object })
     }
 
-    fn emit(&mut self, object: Object<'_>) -> Result<(), BadField> {
-        let max = self.converter.limits.records;
-        if self.index >= max {
-            return Err(Fault::TooManyRecords.in_field("body", format!("more than {max} records")));
-        }
+    /// The record of an object; `None` if it has only base fields.
+    fn record_of(&mut self, mut object: Object<'_>) -> Result<Option<Record>, BadField> {
         self.is_plain = self.is_plain.or(object.is_plain());
-        let record = match self.is_plain {
+        let problem = object.problem.take().map_or(Ok(()), |problem| Err(*problem));
+        match self.is_plain {
             Some(true) => {
+                problem?;
                 object.only_plain()?;
-                Some(self.converter.plain(object.plain)?)
+                self.converter.plain(object.plain).map(Some)
             }
-            Some(false) => self.converter.senml(object.senml, &mut self.base)?,
+            Some(false) => {
+                let given = &object.senml;
+                let is_set = |field: &&'static str| match *field {
+                    "bn" => given.bn.is_some(),
+                    "bt" => given.bt.is_some(),
+                    "bu" => given.bu.is_some(),
+                    _ => given.bv.is_some(),
+                };
+                self.broken_base.retain(|field| !is_set(field));
+                self.broken_base.append(&mut object.broken_base);
+                if let Err(problem) = problem {
+                    // Those that are valid apply to later records.
+                    let _ = self.base.set(given);
+                    return Err(problem);
+                }
+                if let Some(field) = self.broken_base.first().filter(|_| !given.only_base()) {
+                    let message = "the base field of an earlier record is invalid";
+                    return Err(Fault::MissingField.in_field(*field, message));
+                }
+                let (record, unstored) = self.converter.senml(object.senml, &mut self.base)?;
+                let note = object.note.map(|note| *note).or(unstored);
+                self.sifted.notes.extend(note.map(|note| note.in_record(self.sifted.slots.len())));
+                Ok(record)
+            }
             None => {
+                problem?;
                 let message = "neither a plain reading (device, metric, value) nor SenML (n, v)";
-                return Err(Fault::MissingField.in_field("body", message));
+                Err(Fault::MissingField.in_field("body", message))
             }
-        };
-        self.records.extend(record);
-        self.index += 1;
+        }
+    }
+
+    /// Adds a record, or refuses it.
+    fn take<E: Error>(&mut self, record: Result<Option<Record>, BadField>) -> Result<(), E> {
+        let max = self.converter.limits.records;
+        if self.sifted.slots.len() >= max {
+            return Err(self.fail(too_many(max)));
+        }
+        match record {
+            Ok(record) => self.sifted.slots.push(record),
+            Err(error) if self.strict => return Err(self.fail(error)),
+            Err(error) => self.refuse(error),
+        }
         Ok(())
     }
 
@@ -201,14 +333,14 @@ impl<'de> Visitor<'de> for Elements<'_, '_> {
         loop {
             let mut object = Object::default();
             let Some(value) = elements.next_element_seed(body.record(&mut object))? else { return Ok(()) };
-            let emitted = match value {
-                Scalar::Object => body.emit(object),
+            let record = match value {
+                Scalar::Object => body.record_of(object),
                 other => {
                     let message = format!("{} is not a record; expected an object", other.described());
                     Err(Fault::WrongType.in_field("body", message))
                 }
             };
-            emitted.map_err(|error| body.fail(error))?;
+            body.take(record)?;
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde::de::{Error, MapAccess};
+use serde::de::MapAccess;
 
 use super::scalar::{ReadEntries, Refused, Scalar};
 use crate::sensor::Timestamp;
@@ -33,6 +33,12 @@ const PLAIN_FIELDS: [&str; 6] = ["device", "metric", "value", "unit", "time", "i
 pub(super) struct Object<'a> {
     pub(super) plain: Plain<'a>,
     pub(super) senml: Fields<'a>,
+    /// The first field with an invalid value.
+    pub(super) problem: Option<Box<BadField>>,
+    /// Base fields with an invalid value.
+    pub(super) broken_base: Vec<&'static str>,
+    /// A field without a use for a reading that is not a finite number. It is left out.
+    pub(super) note: Option<Box<BadField>>,
     /// The first field that neither form has. SenML ignores it, a plain reading is refused.
     unknown: Option<String>,
     has_plain: bool,
@@ -62,10 +68,10 @@ impl<'a> Object<'a> {
         Err(Fault::UnknownField.in_field(field_name(unknown), message))
     }
 
-    fn store(&mut self, name: &str, value: Scalar<'a>, senml_only: bool) -> Result<(), Refused> {
+    fn set(&mut self, name: &str, value: Scalar<'a>, senml_only: bool) -> Result<(), Refused> {
         let Self { plain, senml, .. } = self;
         let is_plain = !senml_only && PLAIN_FIELDS.contains(&name);
-        match name {
+        let set = match name {
             "device" if is_plain => value.store(&mut plain.device, Scalar::text),
             "metric" if is_plain => value.store(&mut plain.metric, Scalar::text),
             "value" if is_plain => value.store(&mut plain.value, Scalar::number),
@@ -95,12 +101,27 @@ impl<'a> Object<'a> {
                 self.unknown.get_or_insert_with(|| name.to_owned());
                 return Ok(());
             }
-        }?;
+        };
         self.has_plain |= is_plain;
         self.has_senml |= !is_plain;
-        Ok(())
+        set
+    }
+
+    /// Stores a field, or why it cannot be. The fields after it are read, because base fields apply to later records too.
+    fn store(&mut self, name: &str, value: Scalar<'a>, senml_only: bool) {
+        let Err((code, message)) = self.set(name, value, senml_only) else { return };
+        let problem = Box::new(code.in_field(field_name(name), message));
+        if code == Fault::NotFinite && matches!(name, "s" | "bs" | "ut") {
+            self.note = Some(problem);
+            return;
+        }
+        self.broken_base.extend(SPOILING.into_iter().find(|base| *base == name));
+        self.problem.get_or_insert(problem);
     }
 }
+
+/// Base fields without which the values of later records would be those of another series, unit or time.
+const SPOILING: [&str; 4] = ["bn", "bt", "bu", "bv"];
 
 /// The name of a field in an error: quoted and cut if it is long or has characters to escape.
 fn field_name(name: &str) -> String {
@@ -117,18 +138,13 @@ pub(super) struct RecordReader<'o, 'de> {
     /// Whether fields of plain readings are ignored as unknown.
     pub(super) senml_only: bool,
     pub(super) object: &'o mut Object<'de>,
-    /// Receives the typed error of a failed parse, because serde's error has only a text.
-    pub(super) error: &'o mut Option<BadField>,
 }
 
 impl<'de> ReadEntries<'de> for RecordReader<'_, 'de> {
     fn read<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let Self { senml_only, object, error } = self;
+        let Self { senml_only, object } = self;
         while let Some(FieldName(name)) = entries.next_key()? {
-            object.store(&name, entries.next_value()?, senml_only).map_err(|(code, message)| {
-                *error = Some(code.in_field(field_name(&name), message));
-                A::Error::custom("invalid record")
-            })?;
+            object.store(&name, entries.next_value()?, senml_only);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use serde::de::{
 
 use crate::{
     quoted,
-    sensor::{Timestamp, fault::Fault},
+    sensor::{Timestamp, fault::Fault, lenient},
 };
 
 /// Maximum size of any text field, in bytes, above the limits of all fields. It bounds what is compared before the
@@ -27,6 +27,8 @@ pub(super) enum Scalar<'a> {
     /// Also an integer above `i64::MAX`.
     Number(f64),
     Text(Cow<'a, str>),
+    /// A number that [`lenient::repair`] has marked.
+    NotFinite,
     Array,
     Object,
 }
@@ -43,6 +45,7 @@ impl<'a> Scalar<'a> {
     ) -> Result<(), Refused> {
         match &self {
             Self::Null => return Ok(()),
+            Self::NotFinite => return Err((Fault::NotFinite, "not a finite number".to_owned())),
             Self::Text(text) if text.len() > MAX_TEXT => {
                 let given = format!("{} is {} bytes long", quoted(text), text.len());
                 return Err((Fault::OutOfRange, format!("{given}; {MAX_TEXT} are allowed")));
@@ -117,6 +120,7 @@ impl fmt::Display for Scalar<'_> {
             Self::Integer(value) => write!(f, "the number {value}"),
             Self::Number(value) => write!(f, "the number {value}"),
             Self::Text(text) => write!(f, "the string {}", quoted(text)),
+            Self::NotFinite => f.write_str("a number that is not finite"),
             Self::Array => f.write_str("an array"),
             Self::Object => f.write_str("an object"),
         }
@@ -193,7 +197,7 @@ impl<'de, R: ReadEntries<'de>> Visitor<'de> for AnyValue<R> {
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Text(text.into()))
+        Ok(if text == lenient::NOT_FINITE { Scalar::NotFinite } else { Scalar::Text(text.into()) })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Scalar<'de>, A::Error> {

@@ -6,6 +6,7 @@ use super::scalar::AnyValue;
 use super::*;
 
 mod any_input;
+mod partial;
 
 const NOW: i64 = 1_763_600_000_000_000;
 
@@ -47,13 +48,12 @@ pub(in crate::sensor) fn resolved(pack: &[Json], now: Timestamp) -> Result<Json,
     let mut records = Vec::new();
     for record in pack {
         let text = record.to_string();
-        let (mut object, mut error) = (Object::default(), None);
-        let reader = RecordReader { senml_only: true, object: &mut object, error: &mut error };
-        let read = AnyValue(reader).deserialize(&mut serde_json::Deserializer::from_str(&text));
-        if let Some(error) = error {
-            return Err(error);
+        let mut object = Object::default();
+        let reader = RecordReader { senml_only: true, object: &mut object };
+        AnyValue(reader).deserialize(&mut serde_json::Deserializer::from_str(&text)).unwrap();
+        if let Some(problem) = object.problem {
+            return Err(*problem);
         }
-        read.unwrap();
         if let Some(record) = base.resolve(object.senml, now)? {
             records.push((record.time, resolved_form(&record)));
         }

@@ -27,7 +27,7 @@ pub struct Fields<'a> {
 
 impl Fields<'_> {
     /// Whether the record has base fields and no others.
-    pub(super) fn only_base(&self) -> bool {
+    pub(crate) fn only_base(&self) -> bool {
         let is_given = |text: &&Option<Cow<'_, str>>| text.is_some();
         let has_base = [&self.bn, &self.bu].iter().any(is_given)
             || [self.bt, self.bv, self.bs].iter().any(Option::is_some)

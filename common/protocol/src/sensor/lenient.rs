@@ -1,0 +1,124 @@
+//! Makes JSON readable that has a few bytes or numbers that JSON does not allow.
+//!
+//! Sensors write `nan`, `-Infinity`, `1e999`, single bytes of Latin-1, or a NUL at the end. A parser of JSON refuses the
+//! whole text for one of them. Here they are marked, so that only the record or the field that has them is refused. The
+//! length of the text does not change, so that no memory is needed.
+
+/// Stands for a byte that is not allowed in a string. It is a control character: no name may have it.
+pub const BAD_BYTE: char = '\u{7f}';
+
+/// The text that stands for a number that is not finite. As JSON it is as long as the shortest one, `nan`.
+pub const NOT_FINITE: &str = "\u{7f}";
+
+/// Words for numbers that are not finite, in lower case and without a sign, as C, C++, Python and JavaScript write them.
+const WORDS: [&[u8]; 9] =
+    [b"nan", b"inf", b"infinity", b"nan(ind)", b"nan(snan)", b"1.#inf", b"1.#ind", b"1.#qnan", b"1.#snan"];
+
+/// Longest number that is looked at.
+const LONGEST: usize = 1024;
+
+/// Marks what JSON does not allow. The text may still not be JSON.
+pub fn repair(text: &mut [u8]) {
+    for nul in text.iter_mut().rev().take_while(|byte| **byte == 0) {
+        *nul = b' ';
+    }
+    let mut at = 0;
+    while at < text.len() {
+        at = match text[at] {
+            b'"' => {
+                let end = end_of_string(text, at);
+                mark_bad_bytes(&mut text[at + 1..end]);
+                end + 1
+            }
+            byte if is_of_word(byte) => {
+                let end = end_of_word(text, at);
+                if is_not_finite(&text[at..end]) {
+                    text[at..end].fill(b' ');
+                    text[at..at + 3].copy_from_slice(b"\"\x7f\"");
+                }
+                end
+            }
+            _ => at + 1,
+        };
+    }
+}
+
+/// Whether a word stands for a number that is not finite: `NaN`, `-inf`, or a number beyond a double.
+pub fn is_not_finite(word: &[u8]) -> bool {
+    let unsigned = word.strip_prefix(b"-").or_else(|| word.strip_prefix(b"+")).unwrap_or(word);
+    if WORDS.iter().any(|known| unsigned.eq_ignore_ascii_case(known)) {
+        return true;
+    }
+    let is_number = unsigned.len() <= LONGEST && unsigned.first().is_some_and(u8::is_ascii_digit);
+    let number = str::from_utf8(word).ok().filter(|_| is_number).and_then(|text| text.parse::<f64>().ok());
+    number.is_some_and(|number| !number.is_finite())
+}
+
+/// The position of the quote that ends the string that begins at `at`, or the end of the text.
+pub fn end_of_string(text: &[u8], at: usize) -> usize {
+    let mut end = at + 1;
+    while end < text.len() && text[end] != b'"' {
+        end += if text[end] == b'\\' { 2 } else { 1 };
+    }
+    end.min(text.len())
+}
+
+/// The position behind the number or the word that begins at `at`.
+pub fn end_of_word(text: &[u8], at: usize) -> usize {
+    at + text[at..].iter().take_while(|byte| is_of_word(**byte)).count()
+}
+
+/// Whether a byte can be part of a number or a word outside of strings.
+pub const fn is_of_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.' | b'#' | b'(' | b')' | b'_')
+}
+
+/// Replaces bytes that are not UTF-8 and control characters by [`BAD_BYTE`].
+pub fn mark_bad_bytes(text: &mut [u8]) {
+    let bad = BAD_BYTE as u8;
+    for control in text.iter_mut().filter(|byte| **byte < b' ') {
+        *control = bad;
+    }
+    let mut at = 0;
+    while let Err(error) = str::from_utf8(&text[at..]) {
+        let start = at + error.valid_up_to();
+        at = error.error_len().map_or(text.len(), |bytes| start + bytes);
+        text[start..at].fill(bad);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repaired(text: &[u8]) -> String {
+        let mut text = text.to_vec();
+        let length = text.len();
+        repair(&mut text);
+        assert_eq!(text.len(), length);
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_are_marked() {
+        for word in
+            ["nan", "NaN", "-nan", "Infinity", "-Infinity", "+inf", "1e999", "-1E400", "-nan(ind)", "1.#QNAN"]
+        {
+            let text = repaired(format!("{{\"a\":{word},\"b\":1}}").as_bytes());
+            let value: serde_json::Value =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(value, serde_json::json!({"a": NOT_FINITE, "b": 1}));
+        }
+        for text in [r#"{"a":[1,-2.5e3,true,false,null,"nan \" 1e999 ü"]}"#, "[nano]", "{oops", "\"open"] {
+            assert_eq!(repaired(text.as_bytes()), text);
+        }
+        let long = format!("[{}]", "9".repeat(LONGEST + 1));
+        assert_eq!(repaired(long.as_bytes()), long);
+    }
+
+    #[test]
+    fn bytes_that_are_not_allowed_in_a_string_are_marked_and_a_nul_at_the_end_is_removed() {
+        assert_eq!(repaired(b"{\"B\xf6iler\":\"\xb0\"}\0\0"), "{\"B\u{7f}iler\":\"\u{7f}\"}  ");
+        assert_eq!(repaired(b"[\"a\tb\0\",\"\xc3\xbc\xff\"]"), "[\"a\u{7f}b\u{7f}\",\"ü\u{7f}\"]");
+    }
+}
