@@ -23,6 +23,7 @@ mod scenarios {
     mod dashboard_page;
     mod database;
     mod database_outages;
+    mod dead_full;
     mod dead_jobs;
     mod dead_letters;
     mod dead_pages;

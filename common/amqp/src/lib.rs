@@ -4,6 +4,7 @@
 //! blocked connection's acks and heartbeats would wait as well.
 
 mod connect;
+mod dead_letters;
 pub mod declare;
 mod error;
 pub mod frames;
@@ -14,6 +15,7 @@ mod transport;
 mod wire;
 
 pub use connect::{Broker, retry_while_unavailable};
+pub use dead_letters::DeadLetters;
 pub use error::BrokerError;
 pub use frames::{take_unreadable, unreadable};
 pub use heartbeat_publisher::HeartbeatPublisher;

@@ -102,6 +102,9 @@ impl DeadLetter {
         let death_text = |name: &str| death_field(name).and_then(text);
         // Workers' copies have no header of the broker. Where there is one, any publisher may have written the others.
         let deaths = [word("x-first-death-reason"), death_text("reason")];
+        // The broker moved it from where letters wait, in which only the fleet's programs write them.
+        let has_waited = death_text("queue").is_some_and(|queue| queue.ends_with(".dead.waiting"));
+        let deaths = if has_waited { [None, None] } else { deaths };
         let of_broker = deaths.iter().flatten().find(|reason| BROKER_REASONS.contains(&reason.as_str()));
         let of_worker = |name| word(name).filter(|_| of_broker.is_none());
         let given = of_worker(header::REASON);
@@ -123,7 +126,7 @@ impl DeadLetter {
             error: of_worker(header::ERROR),
             worker: of_worker(header::WORKER),
             lane: word(header::LANE),
-            queue: word("x-first-death-queue").or_else(|| death_text("queue")),
+            queue: word("x-first-death-queue").or_else(|| death_text("queue")).filter(|_| !has_waited),
             group: word(header::GROUP),
             routing_key: routing_key.to_owned(),
             attempt: number(header::ATTEMPT).unwrap_or(0),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join_all};
-use garenne_amqp::{PublishError, Publisher};
+use garenne_amqp::{DeadLetters, PublishError};
 use garenne_gateway::task_publisher::TaskPublisher;
 use garenne_protocol::{task::NewTask, topology::Names};
 
@@ -13,13 +13,13 @@ use crate::letter::Letter;
 /// the spool of a bridge can keep both.
 pub struct LetterPublisher {
     tasks: Arc<dyn TaskPublisher>,
-    letters: Publisher,
+    letters: Arc<DeadLetters>,
     names: Names,
 }
 
 impl LetterPublisher {
     /// Publishes letters with `letters`, and other tasks with `tasks`.
-    pub fn in_front_of(tasks: Arc<dyn TaskPublisher>, letters: Publisher, names: Names) -> Arc<Self> {
+    pub fn in_front_of(tasks: Arc<dyn TaskPublisher>, letters: Arc<DeadLetters>, names: Names) -> Arc<Self> {
         Arc::new(Self { tasks, letters, names })
     }
 }

@@ -80,7 +80,7 @@ pub async fn run(
 
     let connected = metrics.connection().up(Role::Publish);
     let patience = broker.connect_timeout;
-    let status = Status::new(connected, instruments.clone(), spool);
+    let status = Status::new(connected, instruments.clone(), spool, uplink.letters());
     let interval = broker.common.events.heartbeat;
     let (id, incarnation) = (client_id.clone(), TaskId::random().to_string());
     let source = HeartbeatSource::new(Program::Bridge, id, incarnation, interval, metrics.clone());

@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use garenne_amqp::DeadLetters;
 use garenne_common::telemetry::{HeartbeatSource, admin::Process};
 use garenne_gateway::{spool_beat, spool_warning};
 use garenne_protocol::heartbeat::{BridgeBeat, Heartbeat, Stance};
@@ -22,11 +23,17 @@ pub(crate) struct Status {
     mqtt: Instruments,
     /// With it, messages are stored without the connection for publishing.
     spool: Option<Spool>,
+    letters: Arc<DeadLetters>,
 }
 
 impl Status {
-    pub(crate) fn new(amqp: IntGauge, mqtt: Instruments, spool: Option<Spool>) -> Arc<Self> {
-        Arc::new(Self { stopping: AtomicBool::new(false), amqp, mqtt, spool })
+    pub(crate) fn new(
+        amqp: IntGauge,
+        mqtt: Instruments,
+        spool: Option<Spool>,
+        letters: Arc<DeadLetters>,
+    ) -> Arc<Self> {
+        Arc::new(Self { stopping: AtomicBool::new(false), amqp, mqtt, spool, letters })
     }
 
     /// From now on the bridge is not ready and its heartbeats say that it stops.
@@ -69,11 +76,12 @@ impl Process for Status {
             (self.mqtt.connected.get() == 0, "not subscribed to the MQTT broker"),
             (self.amqp.get() == 0 && self.spool.is_none(), "no connection to the AMQP broker"),
         ];
-        let reasons: Vec<String> = missing
+        let mut reasons: Vec<String> = missing
             .into_iter()
             .filter(|(missing, _)| *missing)
             .map(|(_, reason)| reason.to_owned())
             .collect();
+        reasons.extend(self.letters.problem());
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }
 

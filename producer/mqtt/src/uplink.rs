@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use garenne_amqp::{HeartbeatPublisher, PublisherConfig};
+use garenne_amqp::{DeadLetters, HeartbeatPublisher, PublisherConfig};
 use garenne_common::{
     exit::Failure,
     supervise::TaskHandle,
@@ -29,6 +29,7 @@ const IN_FLIGHT: usize = 8192;
 pub(crate) struct Uplink {
     link: BrokerLink,
     draining: Option<TaskHandle<()>>,
+    letters: Arc<DeadLetters>,
 }
 
 impl Uplink {
@@ -52,11 +53,17 @@ impl Uplink {
         let reading = Kind::parse(READING).expect("a constant");
         let grouped = GroupCommit::in_front_of(direct, group_commit, reading);
         let traced = TracedPublisher::wrap(Arc::clone(&grouped), traces, &names);
-        let with_letters = |tasks| LetterPublisher::in_front_of(tasks, publisher.clone(), names.clone());
+        let letters = Arc::new(DeadLetters::new(publisher, names.clone()));
+        let with_letters = |tasks| LetterPublisher::in_front_of(tasks, Arc::clone(&letters), names.clone());
         let direct = link.after_topology(with_letters(traced));
         let drained = link.drain_after_topology(with_letters(grouped));
         let (tasks, draining) = shared.spool.publisher(spool, direct, drained, metrics).context("metrics")?;
-        Ok((tasks, Self { link, draining }))
+        Ok((tasks, Self { link, draining, letters }))
+    }
+
+    /// Publishes dead letters, and knows why their queue takes none.
+    pub(crate) fn letters(&self) -> Arc<DeadLetters> {
+        Arc::clone(&self.letters)
     }
 
     /// Publishes heartbeats.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use garenne_amqp::{PublishError, PublisherConfig};
+use garenne_amqp::{DeadLetters, PublishError, PublisherConfig};
 use garenne_common::{
     config::host_name,
     exit::{Exit, Failure, HasExit},
@@ -68,7 +68,8 @@ impl BrokerConnection {
 
     /// Publishes the tasks, and dead letters that the spool of a bridge has.
     pub(crate) fn with_letters(&self, names: Names) -> Arc<dyn TaskPublisher> {
-        LetterPublisher::in_front_of(Arc::clone(&self.tasks), self.link.publisher().clone(), names)
+        let letters = DeadLetters::new(self.link.publisher().clone(), names.clone());
+        LetterPublisher::in_front_of(Arc::clone(&self.tasks), Arc::new(letters), names)
     }
 
     /// Closes the connection and exports the remaining spans.

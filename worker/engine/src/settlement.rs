@@ -22,7 +22,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_amqp::{PublishError, Publisher, Target};
+use garenne_amqp::{DeadLetters, PublishError, Publisher, Target};
 use garenne_common::supervise;
 use garenne_common::{
     shutdown::Settlement,
@@ -80,6 +80,7 @@ pub(crate) struct Settler {
     /// Whether results are sent to the task's `reply_to`.
     pub(crate) replies: bool,
     pub(crate) publisher: Publisher,
+    pub(crate) letters: DeadLetters,
     /// Declares queues again that a copy could not be routed to.
     pub(crate) missing: Arc<MissingQueues>,
     pub(crate) sink_buffer: SinkBuffer,

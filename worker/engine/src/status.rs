@@ -59,6 +59,7 @@ impl Process for Status {
         let mut problems: Vec<_> = self.lanes.iter().filter_map(not_consuming).collect();
         problems.extend(self.settler.sink_buffer.problems());
         problems.extend(self.settler.missing.problems());
+        problems.extend(self.settler.letters.problem());
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 

@@ -158,7 +158,7 @@ fn answer(ready: &mut Vec<Settled>, returned: &mut Returned) {
         let outcome = match stored {
             Ok(_) if is_returned => Err(PublishError::Unroutable { exchange, routing_key }),
             Ok(true) => Ok(()),
-            Ok(false) => Err(PublishError::Refused { routing_key }),
+            Ok(false) => Err(PublishError::Refused { exchange, routing_key }),
             Err(error) => Err(error),
         };
         // Fails if the sender has stopped waiting.

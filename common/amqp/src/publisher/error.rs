@@ -49,8 +49,10 @@ pub enum PublishError {
         routing_key: String,
     },
     /// The broker refused to store it (`basic.nack`): a queue is full or unavailable. It may be sent again.
-    #[error("the broker refused the message (queue {routing_key:?} full or unavailable)")]
+    #[error("the broker refused the message ({})", refused_by(exchange, routing_key))]
     Refused {
+        /// The exchange; empty for the default exchange, whose routing keys are queues.
+        exchange: String,
         /// The routing key.
         routing_key: String,
     },
@@ -119,6 +121,14 @@ impl HasExit for PublishError {
     }
 }
 
+/// Where the message was refused. The name of a queue is known only at the default exchange.
+fn refused_by(exchange: &str, routing_key: &str) -> String {
+    match exchange {
+        "" => format!("queue {routing_key:?} full or unavailable"),
+        _ => format!("a queue of exchange {exchange:?} full or unavailable, routing key {routing_key:?}"),
+    }
+}
+
 /// Parses the limit in `message size 17 is larger than configured max size 16`.
 fn body_limit(text: &str) -> Option<usize> {
     let (_, rest) = text.split_once("larger than configured max size ")?;
@@ -129,6 +139,22 @@ fn body_limit(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_names_the_queue_or_the_exchange_that_refused() {
+        let refused = |exchange: &str, key: &str| {
+            PublishError::Refused { exchange: exchange.into(), routing_key: key.into() }.to_string()
+        };
+        assert_eq!(
+            refused("", "garenne.dead"),
+            "the broker refused the message (queue \"garenne.dead\" full or unavailable)"
+        );
+        assert_eq!(
+            refused("garenne.dead", "mqtt.message"),
+            "the broker refused the message (a queue of exchange \"garenne.dead\" full or unavailable, \
+             routing key \"mqtt.message\")"
+        );
+    }
 
     #[test]
     fn the_body_limit_is_parsed_from_the_reply_text() {

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::{Message, Target};
 
+mod dead_letters;
 mod fake_broker;
 
 use fake_broker::FakeBroker;

@@ -14,6 +14,9 @@ impl Names {
     /// The delay before a copy enters the quarantine.
     pub const QUARANTINE_DELAY: Delay = Delay::from_millis(1000);
 
+    /// The delay before the broker tries again to move a dead letter to its queue.
+    pub const DEAD_DELAY: Delay = Delay::from_millis(10_000);
+
     /// Names that start with `prefix`.
     pub fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
@@ -87,6 +90,9 @@ names! {
     quarantine = "quarantine";
     /// The queue of dead letters, and the exchange of the same name.
     dead = "dead";
+    /// The queue of dead letters that their queue did not take, and the exchange of the same name. The broker moves them
+    /// to the exchange of dead letters after [`Names::DEAD_DELAY`], and again until it takes them.
+    dead_waiting = "dead.waiting";
     /// The queue of tasks that no lane's binding matches, and the alternate exchange of the same name.
     unroutable = "unroutable";
     /// The stream of directives.

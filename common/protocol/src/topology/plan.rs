@@ -124,6 +124,7 @@ impl Topology {
         let mut exchanges = vec![
             exchange(names.unroutable(), ExchangeKind::Fanout),
             exchange(names.dead(), ExchangeKind::Fanout),
+            exchange(names.dead_waiting(), ExchangeKind::Fanout),
             tasks,
             exchange(names.results(), ExchangeKind::Topic),
             exchange(names.control(), ExchangeKind::Topic),
@@ -135,6 +136,7 @@ impl Topology {
 
         let mut queues = vec![
             quorum(names.dead(), version),
+            delay_queue(names.dead_waiting(), Names::DEAD_DELAY, &names.dead(), names.dead(), version),
             quorum(names.unroutable(), version),
             dead_lettered(quorum(names.quarantine(), version), &names.dead()),
             quarantine_rung(names, version),
@@ -147,6 +149,7 @@ impl Topology {
         };
         let mut routes = vec![
             bind(names.dead(), names.dead(), "#"),
+            bind(names.dead_waiting(), names.dead_waiting(), "#"),
             bind(names.control(), names.directives(), "stop.#"),
             bind(names.events(), names.lifecycle(), "life.#"),
             bind(names.events(), names.audit(), AUDIT_RECORDS),

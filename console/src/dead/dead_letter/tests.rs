@@ -48,6 +48,23 @@ fn a_message_dead_lettered_by_the_broker_has_its_reason_kind_and_time() {
 }
 
 #[test]
+fn a_letter_that_waited_for_its_queue_keeps_what_the_worker_wrote() {
+    let mut death = FieldTable::default();
+    death.insert("reason".into(), long("expired"));
+    death.insert("queue".into(), long("garenne.dead.waiting"));
+    let read = letter(
+        "alert.notify",
+        &[
+            (header::REASON, long("rejected")),
+            ("x-first-death-reason", long("expired")),
+            ("x-first-death-queue", long("garenne.dead.waiting")),
+            ("x-death", AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into())),
+        ],
+    );
+    assert_eq!((read.reason.as_str(), read.by_broker, read.queue), ("rejected", false, None));
+}
+
+#[test]
 fn the_brokers_reason_is_believed_before_the_headers_of_a_publisher() {
     let mut death = FieldTable::default();
     death.insert("reason".into(), long("maxlen"));

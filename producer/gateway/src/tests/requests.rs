@@ -87,7 +87,9 @@ async fn a_kind_that_no_lane_takes_is_refused_and_not_published() {
 #[tokio::test]
 async fn no_success_is_answered_while_the_broker_refuses_messages() {
     let gateway = start(MemoryPublisher::new(), Limits::default()).await;
-    gateway.publisher.fail(Some(PublishError::Refused { routing_key: "reading.process".into() }));
+    gateway
+        .publisher
+        .fail(Some(PublishError::Refused { exchange: String::new(), routing_key: "reading.process".into() }));
     let response = reqwest::Client::new()
         .post(format!("http://{}/v1/readings", gateway.address))
         .body(READING)

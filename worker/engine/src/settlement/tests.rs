@@ -77,6 +77,10 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
             PublisherConfig::default(),
             metrics.connection().clone(),
         ),
+        letters: DeadLetters::new(
+            Publisher::new(broker.clone(), PublisherConfig::default()),
+            Names::new("garenne"),
+        ),
         missing: MissingQueues::new(ConsumerConnection::new(broker, metrics.clone()), &registry),
         sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry)),
         redeliveries: RedeliveryTracker::default(),

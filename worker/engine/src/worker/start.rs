@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use garenne_amqp::{Broker, HeartbeatPublisher, Publisher, PublisherConfig, retry_while_unavailable};
+use garenne_amqp::{
+    Broker, DeadLetters, HeartbeatPublisher, Publisher, PublisherConfig, retry_while_unavailable,
+};
 use garenne_common::{
     config::{Concurrency, Lane as LaneConfig},
     exit::HasExit,
@@ -104,6 +106,7 @@ async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Co
         max_attempts: config.max_attempts,
         routes: Arc::new(Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() }),
         replies: config.replies,
+        letters: DeadLetters::new(publisher.clone(), Names::new(&config.common.prefix)),
         publisher,
         missing,
         sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(metrics.registry())),

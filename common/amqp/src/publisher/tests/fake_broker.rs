@@ -27,8 +27,8 @@ pub(super) struct FakeBroker {
 
 /// A message that was received up to its content header. Bodies are ignored.
 pub(super) struct Published {
-    exchange: Vec<u8>,
-    key: Vec<u8>,
+    pub(super) exchange: Vec<u8>,
+    pub(super) key: Vec<u8>,
     channel: u16,
     tag: u64,
     /// Size of the whole content header frame, in bytes.
@@ -76,6 +76,12 @@ impl FakeBroker {
 }
 
 impl Published {
+    /// Refuses it.
+    pub(super) fn nack(&self) {
+        let fields = [&self.tag.to_be_bytes()[..], &[0]].concat();
+        self.answer(Answer::Frame(method(self.channel, (60, 120), &fields)));
+    }
+
     /// Confirms it.
     pub(super) fn ack(&self) {
         let fields = [&self.tag.to_be_bytes()[..], &[0]].concat();

@@ -1,0 +1,66 @@
+//! The queue of dead letters is full: bad messages leave for the queue where letters wait, and good ones go on.
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    mqtt::{BridgePlan, Mosquitto, Sender},
+    test_env::TestEnv,
+};
+use serde_json::json;
+
+const WAITING: &str = "garenne.dead.waiting";
+/// Bad messages, and as many good ones. More than the prefetch of the worker and the window of the bridge.
+const EACH: usize = 60;
+
+/// Lets the queue of dead letters take one message.
+async fn fill(env: &TestEnv) -> Result<()> {
+    let definition = json!({"max-length": 1, "overflow": "reject-publish"});
+    let policy = json!({"pattern": "^garenne[.]dead$", "definition": definition, "apply-to": "queues"});
+    let path = ["policies", env.vhost().name(), "full"];
+    env.vhost().broker().management().put(&path, &policy).await?;
+    env.client().publish("garenne.dead", "", Default::default(), b"1").await?;
+    // Quorum queues refuse messages only once they are over the limit.
+    for _ in 0..3 {
+        drop(env.client().publish("garenne.dead", "", Default::default(), b"2").await);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tasks_run_while_dead_letters_wait_for_their_queue() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let plan = env.worker("busy")?.stdout().option("--prefetch", "10").option("--concurrency", "1..2");
+    let worker = plan.start().await?;
+    fill(&env).await?;
+    env.publish("bench.factorial", &json!({"n": "none"}), "bad", EACH).await?;
+    env.publish("bench.noop", &json!({}), "good", EACH).await?;
+    worker.until_done(EACH).await?;
+    worker.until_not_ready_for("queue \"garenne.dead\" takes no dead letters").await?;
+    env.until_settled(2 * EACH).await?;
+    let stopped = worker.stop().await?;
+    assert_eq!((stopped.receipt.acked, stopped.receipt.dead), (EACH as u64, EACH as u64));
+    let letters = env.take_all(WAITING, 1).await?;
+    assert_eq!(letters[0].text("garenne-reason"), "invalid-payload");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_bridge_stores_readings_while_dead_letters_wait_for_their_queue() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let Some(mosquitto) = Mosquitto::start(folder.path(), None).await? else { return Ok(()) };
+    let env = TestEnv::new().await?;
+    let plan = BridgePlan::new(&env, &mosquitto.url()).await?;
+    let plan = plan.option("--subscribe", "#").option("--maps", "builtin:zigbee2mqtt");
+    let mut bridge = plan.start().await?;
+    fill(&env).await?;
+    let mut sender = Sender::connect(&mosquitto.url()).await?;
+    for n in 0..EACH {
+        sender.publish("plant/boiler", "71.5").await?;
+        sender.publish("zigbee2mqtt/kitchen", format!(r#"{{"temperature":{n}}}"#)).await?;
+    }
+    // Mosquitto sends at most 20 messages that are not acknowledged.
+    bridge.until_metric("garenne_mqtt_messages_total", "outcome=\"unmapped\"", EACH as f64).await?;
+    bridge.until_metric("garenne_mqtt_messages_total", "outcome=\"mapped\"", EACH as f64).await?;
+    bridge.until_ready(false).await?;
+    bridge.stop().await?;
+    Ok(())
+}
