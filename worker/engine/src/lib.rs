@@ -80,6 +80,8 @@ mod redelivery;
 #[cfg(feature = "worker")]
 mod registry;
 #[cfg(feature = "worker")]
+mod reply_queues;
+#[cfg(feature = "worker")]
 mod settings;
 #[cfg(feature = "worker")]
 mod settlement;
@@ -108,6 +110,7 @@ pub use serde;
 pub use {
     handler::{Output, RetryPolicy, TaskContext, TaskError, TaskOptions},
     registry::RegistryError,
+    reply_queues::ReplyQueues,
     settings::{SinkName, WorkerConfig},
     task_publisher::TaskPublisher,
     worker::{Worker, WorkerBuilder, WorkerError},

@@ -8,6 +8,8 @@ use garenne_common::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::reply_queues::ReplyQueues;
+
 /// The name of a sink: `stdout`, `results`, or one that the program adds with
 /// [`WorkerBuilder::named_sink`](crate::WorkerBuilder::named_sink).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +61,9 @@ pub struct WorkerConfig {
     pub max_payload: Size,
     /// Answers messages that have `reply_to`. Needs write permission on `amq.default`.
     pub replies: bool,
+    /// Queues that answers may go to besides direct reply queues (`amq.rabbitmq.reply-to.*`): names, or prefixes with `*`.
+    /// None of them may be a queue of the fleet.
+    pub reply_queues: ReplyQueues,
     /// How long the worker waits for the broker at its start.
     #[serde(with = "humantime_serde")]
     pub connect_timeout: Duration,
@@ -80,6 +85,7 @@ impl Default for WorkerConfig {
             max_attempts: 5,
             max_payload: Size::mib(4),
             replies: false,
+            reply_queues: ReplyQueues::default(),
             connect_timeout: Duration::from_secs(30),
         }
     }
@@ -100,6 +106,7 @@ impl Settings for WorkerConfig {
         self.lanes.validate(&self.common.prefix)?;
         self.retry.ladder()?;
         Invalid::unless(self.max_attempts > 0, "max_attempts", "0", "expected 1 or more")?;
+        self.reply_queues.validate(&self.common.prefix)?;
         Invalid::unless(self.max_payload.bytes() > 0, "max_payload", "0", "expected 1B or more")?;
         let problem = format!("expected 1 to {MAX_ID_LENGTH} of a-z A-Z 0-9 . _ -");
         let id = self.worker_id.as_deref().filter(|id| !is_worker_id(id));

@@ -42,6 +42,7 @@ use crate::{
     handler::{Output, Routes},
     redelivery::RedeliveryTracker,
     registry::Entry,
+    reply_queues::{REPLY_TO, ReplyQueues},
     sink::{FinishedTask, SinkAnswer, SinkBuffer, WaitingTask, results},
     spans::AttemptSpan,
     task_publisher::TaskPublisher,
@@ -77,8 +78,8 @@ pub(crate) struct Settler {
     pub(crate) max_attempts: u32,
     /// The lanes that follow-ups and retries are published to.
     pub(crate) routes: Arc<Routes>,
-    /// Whether results are sent to the task's `reply_to`.
-    pub(crate) replies: bool,
+    /// The queues that results may be sent to as replies; `None` if none are sent.
+    pub(crate) replies: Option<ReplyQueues>,
     pub(crate) publisher: Publisher,
     pub(crate) letters: DeadLetters,
     /// Declares queues again that a copy could not be routed to.
@@ -136,7 +137,7 @@ impl Settler {
         started_at: SystemTime,
         took: Duration,
     ) {
-        let wants_reply = self.replies && task.envelope.reply_to.is_some();
+        let wants_reply = self.is_answered(&task.envelope);
         if self.sink_buffer.is_empty() && !wants_reply && output.follow_ups.is_empty() {
             return self.ack(task);
         }
@@ -154,6 +155,17 @@ impl Settler {
             this.sinks_answered(task, follow_ups, reply, accepted);
         };
         self.sink_buffer.submit(finished, WaitingTask { span, generation, answer: Box::new(answer) });
+    }
+
+    /// Whether the result is sent to the task's `reply_to`. An address that is not allowed is counted and ignored.
+    fn is_answered(&self, envelope: &Envelope) -> bool {
+        let (Some(allowed), Some(queue)) = (&self.replies, &envelope.reply_to) else { return false };
+        let is_allowed = allowed.allow(queue);
+        if !is_allowed {
+            self.metrics.headers_ignored(REPLY_TO).inc();
+            tracing::debug!(task = %envelope.id, queue, "ignored a reply_to that reply_queues does not allow");
+        }
+        is_allowed
     }
 
     /// Acts on the sinks' answer. [`None`] means that they gave none before the channel or the worker closed.

@@ -71,7 +71,7 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         ladder: config.retry.ladder().unwrap(),
         max_attempts: 3,
         routes: Arc::new(routes),
-        replies: true,
+        replies: Some(ReplyQueues(vec!["answers".to_owned()])),
         publisher: Publisher::observed(
             broker.clone(),
             PublisherConfig::default(),

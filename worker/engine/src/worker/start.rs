@@ -40,6 +40,7 @@ use crate::{
     handler::{Routes, WorkerContext},
     payload_memory,
     redelivery::RedeliveryTracker,
+    reply_queues::REPLY_TO,
     settings::{SinkName, WorkerConfig},
     settlement::Settler,
     sink::{
@@ -105,7 +106,7 @@ async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Co
         ladder,
         max_attempts: config.max_attempts,
         routes: Arc::new(Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() }),
-        replies: config.replies,
+        replies: config.replies.then(|| config.reply_queues.clone()),
         letters: DeadLetters::new(publisher.clone(), Names::new(&config.common.prefix)),
         publisher,
         missing,
@@ -184,7 +185,7 @@ struct Composed {
 fn compose(worker: &Worker, connected: Connected) -> Result<Composed, WorkerError> {
     let Worker { config, metrics, .. } = worker;
     // Every label is exported from the start.
-    Origin::labels().for_each(|header| drop(metrics.headers_ignored(header)));
+    Origin::labels().chain([REPLY_TO]).for_each(|header| drop(metrics.headers_ignored(header)));
 
     let handlers = HandlerRuntime::start()?;
     let own = config.lanes.iter().map(|(name, lane)| (name, lane.clone(), false));

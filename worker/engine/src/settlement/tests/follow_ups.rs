@@ -82,6 +82,17 @@ async fn a_reply_follows_the_ack_and_is_counted_if_its_queue_does_not_exist() {
     assert!(metrics.contains("garenne_published_total{result=\"returned\"} 1\n"), "{metrics}");
 }
 
+/// Otherwise a publisher could let the worker write to queues that he may not write to.
+#[tokio::test]
+async fn a_reply_to_another_queue_is_counted_and_the_task_is_acked_without_it() {
+    let mut env = env().await;
+    env.envelope(|task| task.reply_to = Some("garenne.directives".into()));
+    env.test.done();
+    assert_eq!(env.settlement().await, Settlement::Acked);
+    assert_eq!(env.broker.connections(), 0);
+    assert_eq!(env.test.metrics.headers_ignored(REPLY_TO).get(), 1);
+}
+
 #[tokio::test]
 async fn a_success_with_nothing_to_publish_opens_no_connection() {
     let mut env = env().await;
