@@ -32,7 +32,7 @@ pub struct DatabaseArgs {
 /// What `garenne database` does.
 #[derive(Clone, Debug, Subcommand)]
 pub enum DatabaseVerb {
-    /// Create the tables, or change them to the version that this program needs; as their owner
+    /// Create the tables, change them to the version that this program needs, or create what is missing; as their owner
     #[command(
         after_help = "Examples:\n  garenne database migrate --postgres-url postgres://owner@db/garenne\n  \
                             garenne database migrate --grant-to garenne_worker"
@@ -133,8 +133,17 @@ async fn migrate(pool: &PostgresPool, tables: &Tables) -> Result<(), DatabaseErr
             outcome => break outcome?,
         }
     };
+    for repaired in &migrated.repaired {
+        output::note(repaired);
+    }
+    if migrated.repaired.iter().any(|repaired| repaired.starts_with("created table")) {
+        output::note("repeat --grant-to for the roles of workers, which have no rights to new tables");
+    }
     let version = schema::VERSION;
     output::note(match migrated.applied.len() {
+        0 if !migrated.repaired.is_empty() => {
+            format!("the tables {tables}_* have version {version}: repaired")
+        }
         0 => format!("the tables {tables}_* have version {version}: nothing to do"),
         scripts => {
             format!("the tables {tables}_* have version {version}, from {}: {scripts} scripts", migrated.from)

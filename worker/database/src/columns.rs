@@ -1,7 +1,8 @@
-//! Which columns the tables need, and what of that a database lacks.
+//! Which tables, columns, indexes and functions a version needs, and what of that a database lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use derive_more::Display;
 use tokio_postgres::Client;
 
 use crate::{error::QueryResult, tables::Tables};
@@ -189,6 +190,29 @@ const COLUMNS: [Columns; 19] = [
     Columns { table: "rollups_day", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
 ];
 
+/// Ends of the names of indexes that are not keys, and of functions, each with its version.
+const INDEXES: [(&str, i32); 8] = [
+    ("alarms_by_rule", 4),
+    ("alarms_open", 4),
+    ("notices_unpublished", 4),
+    ("results_by_start", 5),
+    ("alarms_current", 6),
+    ("alarms_withheld", 6),
+    ("maintenance_by_end", 6),
+    ("series_failing", 9),
+];
+const FUNCTIONS: [(&str, i32); 9] = [
+    ("ensure_partition", 2),
+    ("stale_with", 7),
+    ("is_final_day", 7),
+    ("is_final_hour", 7),
+    ("hours_of_readings", 7),
+    ("hourly", 7),
+    ("daily", 7),
+    ("roll_up", 7),
+    ("mean", 9),
+];
+
 const ROLLUP_KEY: [&str; 4] = ["device", "metric", "time", "unit"];
 
 const ROLLUP: [(&str, &str); 10] = [
@@ -203,6 +227,28 @@ const ROLLUP: [(&str, &str); 10] = [
     ("flagged", "bigint"),
     ("after_prunes", "integer"),
 ];
+
+/// Something about the tables that is not as a version needs it. The names include the prefix.
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+pub(crate) enum Problem {
+    #[display("table {_0} is missing")]
+    NoTable(String),
+    #[display("table {table} has no column {column}")]
+    NoColumn {
+        table: String,
+        column: &'static str,
+    },
+    #[display("index {_0} is missing")]
+    NoIndex(String),
+    #[display("function {_0} is missing")]
+    NoFunction(String),
+    Other(String),
+}
+
+/// The texts of problems.
+pub(crate) fn texts(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
 
 /// A table as the database has it.
 #[derive(Default)]
@@ -222,34 +268,34 @@ pub(crate) fn table_names(tables: &Tables) -> BTreeSet<String> {
     COLUMNS.iter().map(|columns| format!("{tables}_{}", columns.table)).collect()
 }
 
-/// The columns that the tables lack for this version, one text each. With `exist_only`, tables that do not exist are no
-/// problem.
+/// What the tables lack for this version. With `existing_only`, only columns of tables that exist are looked at.
 pub(crate) async fn problems(
     client: &Client,
     tables: &Tables,
     version: i32,
     existing_only: bool,
-) -> QueryResult<Vec<String>> {
+) -> QueryResult<Vec<Problem>> {
     let found = found_tables(client, tables).await?;
     let mut problems = Vec::new();
     let mut missing = BTreeSet::new();
     for wanted in COLUMNS.iter().filter(|columns| columns.version <= version) {
         let name = format!("{tables}_{}", wanted.table);
         let Some(table) = found.get(&name) else {
-            if !existing_only && missing.insert(name.clone()) {
-                problems.push(format!("table {name} is missing"));
+            if !existing_only && missing.insert(wanted.table) {
+                problems.push(Problem::NoTable(name));
             }
             continue;
         };
         if !table.is_table {
-            problems.push(format!("{name} is not a table"));
+            problems.push(Problem::Other(format!("{name} is not a table")));
             continue;
         }
         for (column, wanted) in wanted.columns {
             match table.columns.get(*column) {
-                None => problems.push(format!("table {name} has no column {column}")),
+                None => problems.push(Problem::NoColumn { table: name.clone(), column }),
                 Some(found) if found != wanted => {
-                    problems.push(format!("table {name}: column {column} is {found} instead of {wanted}"));
+                    let detail = format!("table {name}: column {column} is {found} instead of {wanted}");
+                    problems.push(Problem::Other(detail));
                 }
                 Some(_) => {}
             }
@@ -257,15 +303,34 @@ pub(crate) async fn problems(
         let mut key = wanted.key.to_vec();
         key.sort_unstable();
         if !key.is_empty() && !table.keys.iter().any(|columns| *columns == key) {
-            problems.push(format!("table {name} has no unique index on {}", wanted.key.join(", ")));
+            let key = wanted.key.join(", ");
+            problems.push(Problem::Other(format!("table {name} has no unique index on {key}")));
         }
     }
     for (name, table) in &found {
         let own = COLUMNS.iter().filter(|columns| *name == format!("{tables}_{}", columns.table));
         let own: BTreeSet<_> = own.flat_map(|columns| columns.columns).map(|(column, _)| *column).collect();
         for column in table.required.iter().filter(|column| !own.contains(column.as_str())) {
-            problems.push(format!("table {name}: column {column} is not null and has no default"));
+            let detail = format!("table {name}: column {column} is not null and has no default");
+            problems.push(Problem::Other(detail));
         }
+    }
+    if !existing_only {
+        let of_version = |names: &[(&str, i32)]| -> Vec<String> {
+            let names = names.iter().filter(|(_, since)| *since <= version);
+            names.map(|(name, _)| format!("{tables}_{name}")).collect()
+        };
+        let indexes = "SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NULL";
+        let indexes = client.query(indexes, &[&of_version(&INDEXES)]).await?;
+        // A table comes with its indexes.
+        let has_table =
+            |index: &String| !missing.iter().any(|table| index.starts_with(&format!("{tables}_{table}_")));
+        let indexes = indexes.iter().map(|row| row.get(0)).filter(has_table);
+        problems.extend(indexes.map(Problem::NoIndex));
+        let functions = "SELECT name FROM unnest($1::text[]) AS name WHERE NOT EXISTS (
+                             SELECT FROM pg_proc WHERE proname = name::name AND pg_function_is_visible(oid))";
+        let functions = client.query(functions, &[&of_version(&FUNCTIONS)]).await?;
+        problems.extend(functions.iter().map(|row| Problem::NoFunction(row.get(0))));
     }
     Ok(problems)
 }

@@ -13,6 +13,7 @@ pub mod muting;
 pub mod partitions;
 mod pool;
 pub mod prune;
+mod repair;
 pub mod retention;
 pub mod rollups;
 pub mod schema;

@@ -39,17 +39,31 @@ pub(crate) async fn found_version(client: &Client, tables: &Tables) -> QueryResu
     Ok(client.query_one(&newest, &[]).await?.get(0))
 }
 
+/// The scripts up to this version, for tables whose names begin with `prefix`.
+pub(crate) fn scripts(version: i32, prefix: &str) -> impl Iterator<Item = String> {
+    SCRIPTS.iter().zip(1..=version).map(move |((_, sql), _)| sql.replace("{p}", prefix))
+}
+
 /// Applies the script that leads to `version`, in a transaction. Returns its name.
 pub(crate) async fn apply(
     client: &mut Client,
     tables: &Tables,
     version: i32,
 ) -> Result<String, DatabaseError> {
+    run(client, tables, Target::Version(version)).await
+}
+
+/// Records the scripts up to `version` as applied, for tables whose history is lost.
+pub(crate) async fn record(client: &mut Client, tables: &Tables, version: i32) -> Result<(), DatabaseError> {
+    run(client, tables, Target::FakeVersion(version)).await.map(drop)
+}
+
+async fn run(client: &mut Client, tables: &Tables, target: Target) -> Result<String, DatabaseError> {
     let prefix = tables.to_string();
     let migrations = SCRIPTS.map(|(name, sql)| {
         Migration::unapplied(name, &sql.replace("{p}", &prefix)).expect("the names of the scripts are valid")
     });
-    let runner = Runner::new(&migrations).set_target(Target::Version(version));
+    let runner = Runner::new(&migrations).set_target(target);
     let mut runner = runner.set_abort_divergent(true);
     runner.set_migration_table_name(history(tables));
     let report = runner.run_async(client).await.map_err(database_error)?;

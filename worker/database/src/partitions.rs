@@ -121,13 +121,7 @@ fn next((year, month): (i32, u8)) -> (i32, u8) {
 
 /// Problems of the partitions, one text each.
 pub(crate) async fn problems(client: &Client, tables: &Tables) -> QueryResult<Vec<String>> {
-    let function = function(tables);
     let mut problems = Vec::new();
-    let row =
-        client.query_one("SELECT to_regprocedure($1 || '(timestamptz)') IS NOT NULL", &[&function]).await?;
-    if !row.get::<_, bool>(0) {
-        problems.push(format!("function {function} is missing"));
-    }
     // A partition covers a time if the time satisfies its constraint.
     let partitions = format!(
         "SELECT pg_get_partition_constraintdef(inhrelid) FROM pg_inherits

@@ -12,11 +12,12 @@ use tokio_postgres::Client;
 
 pub use crate::migrations::VERSION;
 use crate::{
-    columns,
+    columns::{self, Problem, texts},
     error::{DatabaseError, ErrorKind},
     migrations::{self, found_version},
     partitions,
     pool::PostgresPool,
+    repair::repair,
     rollups,
     tables::Tables,
 };
@@ -34,13 +35,15 @@ pub struct Migrated {
     pub from: i32,
     /// The scripts that were applied, in order.
     pub applied: Vec<String>,
+    /// What was missing and was created, one text each.
+    pub repaired: Vec<String>,
 }
 
-/// Makes sure that the tables have the version that this program needs, at its start. With `may_migrate`, older ones
-/// are changed, if the user has the rights. Retries transient failures with back-off within `timeout`.
+/// Makes sure that the tables have the version that this program needs, and are complete, at its start. With
+/// `may_migrate`, older ones are changed, if the user has the rights. Retries transient failures with back-off within `timeout`.
 ///
 /// # Errors
-/// The last failure, or which version was found; at once if it is not transient.
+/// The last failure, or which version was found, or what is missing; at once if it is not transient.
 pub async fn prepare(
     pool: &PostgresPool,
     tables: &Tables,
@@ -69,7 +72,8 @@ pub async fn prepare(
 }
 
 async fn prepare_once(pool: &PostgresPool, tables: &Tables, may_migrate: bool) -> Result<(), DatabaseError> {
-    let found = found_version(&*pool.client().await?, tables).await?;
+    let client = pool.client().await?;
+    let found = found_version(&client, tables).await?;
     if found < VERSION && may_migrate {
         let log = |script: &str| tracing::info!(%tables, script, "tables changed");
         return match migrate(pool, tables, log).await {
@@ -82,7 +86,13 @@ async fn prepare_once(pool: &PostgresPool, tables: &Tables, may_migrate: bool) -
             Err(error) => Err(error),
         };
     }
-    check_version(tables, found)
+    check_version(tables, found)?;
+    let mut missing = columns::problems(&client, tables, VERSION, false).await?;
+    missing.retain(|problem| !matches!(problem, Problem::NoIndex(_) | Problem::Other(_)));
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(DatabaseError::schema(format!("{}; {COMMAND}", texts(&missing))))
 }
 
 /// Refuses tables of another version than this program's.
@@ -103,11 +113,11 @@ fn outdated(tables: &Tables, found: i32) -> String {
     format!("the tables {tables}_* have version {found}, and version {VERSION} is needed")
 }
 
-/// Changes the tables to the version that this program needs, one program at a time. `applied` is called with the name
-/// of each script. Tables of that version are left alone.
+/// Changes the tables to the version that this program needs, one program at a time, and creates what is missing of them.
+/// `applied` is called with the name of each script. Complete tables of that version are left alone.
 ///
 /// # Errors
-/// A table of this name is not one of Garenne's, a script failed (its changes are undone), or another program is
+/// A table of this name is not one of Garenne's, what is missing cannot be created without a loss, a script failed (its changes are undone), or another program is
 /// changing the tables, which is transient.
 pub async fn migrate(
     pool: &PostgresPool,
@@ -127,15 +137,24 @@ pub async fn migrate(
     if !locked.get::<_, bool>(0) {
         return Err(DatabaseError::transient(format!("another program is changing the tables {tables}_*")));
     }
-    let from = found_version(client, tables).await?;
+    let mut from = found_version(client, tables).await?;
+    let mut repaired = Vec::new();
     if from == 0 {
         let problems = columns::problems(client, tables, 1, true).await?;
         if !problems.is_empty() {
-            let detail = format!("{}; rename it, or use another prefix", problems.join(", "));
+            let detail = format!("{}; rename it, or use another prefix", texts(&problems));
             return Err(DatabaseError::schema(detail));
         }
+        from = complete_version(client, tables).await?;
+        if from > 0 {
+            migrations::record(client, tables, from).await?;
+            repaired.push(format!("created table {} for version {from}", migrations::history(tables)));
+        }
     }
-    let mut migrated = Migrated { from, applied: Vec::new() };
+    if from > 0 {
+        repaired.extend(repair(client, tables, from).await?);
+    }
+    let mut migrated = Migrated { from, applied: Vec::new(), repaired };
     for version in from + 1..=VERSION {
         let script = migrations::apply(client, tables, version).await?;
         applied(&script);
@@ -143,6 +162,29 @@ pub async fn migrate(
     }
     check_version(tables, from.max(VERSION))?;
     Ok(migrated)
+}
+
+/// The newest version that tables without a history are of; 0 if they are from before there was one.
+///
+/// # Errors
+/// They are newer, and of no version completely.
+async fn complete_version(client: &Client, tables: &Tables) -> Result<i32, DatabaseError> {
+    for version in (2..=VERSION).rev() {
+        if columns::problems(client, tables, version, false).await?.is_empty() {
+            return Ok(version);
+        }
+    }
+    let is_newer =
+        "SELECT to_regclass($1 || '_series') IS NOT NULL OR to_regclass($1 || '_maintenance') IS NOT NULL";
+    if !client.query_one(is_newer, &[&tables.to_string()]).await?.get::<_, bool>(0) {
+        return Ok(0);
+    }
+    let problems = texts(&columns::problems(client, tables, VERSION, false).await?);
+    let history = migrations::history(tables);
+    Err(DatabaseError::schema(format!(
+        "table {history} is missing, and so the version of tables that lack this: {problems}; restore one of them \
+         from a backup"
+    )))
 }
 
 /// Grants a role what a worker needs at run time: to read and write rows, and to add partitions. No right to change
@@ -176,7 +218,8 @@ pub async fn check(pool: &PostgresPool, tables: &Tables) -> Result<Vec<String>, 
     if let Err(error) = check_version(tables, found_version(&client, tables).await?) {
         return Ok(vec![error.detail]);
     }
-    let mut problems = columns::problems(&client, tables, VERSION, false).await?;
+    let problems = columns::problems(&client, tables, VERSION, false).await?;
+    let mut problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     if problems.is_empty() {
         problems = partitions::problems(&client, tables).await?;
         problems.extend(rollups::failing(&client, tables).await?.iter().map(ToString::to_string));
