@@ -105,8 +105,12 @@ async fn main() -> Result<()> {
     let channel = connection.create_channel().await?;
     let exclusive = QueueDeclareOptions { exclusive: true, ..Default::default() };
     let queue = channel.queue_declare("".into(), exclusive, FieldTable::default()).await?.name().clone();
-    let (none, bind) = (FieldTable::default(), QueueBindOptions::default());
-    channel.queue_bind(queue.clone(), "garenne.control".into(), "workers".into(), bind, none).await?;
+    // With their own keys too: a console looks for the control queue of each worker.
+    let own = (0..workers).map(|worker| format!("worker.synthetic-{worker:03}"));
+    for key in own.chain(["workers".to_owned()]) {
+        let (none, bind) = (FieldTable::default(), QueueBindOptions::default());
+        channel.queue_bind(queue.clone(), "garenne.control".into(), key.into(), bind, none).await?;
+    }
     let no_ack = BasicConsumeOptions { no_ack: true, ..Default::default() };
     let mut asked = channel.basic_consume(queue, "".into(), no_ack, FieldTable::default()).await?;
 

@@ -21,7 +21,7 @@ use crate::{
     fleet::{MemberView, poll_fleet, unseen_group, unseen_task},
     operator::Operator,
     output,
-    worker_command::{ALL_WORKERS, WorkerCommand},
+    worker_command::{ALL_WORKERS, WorkerCommand, worker_key},
 };
 
 /// Refuses a name that no group, lane or kind can have.
@@ -87,7 +87,7 @@ pub async fn send_command(
 ) -> Result<(), Failure> {
     let (key, unroutable) = match worker {
         Some(worker) => (
-            format!("worker.{worker}"),
+            worker_key(worker),
             format!("no worker is called {worker:?} (its id is in its logs and receipts)"),
         ),
         None => (ALL_WORKERS.to_owned(), "no worker is running".to_owned()),

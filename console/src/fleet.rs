@@ -1,5 +1,6 @@
 //! The fleet's processes by their heartbeats, kept in memory only.
 
+mod control_queues;
 mod groups;
 mod lifecycle;
 mod listener;
@@ -14,6 +15,7 @@ use garenne_protocol::heartbeat::Heartbeat;
 
 use crate::table::{duration, grouped};
 
+pub use control_queues::ControlQueues;
 pub use groups::{GroupTotals, groups};
 pub use listener::HeartbeatListener;
 pub use pauses::Pauses;

@@ -30,7 +30,7 @@ pub use sample::{LaneSample, Sample};
 pub use view::{KindPoint, Now, Point};
 
 use crate::{
-    fleet::{HeartbeatListener, MemberView},
+    fleet::{ControlQueues, HeartbeatListener, MemberView},
     operator::Operator,
     queues::{QueueStatus, SnapshotReader},
     scale::{self, Goal},
@@ -41,7 +41,11 @@ use state::MonitorState;
 /// How long a worker on record may take to send a heartbeat before it is shown as silent.
 const FIRST_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Watches one fleet: a task receives heartbeats, another one takes snapshots of the queues.
+/// Pause between two searches for the control queues of new workers.
+const CONFIRM_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Watches one fleet: a task receives heartbeats, one takes snapshots of the queues, one finds out which new workers are
+/// real.
 pub struct FleetMonitor {
     /// The fleet.
     pub operator: Operator,
@@ -51,12 +55,15 @@ pub struct FleetMonitor {
 impl FleetMonitor {
     /// Starts the monitor, which runs until the returned tasks are dropped. It waits for a broker that cannot
     /// be reached yet.
-    pub fn start(operator: Operator) -> (Arc<Self>, [TaskHandle<()>; 2]) {
-        let monitor = Arc::new(Self { operator, state: Mutex::new(MonitorState::new(now())) });
-        let [listener, sampler] = [(); 2].map(|()| Arc::clone(&monitor));
+    pub fn start(operator: Operator) -> (Arc<Self>, [TaskHandle<()>; 3]) {
+        // A read-only console may send no command to a worker; then the management API lists the workers' queues.
+        let checks = !operator.read_only || operator.management.is_some();
+        let monitor = Arc::new(Self { operator, state: Mutex::new(MonitorState::new(checks, now())) });
+        let [listener, sampler, confirmer] = [(); 3].map(|()| Arc::clone(&monitor));
         let listener = supervise::restarting("heartbeats", listener, |it| it.keep_listening().boxed());
         let sampler = supervise::restarting("queue samples", sampler, |it| it.keep_sampling().boxed());
-        (monitor, [listener.spawn(), sampler.spawn()])
+        let confirmer = supervise::restarting("new workers", confirmer, |it| it.keep_confirming().boxed());
+        (monitor, [listener.spawn(), sampler.spawn(), confirmer.spawn()])
     }
 
     async fn keep_listening(&self) {
@@ -76,6 +83,22 @@ impl FleetMonitor {
         loop {
             tick.tick().await;
             self.sample_queues(&mut reader).await;
+        }
+    }
+
+    /// Searches for the control queues of the workers that are not confirmed.
+    async fn keep_confirming(&self) {
+        let control_queues = ControlQueues::new(&self.operator);
+        let mut tick = ticks(CONFIRM_INTERVAL);
+        loop {
+            tick.tick().await;
+            let unconfirmed = self.state().roster.unconfirmed();
+            if unconfirmed.is_empty() || self.operator.read_only {
+                continue;
+            }
+            let found = control_queues.find(unconfirmed).await;
+            let mut state = self.state();
+            found.iter().for_each(|(worker, exists)| state.roster.confirm(worker, *exists));
         }
     }
 
@@ -107,6 +130,10 @@ impl FleetMonitor {
         let now = now();
         let mut state = self.state();
         state.roster.forget(now);
+        let refused = state.roster.take_refused();
+        if refused > 0 {
+            tracing::warn!(refused, "heartbeats refused: they name more processes than a fleet has");
+        }
         match snapshot {
             Ok(snapshot) => {
                 state.queue_problem = None;
@@ -144,6 +171,9 @@ impl FleetMonitor {
             return Err(format!("no heartbeats from workers: {problem}"));
         }
         let Some(sample) = newest.lanes.get(lane) else { return Ok(None) };
+        if let Some(problem) = &sample.problem {
+            return Err(problem.clone());
+        }
         let window = i64::try_from(goal.window.as_millis()).unwrap_or(i64::MAX);
         let (loads, complete) = state.history.loads(lane, newest.at.saturating_sub(window));
         Ok(Some((scale::settled(&loads, complete, goal), sample.clone())))

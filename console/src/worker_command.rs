@@ -6,6 +6,11 @@ use serde::Serialize;
 /// The routing key of commands to every worker.
 pub const ALL_WORKERS: &str = "workers";
 
+/// The routing key of commands to one worker.
+pub fn worker_key(worker: &str) -> String {
+    format!("worker.{worker}")
+}
+
 /// A command to a worker, as JSON on the wire.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]

@@ -4,6 +4,8 @@
 //! two of them. Counters start at zero with each `incarnation`. Readers ignore unknown fields and treat missing
 //! optional ones as empty, so programs of different versions understand each other.
 
+mod received;
+
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};

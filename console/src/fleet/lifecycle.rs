@@ -13,6 +13,11 @@ use crate::stream_walk::{WalkTimeouts, walk_stream};
 const TIMEOUTS: WalkTimeouts =
     WalkTimeouts { first_record: Duration::from_millis(500), last_chunk: Duration::from_millis(20) };
 
+/// Limit on workers, so that forged records cannot exhaust the memory.
+const MAX_WORKERS: usize = 5_000;
+/// The most bytes of an id.
+const MAX_ID: usize = 255;
+
 /// A record of the stream. Marks of starting workers are not records.
 #[derive(Deserialize)]
 struct LifecycleRecord {
@@ -39,10 +44,19 @@ pub(super) async fn running_workers(
     Ok(running)
 }
 
+fn fits(worker: &str, incarnation: &str) -> bool {
+    worker.len().max(incarnation.len()) <= MAX_ID
+}
+
 fn apply(running: &mut BTreeMap<String, String>, record: &[u8]) {
     let Ok(LifecycleRecord { event, worker, incarnation }) = serde_json::from_slice(record) else { return };
     match event.as_str() {
-        "hello" => drop(running.insert(worker, incarnation)),
+        "hello"
+            if fits(&worker, &incarnation)
+                && (running.len() < MAX_WORKERS || running.contains_key(&worker)) =>
+        {
+            running.insert(worker, incarnation);
+        }
         "goodbye" if running.get(&worker) == Some(&incarnation) => drop(running.remove(&worker)),
         // Includes a crash: a crashed worker is kept until it starts again, so that operators see it as silent.
         _ => {}
@@ -52,6 +66,15 @@ fn apply(running: &mut BTreeMap<String, String>, record: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn forged_records_are_bounded() {
+        let mut running = BTreeMap::new();
+        let hello = |worker: &str| format!(r#"{{"event":"hello","worker":"{worker}","incarnation":"i"}}"#);
+        apply(&mut running, hello(&"x".repeat(256)).as_bytes());
+        (0..MAX_WORKERS + 9).for_each(|n| apply(&mut running, hello(&n.to_string()).as_bytes()));
+        assert_eq!(running.len(), MAX_WORKERS);
+    }
 
     #[test]
     fn workers_with_a_start_and_no_stop_record_are_running() {

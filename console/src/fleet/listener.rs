@@ -7,8 +7,11 @@ use garenne_amqp::unreadable;
 use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::heartbeat::{BEATS, Heartbeat};
 use lapin::{
-    BasicProperties, Connection, Consumer,
-    options::{BasicConsumeOptions, BasicPublishOptions, QueueBindOptions, QueueDeclareOptions},
+    BasicProperties, Channel, Connection, Consumer,
+    options::{
+        BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, QueueBindOptions,
+        QueueDeclareOptions,
+    },
     types::{AMQPValue, FieldTable},
 };
 use tokio::time::Instant;
@@ -20,10 +23,15 @@ use crate::{
     worker_command::{ALL_WORKERS, WorkerCommand},
 };
 
-/// Length limit of the queue. The broker drops the oldest heartbeats first; newer ones repeat their counters.
+/// Limits of the queue. The broker drops the oldest heartbeats first; newer ones repeat their counters.
 const MAX_QUEUED: i64 = 20_000;
+const MAX_QUEUED_BYTES: i64 = 64 * 1024 * 1024;
 /// Larger messages are ignored: processes limit their heartbeats to less.
 const MAX_BYTES: usize = 256 * 1024;
+/// Heartbeats that the broker sends ahead: at most 50 MB.
+const PREFETCH: u16 = 200;
+/// One ack for this many heartbeats: fewer than the prefetch, so that the broker always has credit.
+const ACK_EVERY: u64 = 50;
 
 /// A subscription to the fleet's heartbeats.
 pub struct HeartbeatListener {
@@ -34,6 +42,7 @@ pub struct HeartbeatListener {
     /// The workers on record that did not stop: the incarnation by worker.
     pub expected: BTreeMap<String, String>,
     heartbeats: Consumer,
+    channel: Channel,
 }
 
 impl HeartbeatListener {
@@ -51,13 +60,14 @@ impl HeartbeatListener {
         let options = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };
         let mut arguments = FieldTable::default();
         arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(MAX_QUEUED));
+        arguments.insert("x-max-length-bytes".into(), AMQPValue::LongLongInt(MAX_QUEUED_BYTES));
         channel.queue_declare(queue.as_str().into(), options, arguments).await.map_err(error)?;
         let (to, from) = (queue.as_str().into(), events.as_str().into());
         let none = FieldTable::default();
         let bound = channel.queue_bind(to, from, BEATS.into(), QueueBindOptions::default(), none);
         bound.await.map_err(error)?;
-        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
-        let none = FieldTable::default();
+        channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.map_err(error)?;
+        let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
         let heartbeats = channel.basic_consume(queue.as_str().into(), "".into(), options, none);
         let heartbeats = heartbeats.await.map_err(error)?;
         if !operator.read_only {
@@ -74,7 +84,7 @@ impl HeartbeatListener {
             tracing::warn!(%failure, "cannot read the lifecycle stream: workers that crashed before this console started are not shown");
             BTreeMap::new()
         });
-        Ok(Self { connection, requested, expected, heartbeats })
+        Ok(Self { connection, requested, expected, heartbeats, channel })
     }
 
     /// The next heartbeat. Messages that cannot be parsed are skipped.
@@ -84,7 +94,15 @@ impl HeartbeatListener {
     pub async fn next(&mut self) -> Result<Heartbeat, Failure> {
         let ended = |error: &dyn Display| Failure::new(Exit::BrokerUnavailable, error);
         loop {
-            match self.heartbeats.next().await {
+            let next = self.heartbeats.next().await;
+            if let Some(Ok(message)) = &next
+                && message.delivery_tag % ACK_EVERY == 0
+            {
+                let all = BasicAckOptions { multiple: true };
+                let acked = self.channel.basic_ack(message.delivery_tag, all).await;
+                acked.map_err(|error| ended(&error))?;
+            }
+            match next {
                 Some(Ok(message))
                     if message.data.len() > MAX_BYTES || unreadable(&message.properties).is_some() => {}
                 Some(Ok(message)) => match serde_json::from_slice::<Heartbeat>(&message.data) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::roster::{MemberView, State};
+use super::roster::MemberView;
 
 /// The number of workers that have paused each lane and each kind, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ impl Pauses {
     /// The reports of these workers. A worker reports the lanes that it consumes, and all kinds.
     pub fn of(workers: &[MemberView]) -> Self {
         let mut pauses = Self::default();
-        for worker in workers.iter().filter(|worker| worker.state != State::Stopped) {
+        for worker in workers.iter().filter(|worker| worker.state.runs()) {
             let Some(beat) = worker.process.heartbeat() else { continue };
             for (name, _) in beat.lanes.iter().filter(|(_, lane)| lane.paused) {
                 *pauses.lanes.entry(name.clone()).or_default() += 1;

@@ -2,7 +2,10 @@
 //!
 //! Times are milliseconds since 1970 by the console's clock. The caller passes them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use garenne_protocol::heartbeat::{Heartbeat, Program, Stance};
 use serde::Serialize;
@@ -16,8 +19,14 @@ const MAX_MISSED: u64 = 3;
 const FORGET_SILENT: i64 = 10 * 60 * 1000;
 /// How long a stopped process is shown, milliseconds.
 const FORGET_STOPPED: i64 = 60 * 1000;
-/// Limit on processes, so that foreign heartbeats cannot exhaust the memory.
-const MAX_MEMBERS: usize = 5_000;
+/// Limit on workers that count.
+const MAX_WORKERS: usize = 5_000;
+/// Limit on workers that are not confirmed. Forged heartbeats fill no more than that.
+const MAX_UNCONFIRMED: usize = 100;
+/// Limit on gateways, and on bridges: nothing tells real ones from forged ones.
+const MAX_PRODUCERS: usize = 500;
+/// How long a worker may stay unconfirmed, milliseconds.
+const FORGET_UNCONFIRMED: i64 = 15_000;
 
 /// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Display)]
@@ -32,8 +41,17 @@ pub enum State {
     Quiet,
     /// Takes tasks.
     Open,
+    /// Sends heartbeats as a worker; its control queue was not found yet. It counts for nothing.
+    Unconfirmed,
     /// Sent its last heartbeat.
     Stopped,
+}
+
+impl State {
+    /// Whether a worker in this state may run tasks.
+    pub fn runs(self) -> bool {
+        !matches!(self, Self::Unconfirmed | Self::Stopped)
+    }
 }
 
 /// The known state of a process.
@@ -83,57 +101,169 @@ struct Member {
     process: Process,
     /// Time of its last heartbeat, or of the first check that missed it.
     heard: i64,
+    /// Whether it counts: a worker only once its control queue was found.
+    confirmed: bool,
+    /// Whether the totals include its counters.
+    counted: bool,
+    /// When it became known.
+    since: i64,
 }
 
 /// The processes of a fleet.
+///
+/// Anybody who may publish a heartbeat can invent processes. Gateways, bridges and workers have limits of their own, and
+/// a process that is heard is never removed for another one. Where the roster checks workers, one counts only if it
+/// has a control queue, which a user needs a right for that only workers have.
 pub struct Roster {
     members: BTreeMap<(Program, String), Member>,
+    /// Whether workers have to be confirmed.
+    checks: bool,
+    /// The workers that had a control queue when the broker last listed its queues.
+    listed: BTreeSet<String>,
+    /// Heartbeats that were refused because there are too many processes.
+    refused: u64,
     /// Counters of the whole fleet since `since`.
     totals: Totals,
     since: i64,
 }
 
 impl Roster {
-    /// An empty roster that counts from `now` on.
+    /// An empty roster that counts from `now` on, and takes every worker for a real one.
     pub fn new(now: i64) -> Self {
-        Self { members: BTreeMap::new(), totals: Totals::default(), since: now }
+        Self {
+            members: BTreeMap::new(),
+            checks: false,
+            listed: BTreeSet::new(),
+            refused: 0,
+            totals: Totals::default(),
+            since: now,
+        }
     }
 
-    /// Records a heartbeat. One that is older than the last one is ignored.
+    /// As [`new`](Self::new); a worker counts once it is confirmed.
+    pub fn checking(now: i64) -> Self {
+        Self { checks: true, ..Self::new(now) }
+    }
+
+    /// Records a heartbeat. One that is older than the last one is ignored, and so is another incarnation of a process
+    /// that is heard: its successor is heard when it is silent or has stopped.
     pub fn record(&mut self, beat: Heartbeat, now: i64) {
+        let Some(mut beat) = beat.received(now) else { return };
         let key = (beat.program, beat.id.clone());
-        let known = self.members.get(&key).and_then(|member| member.process.heartbeat());
-        if known.is_none() && self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&key) {
+        let known = self.members.get(&key);
+        let old = known.and_then(|member| Some((member, member.process.heartbeat()?)));
+        let same_run = old.filter(|(_, old)| old.incarnation == beat.incarnation);
+        match (same_run, old) {
+            // `stopped` is final for an incarnation, even if heartbeats arrive out of order.
+            (Some((_, old)), _) if beat.at < old.at || old.stance == Stance::Stopped => return,
+            (Some(_), _) | (None, None) => {}
+            (None, Some((_, old))) if beat.started_at < old.started_at => return,
+            (None, Some((member, _))) if !matches!(state(member, now), State::Silent | State::Stopped) => {
+                return;
+            }
+            (None, Some(_)) => {}
+        }
+        let is_worker = beat.program == Program::Worker;
+        let confirmed = !is_worker
+            || !self.checks
+            || self.listed.contains(&beat.id)
+            || same_run.is_some_and(|(member, _)| member.confirmed);
+        let counts = confirmed && is_worker;
+        if counts {
+            match same_run {
+                Some((member, old)) if member.counted => self.totals.add(Some(old), &beat),
+                _ if old.is_some_and(|(member, _)| member.counted) => self.totals.add(None, &beat),
+                // A process that started before the roster: its earlier counts are not part of the totals.
+                _ if beat.started_at < self.since => self.totals.add(Some(&beat), &beat),
+                _ => self.totals.add(None, &beat),
+            }
+        }
+        let since = same_run.map_or(now, |(member, _)| member.since);
+        if known.is_none() && !self.has_place(beat.program, confirmed, now) {
+            self.refused += 1;
             return;
         }
-        match known {
-            Some(old) if old.incarnation == beat.incarnation => {
-                // `stopped` is final for an incarnation, even if heartbeats arrive out of order.
-                if beat.at < old.at || old.stance == Stance::Stopped {
-                    return;
-                }
-                self.totals.add(Some(old), &beat);
-            }
-            Some(old) if beat.started_at < old.started_at => return,
-            Some(_) => self.totals.add(None, &beat),
-            // A process that started before the roster: its earlier counts are not part of the totals.
-            None if beat.started_at < self.since => self.totals.add(Some(&beat), &beat),
-            None => self.totals.add(None, &beat),
+        if !confirmed {
+            // Bounds what strangers may fill.
+            beat.kinds.clear();
+            beat.groups.clear();
+            beat.tasks = Vec::new();
         }
-        self.members.insert(key, Member { process: Process::Heard(Arc::new(beat)), heard: now });
+        let process = Process::Heard(Arc::new(beat));
+        self.members.insert(key, Member { process, heard: now, confirmed, counted: counts, since });
+    }
+
+    /// Whether there is a place for a new process. A silent one that was heard longest ago leaves for it.
+    fn has_place(&mut self, program: Program, confirmed: bool, now: i64) -> bool {
+        let most = match program {
+            Program::Worker if confirmed => MAX_WORKERS,
+            Program::Worker => MAX_UNCONFIRMED,
+            Program::Gateway | Program::Bridge => MAX_PRODUCERS,
+        };
+        let same =
+            |(one, _): &(Program, String), member: &Member| *one == program && member.confirmed == confirmed;
+        if self.members.iter().filter(|(key, member)| same(key, member)).count() < most {
+            return true;
+        }
+        let over = |member: &Member| matches!(state(member, now), State::Silent | State::Stopped);
+        let gone = self.members.iter().filter(|(key, member)| same(key, member) && over(member));
+        let oldest = gone.min_by_key(|(_, member)| member.heard).map(|(key, _)| key.clone());
+        oldest.is_some_and(|key| self.members.remove(&key).is_some())
     }
 
     /// Adds a worker that is on record, unless it is known. It is silent until its first heartbeat.
     pub fn expect(&mut self, worker: &str, now: i64) {
         let key = (Program::Worker, worker.to_owned());
-        let process = Process::Expected { id: worker.to_owned() };
-        self.members.entry(key).or_insert(Member { process, heard: now });
+        if !self.members.contains_key(&key) && self.has_place(Program::Worker, true, now) {
+            let process = Process::Expected { id: worker.to_owned() };
+            let member = Member { process, heard: now, confirmed: true, counted: false, since: now };
+            self.members.insert(key, member);
+        }
+    }
+
+    /// The workers that are to be confirmed.
+    pub fn unconfirmed(&self) -> Vec<String> {
+        let members = self.members.iter().filter(|(_, member)| !member.confirmed);
+        members.map(|((_, id), _)| id.clone()).collect()
+    }
+
+    /// Whether this worker has a control queue. One that has none is removed.
+    pub fn confirm(&mut self, worker: &str, has_control_queue: bool) {
+        let key = (Program::Worker, worker.to_owned());
+        let Some(member) = self.members.get_mut(&key) else { return };
+        match has_control_queue {
+            true => member.confirmed = true,
+            false if !member.confirmed => drop(self.members.remove(&key)),
+            false => {}
+        }
+    }
+
+    /// The workers that have control queues, as the broker lists its queues.
+    pub fn confirm_listed(&mut self, workers: BTreeSet<String>, now: i64) {
+        for worker in self.unconfirmed() {
+            let key = (Program::Worker, worker);
+            // The list may be some seconds old.
+            match workers.contains(&key.1) {
+                true => self.confirm(&key.1, true),
+                false if self.members[&key].since < now - FORGET_UNCONFIRMED => {
+                    drop(self.members.remove(&key))
+                }
+                false => {}
+            }
+        }
+        self.listed = workers;
+    }
+
+    /// Heartbeats that were refused since the last call because there are too many processes.
+    pub fn take_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.refused)
     }
 
     /// Removes processes that have been silent or stopped for longer than their limit.
     pub fn forget(&mut self, now: i64) {
         self.members.retain(|_, member| {
             let limit = match state(member, now) {
+                State::Silent if !member.confirmed => 0,
                 State::Silent => FORGET_SILENT,
                 State::Stopped => FORGET_STOPPED,
                 _ => return true,
@@ -173,10 +303,10 @@ impl Roster {
 fn state(member: &Member, now: i64) -> State {
     let Some(beat) = member.process.heartbeat() else { return State::Silent };
     let limit = i64::try_from(beat.every_ms.saturating_mul(MAX_MISSED)).unwrap_or(i64::MAX);
-    let overdue = beat.every_ms > 0 && now - member.heard > limit;
     match beat.stance {
+        _ if now - member.heard > limit && beat.stance != Stance::Stopped => State::Silent,
+        _ if !member.confirmed => State::Unconfirmed,
         Stance::Stopped => State::Stopped,
-        _ if overdue => State::Silent,
         Stance::Open => State::Open,
         Stance::Quiet => State::Quiet,
         Stance::Stopping => State::Stopping,

@@ -3,7 +3,7 @@
 
 use garenne_protocol::heartbeat::Heartbeat;
 
-use super::roster::MemberView;
+use super::roster::{MemberView, State};
 
 /// A remark on a task that no worker runs, as far as heartbeats tell.
 pub fn unseen_task(workers: &[MemberView], id: &str) -> Option<String> {
@@ -71,7 +71,8 @@ pub fn unseen_kind(workers: &[MemberView], kind: &str) -> Option<String> {
 }
 
 fn heard(workers: &[MemberView]) -> impl Iterator<Item = &Heartbeat> {
-    workers.iter().filter_map(|member| member.process.heartbeat())
+    let real = workers.iter().filter(|member| member.state != State::Unconfirmed);
+    real.filter_map(|member| member.process.heartbeat())
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl Totals {
         for (lane, now) in &new.lanes {
             let Some(total) = entry(&mut self.removed, lane) else { continue };
             let before = old.and_then(|old| old.lanes.get(lane)).map_or(0, |lane| lane.removed);
-            *total += now.removed.saturating_sub(before);
+            *total = total.saturating_add(now.removed.saturating_sub(before));
         }
     }
 }
@@ -63,19 +63,19 @@ impl KindTotals {
     }
 
     fn add(&mut self, other: &Self) {
-        self.done += other.done;
-        self.failed += other.failed;
-        self.dead += other.dead;
+        self.done = self.done.saturating_add(other.done);
+        self.failed = self.failed.saturating_add(other.failed);
+        self.dead = self.dead.saturating_add(other.dead);
         self.seconds += other.seconds;
         self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
         for (sum, count) in self.buckets.iter_mut().zip(&other.buckets) {
-            *sum += count;
+            *sum = sum.saturating_add(*count);
         }
     }
 
     /// Attempts that ended.
     pub fn ended(&self) -> u64 {
-        self.done + self.failed
+        self.done.saturating_add(self.failed)
     }
 
     /// The difference to `earlier`.

@@ -13,13 +13,13 @@ use crate::queues::{Origin, QueueStatus, Source};
 pub fn count_unacked(roster: &Roster, lane: &str, queue: &mut QueueStatus, now: i64) -> bool {
     let (mut held, mut workers, mut age_ms, mut complete) = (0, 0, 0, true);
     for member in roster.members(Program::Worker, now) {
+        if !member.state.runs() {
+            continue;
+        }
         let beat = member.process.heartbeat();
         // A worker that was never heard may hold messages of any lane.
         complete &= beat.is_some();
         let Some(beat) = beat.and_then(|beat| beat.lanes.get(lane)) else { continue };
-        if member.state == State::Stopped {
-            continue;
-        }
         complete &= member.state != State::Silent;
         held += beat.held;
         workers += 1;

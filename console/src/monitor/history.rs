@@ -40,12 +40,13 @@ impl SampleHistory {
         self.0.iter()
     }
 
-    /// The loads of a lane since `from`, oldest first, and whether the history reaches back that far.
+    /// The known loads of a lane since `from`, oldest first, and whether the history reaches back that far without a gap.
     pub fn loads(&self, lane: &str, from: i64) -> (Vec<Load>, bool) {
         let first = self.0.partition_point(|sample| sample.at < from);
-        let complete = first > 0 || self.0.front().is_some_and(|sample| sample.at <= from);
-        let loads = self.0.range(first..).filter_map(|sample| Some(sample.lanes.get(lane)?.load));
-        (loads.collect(), complete)
+        let reaches = first > 0 || self.0.front().is_some_and(|sample| sample.at <= from);
+        let samples = || self.0.range(first..).filter_map(|sample| sample.lanes.get(lane));
+        let known = samples().filter(|sample| sample.problem.is_none()).map(|sample| sample.load);
+        (known.collect(), reaches && samples().all(|sample| sample.problem.is_none()))
     }
 }
 
@@ -85,5 +86,18 @@ mod tests {
         assert!(backlogs(1_000).1);
         assert!(!backlogs(999).1);
         assert_eq!(history.loads("none", 0).0, []);
+    }
+
+    #[test]
+    fn a_load_that_is_not_known_is_left_out_and_makes_the_window_incomplete() {
+        let mut history = SampleHistory::default();
+        for n in 0..10 {
+            let mut sample = sample(n * 5_000, 7);
+            sample.lanes.get_mut("fast").unwrap().problem = (n == 5).then(|| "unheard".to_owned());
+            history.push(sample);
+        }
+        let (loads, complete) = history.loads("fast", 0);
+        assert_eq!((loads.len(), complete), (9, false));
+        assert!(history.loads("fast", 30_000).1);
     }
 }

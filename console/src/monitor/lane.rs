@@ -10,7 +10,7 @@ use super::{
 use crate::{
     fleet::{KindTotals, Roster, State, Totals, count_unacked},
     operator::Operator,
-    queues::LaneStatus,
+    queues::{LaneStatus, QueueStatus, Source},
     scale::Load,
 };
 
@@ -27,10 +27,12 @@ struct LaneWorkers {
     slots: u64,
     running: u64,
     replicas: u32,
+    /// Workers of the lane that are not silent.
+    heard: u64,
     /// Slots of open workers without a task.
     free: u64,
-    /// Ages of the tasks that run in slots of open workers, seconds.
-    ages: Vec<f64>,
+    /// Ages of the tasks that run in slots of open workers, seconds, each with the number of tasks.
+    ages: Vec<(f64, u64)>,
     /// Whether an open worker reports that the lane is paused.
     paused: bool,
 }
@@ -42,9 +44,10 @@ impl LaneWorkers {
             let Some(whole) = member.process.heartbeat() else { continue };
             let Some(beat) = whole.lanes.get(lane) else { continue };
             // The tasks of a silent worker may still run.
-            if member.state == State::Stopped {
+            if !member.state.runs() {
                 continue;
             }
+            sum.heard += u64::from(member.state != State::Silent);
             sum.running += beat.busy as u64;
             if member.state == State::Open {
                 sum.slots += beat.slots as u64;
@@ -59,12 +62,14 @@ impl LaneWorkers {
 }
 
 /// The ages of a worker's running tasks in a lane. A heartbeat lists the oldest ones; the others get their mean age.
-fn ages(beat: &Heartbeat, lane: &str, counts: &LaneBeat) -> Vec<f64> {
-    let listed = beat.tasks.iter().filter(|task| task.lane == lane).map(|task| task.seconds.max(0.0));
+fn ages(beat: &Heartbeat, lane: &str, counts: &LaneBeat) -> Vec<(f64, u64)> {
+    let listed = beat.tasks.iter().filter(|task| task.lane == lane).map(|task| (task.seconds.max(0.0), 1));
     let mut ages: Vec<_> = listed.take(counts.busy).collect();
     let others = counts.busy - ages.len();
-    let age = (counts.running_for - ages.iter().sum::<f64>()).max(0.0) / others.max(1) as f64;
-    ages.resize(counts.busy, age);
+    if others > 0 {
+        let left = counts.running_for - ages.iter().map(|(age, _)| age).sum::<f64>();
+        ages.push((left.max(0.0) / others as f64, others as u64));
+    }
     ages
 }
 
@@ -88,6 +93,7 @@ pub(super) fn sample(
     let workers = LaneWorkers::of(roster, &status.name, now);
     let mut queue = status.queue;
     count_unacked(roster, &status.name, &mut queue, now);
+    let problem = unheard(&status.name, &queue, workers.heard);
     let unacked = queue.unacked.unwrap_or(0);
     let backlog = queue.ready + unacked;
     let configured = operator.settings.lanes.defined().find(|(name, _)| *name == status.name);
@@ -113,7 +119,11 @@ pub(super) fn sample(
     let stalled = stalled_seconds(history, &status.name, removed(roster.totals()), now);
     let waiting = backlog.saturating_sub(running);
     let work = LaneWork { waiting, free, ages, service: service_seconds, stalled };
-    let backlog_seconds = if backlog == 0 { Some(0.0) } else { work.seconds() };
+    let backlog_seconds = match (&problem, backlog) {
+        (Some(_), _) => None,
+        (None, 0) => Some(0.0),
+        (None, _) => work.seconds(),
+    };
     LaneSample {
         ready: queue.ready,
         unacked,
@@ -123,7 +133,21 @@ pub(super) fn sample(
         load: Load { arrival_rate, backlog, running, service_seconds, slots_per_replica, replicas, paused },
         slots: workers.slots,
         backlog_seconds,
+        problem,
     }
+}
+
+/// Why the load of a lane is not known: more programs consume its queue than workers are heard, and the broker does not
+/// count what they hold.
+fn unheard(lane: &str, queue: &QueueStatus, heard: u64) -> Option<String> {
+    let counted = queue.unacked_from.is_some_and(|from| from.source == Source::Management);
+    (!counted && queue.consumers > heard).then(|| {
+        let consumers = queue.consumers;
+        format!(
+            "lane {lane} has {consumers} consumers and {heard} of them are heard, so what the others run is not known; \
+             with management_url the broker counts it"
+        )
+    })
 }
 
 /// Mean duration of an attempt at the lane's kinds over the window, or since the console started if no attempt

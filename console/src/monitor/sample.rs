@@ -25,8 +25,12 @@ pub struct LaneSample {
     /// Slots of all workers.
     pub slots: u64,
     /// Time until a task that arrives now starts, seconds: the tasks before it are worked off by slots that become free
-    /// as the ages of their tasks let expect. Unknown until a task has run, infinite without a slot.
+    /// as the ages of their tasks let expect. Unknown until a task has run and while the load is
+    /// not known, infinite without a slot.
     pub backlog_seconds: Option<f64>,
+    /// Why the load is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// The fleet at one moment.

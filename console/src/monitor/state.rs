@@ -18,9 +18,10 @@ pub(super) struct MonitorState {
 }
 
 impl MonitorState {
-    pub(super) fn new(now: i64) -> Self {
+    /// `checks` tells whether workers can be told from processes that only claim to be some.
+    pub(super) fn new(checks: bool, now: i64) -> Self {
         Self {
-            roster: Roster::new(now),
+            roster: if checks { Roster::checking(now) } else { Roster::new(now) },
             history: SampleHistory::default(),
             snapshot: None,
             queue_problem: Some("no snapshot yet".to_owned()),
@@ -35,6 +36,9 @@ impl MonitorState {
             Some(before) => newly_unroutable(&snapshot, before),
             None => snapshot.unroutable.ready,
         };
+        if let Some(workers) = &snapshot.control_queues {
+            self.roster.confirm_listed(workers.clone(), now);
+        }
         let lane = |status| lane::sample(operator, &self.roster, &self.history, status, now);
         let lanes = snapshot.lanes.iter().map(|status| (status.name.clone(), lane(status))).collect();
         let sample = Sample {

@@ -1,6 +1,6 @@
 //! All queues at one moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use garenne_protocol::topology::{BrokerVersion, Delay, LaneQueues, Topology};
 use serde::Serialize;
@@ -37,6 +37,8 @@ pub(super) struct QueueCounts {
     pub(super) source: Source,
     pub(super) read_at: i64,
     pub(super) found: BTreeMap<String, QueueStatus>,
+    /// Whether the management API listed them, those of workers included.
+    pub(super) listed: bool,
 }
 
 /// All queues of a fleet at one moment.
@@ -68,6 +70,9 @@ pub struct Snapshot {
     /// Every existing queue, including rungs and queues of former settings.
     #[serde(skip)]
     pub queues: BTreeMap<String, QueueStatus>,
+    /// The workers that have a control queue. Only the management API lists them.
+    #[serde(skip)]
+    pub control_queues: Option<BTreeSet<String>>,
 }
 
 impl Snapshot {
@@ -78,7 +83,7 @@ impl Snapshot {
 
     /// The snapshot of the queues that were found.
     pub(super) fn of(operator: &Operator, version: BrokerVersion, counts: &QueueCounts) -> Self {
-        let QueueCounts { source, read_at, found } = counts;
+        let QueueCounts { source, read_at, found, listed } = counts;
         let topology = operator.topology(version);
         let wanted = wanted(operator, &topology);
         let queue = |name: &str| found.get(name).copied().unwrap_or_default();
@@ -128,6 +133,10 @@ impl Snapshot {
             unroutable: queue(&names.unroutable()),
             missing: wanted.iter().filter(|name| !found.contains_key(*name)).cloned().collect(),
             queues: seen.filter_map(|name| Some((name.clone(), *found.get(name)?))).collect(),
+            control_queues: listed.then(|| {
+                let prefix = names.worker("");
+                found.keys().filter_map(|name| name.strip_prefix(&prefix)).map(str::to_owned).collect()
+            }),
         }
     }
 }

@@ -60,7 +60,8 @@ impl SnapshotReader {
         }
         let interval = i64::try_from(STATISTICS_INTERVAL.as_millis()).unwrap_or(i64::MAX);
         let found = statistics.unwrap_or_default();
-        let counts = QueueCounts { source: Source::Management, read_at: asked_at - interval, found };
+        let read_at = asked_at - interval;
+        let counts = QueueCounts { source: Source::Management, read_at, found, listed: true };
         Ok(Snapshot::of(operator, version, &counts))
     }
 
@@ -122,7 +123,7 @@ async fn inspected(
             None => drop(found.remove(&name)),
         }
     }
-    Ok(QueueCounts { source: Source::Amqp, read_at, found })
+    Ok(QueueCounts { source: Source::Amqp, read_at, found, listed: statistics.is_some() })
 }
 
 fn without_right(failure: &Failure) -> Failure {

@@ -129,6 +129,7 @@ mod tests {
             dead: QueueStatus::default(),
             unroutable: QueueStatus::default(),
             missing: Vec::new(),
+            control_queues: None,
             queues: [].into(),
         }
     }

@@ -50,7 +50,7 @@ fn colour(state: State) -> Color {
         State::Open => Color::Green,
         State::Quiet | State::Stopping => Color::Yellow,
         State::Silent => Color::Red,
-        State::Stopped => Color::DarkGray,
+        State::Unconfirmed | State::Stopped => Color::DarkGray,
     }
 }
 

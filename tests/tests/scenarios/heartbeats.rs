@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use futures_util::StreamExt;
 use garenne_protocol::heartbeat::{Heartbeat, Program, Stance};
 use garenne_tests::harness::{
+    dashboard::Dashboard,
     gateway::GatewayPlan,
     process::Signal,
     test_env::TestEnv,
@@ -14,7 +15,7 @@ use garenne_tests::harness::{
 };
 use lapin::{
     Consumer,
-    options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions},
+    options::{BasicConsumeOptions, BasicPublishOptions, QueueBindOptions, QueueDeclareOptions},
     types::FieldTable,
 };
 use serde_json::{Value, json};
@@ -196,5 +197,61 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     healthy.signal(Signal::QUIT)?;
     frozen.stopped().await?;
     healthy.stopped().await?;
+    Ok(())
+}
+
+/// Anybody who may publish heartbeats can invent processes. They take no place of a worker, count for nothing, and the
+/// answers stay small.
+#[tokio::test]
+async fn heartbeats_that_are_forged_hide_no_worker_and_are_bounded() -> Result<()> {
+    let env = TestEnv::new().await?;
+    topology(&env).await?;
+    let dashboard = Dashboard::start(&env).await?;
+    let channel = env.client().channel();
+    let forge = async |program: &str, id: String, text: &str| -> Result<()> {
+        let beat = json!({
+            "program": program, "id": id, "incarnation": "i", "started_at": i64::MAX, "at": i64::MAX, "every_ms": u64::MAX,
+            "stance": "open", "host": text, "bridge": {"subscriptions": [text]}, "running": 60_000_000,
+            "lanes": {"fast": {"slots": 60_000_000, "busy": 60_000_000, "held": u64::MAX, "open": true}},
+        });
+        let (key, body) = (format!("beat.{program}.{id}"), serde_json::to_vec(&beat)?);
+        let options = BasicPublishOptions::default();
+        let properties = Default::default();
+        channel.basic_publish("garenne.events".into(), key.into(), options, &body, properties).await?;
+        Ok(())
+    };
+    let large = "x".repeat(100_000);
+    for n in 0..5_200 {
+        forge("gateway", format!("forged-{n}"), "").await?;
+    }
+    for n in 0..200 {
+        forge("bridge", format!("forged-{n}"), &large).await?;
+        forge("worker", format!("forged-{n}"), &large).await?;
+    }
+    let flooded = |now: &Value| now["gateways"].as_array().is_some_and(|it| it.len() == 500);
+    dashboard.until("the forged gateways", flooded).await?;
+    let worker = env.worker("w")?.lane("fast:prefetch=4,concurrency=2..2").start().await?;
+    let is_open = |now: &Value| {
+        let workers = now["workers"].as_array().into_iter().flatten();
+        workers.into_iter().any(|it| it["id"] == "w" && it["state"] == "open")
+    };
+    let now = dashboard.until("the worker", is_open).await?;
+    assert!(now.to_string().len() < 2_000_000, "{}", now.to_string().len());
+    let answer = eventually("the lane's only worker is counted", async || {
+        let answer = dashboard.json("/scale/fast?min=0&window=0s").await?;
+        let load = &answer["load"];
+        Ok(Seen::when(load["replicas"] == 1 && load["slots_per_replica"] == 2.0, answer))
+    });
+    answer.await?;
+    forge("worker", "w".to_owned(), "").await?;
+    let only = |now: &Value| now["workers"].as_array().is_some_and(|it| it.len() == 1);
+    let now = dashboard.until("the forged workers are gone", only).await?;
+    assert_eq!(
+        (&now["workers"][0]["id"], &now["workers"][0]["lanes"]["fast"]["slots"]),
+        (&json!("w"), &json!(2))
+    );
+    let peak = dashboard.peak_memory()?;
+    assert!(peak < 200_000_000, "{peak}");
+    worker.stop().await?;
     Ok(())
 }

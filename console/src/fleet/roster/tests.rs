@@ -41,7 +41,7 @@ fn stopped_is_final_for_an_incarnation() {
     assert_eq!(states(&roster, 20_000), [State::Stopped]);
     roster.record(beat("j", 7, 8, 0), 12);
     assert_eq!(states(&roster, 12), [State::Open]);
-    roster.record(beat("i", 0, 9, 0), 13);
+    roster.record(beat("i", 0, 9, 0), 20_000);
     assert!(roster.has_heard("w", "j"), "a late heartbeat of an earlier incarnation");
 }
 
@@ -64,17 +64,88 @@ fn totals_are_the_differences_between_heartbeats() {
     roster.record(beat("old", 10, 1_600, 705), 1_600);
     roster.record(beat("old", 10, 1_550, 703), 1_601);
     assert_eq!(done(&roster), 5);
-    roster.record(beat("new", 1_650, 1_700, 3), 1_700);
+    roster.record(beat("new", 1_650, 1_700, 2), 1_700);
+    assert_eq!(done(&roster), 5, "the earlier one was heard just now");
+    roster.record(beat("new", 1_650, 9_000, 3), 9_000);
     assert_eq!(done(&roster), 8, "a new incarnation counts from zero");
 }
 
-#[test]
-fn the_number_of_members_is_limited() {
-    let mut roster = Roster::new(0);
-    for n in 0..MAX_MEMBERS + 10 {
-        roster.record(Heartbeat { id: n.to_string(), ..beat("i", 0, 0, 0) }, 0);
+/// Heartbeats of other processes: `count` of them, from number `from` on.
+fn forged(roster: &mut Roster, program: Program, from: usize, count: usize, now: i64) {
+    for n in from..from + count {
+        let id = format!("forged-{n}");
+        roster.record(Heartbeat { program, id, ..beat("i", 0, now, 0) }, now);
     }
-    assert_eq!(states(&roster, 0).len(), MAX_MEMBERS);
+}
+
+fn ids(roster: &Roster, program: Program, now: i64) -> Vec<String> {
+    roster.members(program, now).iter().map(|member| member.process.id().to_owned()).collect()
+}
+
+#[test]
+fn processes_of_one_program_take_no_place_of_another() {
+    let mut roster = Roster::new(0);
+    forged(&mut roster, Program::Gateway, 0, 5_200, 0);
+    forged(&mut roster, Program::Bridge, 0, 5_200, 0);
+    roster.record(beat("i", 0, 0, 0), 0);
+    assert_eq!(states(&roster, 0), [State::Open]);
+    assert_eq!(ids(&roster, Program::Gateway, 0).len(), MAX_PRODUCERS);
+    assert_eq!(roster.take_refused(), 2 * (5_200 - MAX_PRODUCERS as u64));
+}
+
+#[test]
+fn a_process_that_is_heard_stays_and_a_silent_one_leaves_for_another() {
+    let mut roster = Roster::new(0);
+    let real = |at: i64| Heartbeat { program: Program::Gateway, id: "real".into(), ..beat("i", 0, at, 0) };
+    roster.record(real(0), 0);
+    for second in 0..20 {
+        roster.record(real(second * 1_000), second * 1_000);
+        forged(&mut roster, Program::Gateway, 200 * second as usize, 200, second * 1_000);
+    }
+    let shown = ids(&roster, Program::Gateway, 60_000);
+    assert_eq!((shown.len(), shown.contains(&"real".to_owned())), (MAX_PRODUCERS, true));
+    let newcomer = Heartbeat { id: "newcomer".into(), ..real(70_000) };
+    roster.record(newcomer, 70_000);
+    assert!(ids(&roster, Program::Gateway, 70_000).contains(&"newcomer".to_owned()));
+}
+
+#[test]
+fn a_worker_counts_once_its_control_queue_is_found() {
+    let mut roster = Roster::checking(0);
+    forged(&mut roster, Program::Worker, 0, 5_200, 1_000);
+    assert_eq!(roster.unconfirmed().len(), MAX_UNCONFIRMED);
+    roster.unconfirmed().iter().for_each(|worker| roster.confirm(worker, false));
+    assert!(roster.unconfirmed().is_empty());
+
+    roster.record(beat("i", 500, 1_000, 3), 1_000);
+    assert_eq!(states(&roster, 1_000), [State::Unconfirmed]);
+    assert!(roster.totals().kinds.is_empty());
+    roster.confirm("w", true);
+    assert_eq!(states(&roster, 1_000), [State::Open]);
+    roster.record(beat("i", 500, 2_000, 5), 2_000);
+    assert_eq!(roster.totals().kinds["k"].done, 5, "it started after the roster");
+    // It is heard: no heartbeat of another incarnation takes its place, and no later time of a forged one.
+    roster.record(beat("forged", 2_000, i64::MAX, 0), 2_001);
+    roster.record(beat("i", 500, 2_100, 6), 4_000);
+    assert_eq!(roster.totals().kinds["k"].done, 6);
+    // Its successor is checked again.
+    roster.record(beat("j", 9_000, 20_000, 1), 20_000);
+    assert_eq!(states(&roster, 20_000), [State::Unconfirmed]);
+}
+
+#[test]
+fn a_listed_worker_has_a_place_however_many_are_forged() {
+    let mut roster = Roster::checking(0);
+    roster.confirm_listed(BTreeSet::from(["w".to_owned()]), 0);
+    for second in 0..20 {
+        forged(&mut roster, Program::Worker, 0, 200, second * 1_000);
+    }
+    roster.record(beat("i", 0, 60_000, 0), 60_000);
+    let open = roster.members(Program::Worker, 60_000).into_iter().filter(|it| it.state == State::Open);
+    assert_eq!(open.map(|it| it.process.id().to_owned()).collect::<Vec<_>>(), ["w"]);
+    // Those that the list does not name leave.
+    roster.confirm_listed(BTreeSet::from(["w".to_owned()]), 60_000);
+    assert_eq!(ids(&roster, Program::Worker, 60_000), ["w"]);
 }
 
 #[test]
