@@ -151,11 +151,12 @@ impl Batch {
         batch: InFlight,
         ending: Ending<()>,
         settler: &Arc<Settler>,
-        entry: &Entry,
+        entry: &Arc<Entry>,
         deadline: Duration,
     ) {
         match self.end(ending) {
             BatchEnd::Apart(ends) => {
+                let mut leaving = Vec::new();
                 for (mut task, end) in self.split(batch).zip(ends) {
                     if end.counted_as == Some(TaskOutcome::Timeout) {
                         // As a message of its own the record would be a short task without a deadline, and
@@ -163,7 +164,15 @@ impl Batch {
                         let timeout = Some(task.envelope.timeout.unwrap_or(deadline));
                         task.envelope = Arc::new(Envelope { timeout, ..Envelope::clone(&task.envelope) });
                     }
-                    settler.settle(task, entry, end);
+                    match end.outcome {
+                        Outcome::Done { .. } => settler.settle(task, entry, end),
+                        _ => leaving.push((task, end)),
+                    }
+                }
+                if !leaving.is_empty() {
+                    let entry = Arc::clone(entry);
+                    settler
+                        .settle_each(leaving, move |settler, (task, end)| settler.settle(task, &entry, end));
                 }
             }
             BatchEnd::HandBack { executed } => {

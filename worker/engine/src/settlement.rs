@@ -32,7 +32,7 @@ use garenne_protocol::{
     task::{DeadReason, Envelope, NewTask},
     topology::{Ladder, Names},
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -50,10 +50,12 @@ use crate::{
 
 mod copies;
 mod destinations;
+mod records;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use copies::Published;
+pub(crate) use records::record_places;
 
 /// A task that was delivered and is not settled yet.
 ///
@@ -82,6 +84,8 @@ pub(crate) struct Settler {
     pub(crate) replies: Option<ReplyQueues>,
     pub(crate) publisher: Publisher,
     pub(crate) letters: DeadLetters,
+    /// For records of batches that are copied.
+    pub(crate) record_places: Arc<Semaphore>,
     /// Declares queues again that a copy could not be routed to.
     pub(crate) missing: Arc<MissingQueues>,
     pub(crate) sink_buffer: SinkBuffer,

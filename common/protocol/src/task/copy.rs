@@ -45,17 +45,26 @@ const ENTRY_OVERHEAD: usize = 45;
 impl Copied {
     /// The maximum size of all foreign headers of a copy together, in bytes.
     pub const FOREIGN_BYTES: usize = 32 * 1024;
+    /// The maximum size of a header of a batch that the copy of a record keeps, in bytes. It keeps the headers that
+    /// Garenne defines. Handlers do not see others, and a thousand records would each have a copy of all of them.
+    pub const RECORD_HEADER: usize = MAX_NAME + ENTRY_OVERHEAD;
+    /// An upper bound of the properties and headers of a record's copy together, in bytes.
+    pub const RECORD_BYTES: usize = 16 * 1024;
 
     /// Starts a copy from the properties that the task arrived with. The copy always has `type`, because its
     /// routing key will be a queue name, and an id, so that all later copies are the same task. The copy of a
     /// batch's record is a message of its own: the record's content type, timeout and trace replace the
-    /// batch's.
+    /// batch's, and of the batch's headers it has only what the record needs as a task ([`Self::RECORD_HEADER`]).
     pub fn of(original: &BasicProperties, task: &Envelope, now: SystemTime) -> Self {
-        let mut copied = Self::base(original, now);
+        let is_batch = original.content_type().as_ref().is_some_and(|it| it.as_str() == BATCH);
+        let is_record = is_batch && task.content_type != ContentType::Batch;
+        let mut copied = match is_record {
+            true => Self::base_with(original, now, Self::RECORD_HEADER),
+            false => Self::base(original, now),
+        };
         copied.properties =
             copied.properties.with_type(task.kind.as_str().into()).with_message_id(task.id.as_str().into());
-        let is_batch = original.content_type().as_ref().is_some_and(|it| it.as_str() == BATCH);
-        if is_batch && task.content_type != ContentType::Batch {
+        if is_record {
             return copied.unbatched(task);
         }
         // If the publisher set no trace, the first worker may have started one: its copies stay in that trace.
@@ -103,6 +112,12 @@ impl Copied {
 
     /// The original's properties without those that no copy may have.
     fn base(original: &BasicProperties, now: SystemTime) -> Self {
+        Self::base_with(original, now, usize::MAX)
+    }
+
+    /// As [`Self::base`]. Below `usize::MAX`, `largest` is the size of the largest header that the copy keeps, and it
+    /// keeps none that Garenne does not define.
+    fn base_with(original: &BasicProperties, now: SystemTime, largest: usize) -> Self {
         let is_dropped = |name: &str| {
             matches!(
                 name,
@@ -110,15 +125,25 @@ impl Copied {
             ) || name.starts_with("x-first-death-")
                 || name.starts_with("x-last-death-")
         };
-        let kept = original.headers().iter().flatten().filter(|(name, _)| !is_dropped(name.as_str()));
-        let mut headers: BTreeMap<_, _> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let (mut headers, mut left_out) = (BTreeMap::new(), (0, 0));
+        for (name, value) in
+            original.headers().iter().flatten().filter(|(name, _)| !is_dropped(name.as_str()))
+        {
+            let is_needed = || header::ALL.contains(&name.as_str()) && entry_bytes(name, value) <= largest;
+            if largest == usize::MAX || is_needed() {
+                headers.insert(name.clone(), value.clone());
+            } else {
+                left_out = (left_out.0 + 1, left_out.1 + entry_bytes(name, value));
+            }
+        }
         if let Some(user) = original.user_id() {
             headers.insert(header::USER_ID.into(), long(user.as_str()));
         }
         if let Ok(Some(at)) = expires_at(original, now) {
             headers.insert(header::EXPIRES_AT.into(), at.into());
         }
-        Self { properties: without_expiration_and_user(original), headers }
+        let copied = Self { properties: without_expiration_and_user(original), headers };
+        if left_out.0 > 0 { copied.add_dropped(left_out.0, left_out.1) } else { copied }
     }
 
     /// Sets a header.

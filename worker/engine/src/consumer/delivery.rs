@@ -13,12 +13,15 @@ use bytes::Bytes;
 use garenne_amqp::take_unreadable;
 use garenne_common::shutdown::Settlement;
 use lapin::{BasicProperties, types::ShortString};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::channel_generation::{ChannelGeneration, SettleRequest};
 
 /// An unsettled message. [`settle`](Self::settle) consumes it; dropping it requeues the message.
 pub(crate) struct Delivery {
     ownership: Ownership,
+    /// The place of a part of a message among those that are copied. Free again when the part is settled.
+    place: Option<OwnedSemaphorePermit>,
     /// Shared by the parts of a message, and because a delivery is moved often.
     pub(crate) head: Arc<MessageHead>,
     pub(crate) body: Bytes,
@@ -62,6 +65,7 @@ impl Delivery {
         let unreadable = take_unreadable(&mut message.properties).map(Into::into);
         Self {
             ownership: Ownership::new(Owned::Message { generation, tag: message.delivery_tag }),
+            place: None,
             head: Arc::new(MessageHead {
                 routing_key: message.routing_key,
                 exchange: message.exchange,
@@ -77,6 +81,11 @@ impl Delivery {
     /// Replaces the properties.
     pub(crate) fn set_properties(&mut self, properties: BasicProperties) {
         Arc::make_mut(&mut self.head).properties = properties;
+    }
+
+    /// Holds a place until it is settled or dropped.
+    pub(crate) fn hold(&mut self, place: OwnedSemaphorePermit) {
+        self.place = Some(place);
     }
 
     /// Whether its channel is open, so that it can still be settled.
@@ -116,6 +125,7 @@ impl Delivery {
         let split = Arc::new(SplitMessage { whole: ownership, settlements: AtomicU8::new(0) });
         bodies.into_iter().map(move |body| Self {
             ownership: Ownership::new(Owned::Part(Arc::clone(&split))),
+            place: None,
             head: Arc::clone(&head),
             body,
         })
@@ -183,6 +193,7 @@ mod tests {
         pub(crate) fn for_test(generation: &Arc<ChannelGeneration>, tag: u64) -> Self {
             Self {
                 ownership: Ownership::new(Owned::Message { generation: Arc::clone(generation), tag }),
+                place: None,
                 head: Arc::new(MessageHead {
                     routing_key: "k".into(),
                     exchange: ShortString::default(),

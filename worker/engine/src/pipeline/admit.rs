@@ -186,9 +186,9 @@ impl LanePipeline {
             // Long tasks cannot run in a batch: each needs a place in the pool, a deadline and a delivery of its
             // own. The records go through the retry ladder and not directly to the lane's queue, because a queue
             // that is full of such batches would reject their records forever.
-            for record in admitted.into_tasks() {
-                self.settler.defer(record, Duration::ZERO);
-            }
+            self.settler.settle_each(admitted.into_tasks(), |settler, record| {
+                settler.defer(record, Duration::ZERO);
+            });
             return None;
         }
         if envelope.delivery_count >= SUSPICIOUS_RETURNS {
@@ -251,9 +251,10 @@ impl LanePipeline {
 
     /// Dead-letters the task, or each record of the batch.
     pub(super) fn dead_letter(&self, admitted: Admitted, reason: DeadReason, error: &str) {
-        for task in admitted.into_tasks() {
-            self.settler.dead_letter(task, reason, error.to_owned());
-        }
+        let error = error.to_owned();
+        self.settler.settle_each(admitted.into_tasks(), move |settler, task| {
+            settler.dead_letter(task, reason, error.clone());
+        });
     }
 
     /// Moves a task that was redelivered repeatedly to the quarantine if workers crashed recently, and dispatches

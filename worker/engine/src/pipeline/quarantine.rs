@@ -112,9 +112,7 @@ impl LanePipeline {
         if let Some(lane) = admitted.task.envelope.lane.as_deref() {
             admitted.task.lane = lane.into();
         }
-        for record in admitted.into_tasks() {
-            self.settler.quarantine(record);
-        }
+        self.settler.settle_each(admitted.into_tasks(), |settler, record| settler.quarantine(record));
     }
 
     /// Settles a task that this worker has no handler for.

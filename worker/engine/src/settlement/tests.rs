@@ -19,6 +19,7 @@ use crate::{
 mod copies;
 mod fake_broker;
 mod follow_ups;
+mod records;
 
 pub(crate) use fake_broker::FakeBroker;
 
@@ -77,6 +78,7 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
             PublisherConfig::default(),
             metrics.connection().clone(),
         ),
+        record_places: record_places(),
         letters: DeadLetters::new(
             Publisher::new(broker.clone(), PublisherConfig::default()),
             Names::new("garenne"),

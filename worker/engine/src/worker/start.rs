@@ -42,7 +42,7 @@ use crate::{
     redelivery::RedeliveryTracker,
     reply_queues::REPLY_TO,
     settings::{SinkName, WorkerConfig},
-    settlement::Settler,
+    settlement::{Settler, record_places},
     sink::{
         BackgroundWork, IsConsuming, Sink, SinkBuffer, SinkMetrics, results::ResultsSink, stdout::StdoutSink,
     },
@@ -107,6 +107,7 @@ async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Co
         max_attempts: config.max_attempts,
         routes: Arc::new(Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() }),
         replies: config.replies.then(|| config.reply_queues.clone()),
+        record_places: record_places(),
         letters: DeadLetters::new(publisher.clone(), Names::new(&config.common.prefix)),
         publisher,
         missing,
