@@ -52,6 +52,11 @@ impl DeadLetters {
         Self { publisher, names, state: Mutex::default(), turn: AsyncMutex::default() }
     }
 
+    /// The publisher that it publishes with.
+    pub fn publisher(&self) -> &Publisher {
+        &self.publisher
+    }
+
     /// Whether this is the queue or the exchange of dead letters.
     pub fn takes(&self, target: &Target) -> bool {
         let name = if target.exchange.is_empty() { &target.routing_key } else { &target.exchange };

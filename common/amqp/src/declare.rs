@@ -48,6 +48,14 @@ pub enum TopologyError {
         /// The lane with several shards.
         lane: String,
     },
+    /// The broker has streams switched off.
+    #[error(
+        "stream {name:?} cannot be declared, because the broker has streams switched off; workers need them for directives and crashes: enable the feature flag stream_queue, and set queue_types.stream.enabled = true in rabbitmq.conf where it is off"
+    )]
+    NoStreams {
+        /// The stream's name.
+        name: String,
+    },
     /// A lane receives foreign messages from an exchange that does not exist.
     #[error(
         "exchange {name:?}, which lanes.*.exchange names, does not exist: create it, or correct the setting"
@@ -65,7 +73,10 @@ impl HasExit for TopologyError {
     fn exit(&self) -> Exit {
         match self {
             Self::Denied { .. } => Exit::Denied,
-            Self::Differs { .. } | Self::NoPlugin { .. } | Self::NoExchange { .. } => Exit::Failed,
+            Self::Differs { .. }
+            | Self::NoPlugin { .. }
+            | Self::NoStreams { .. }
+            | Self::NoExchange { .. } => Exit::Failed,
             Self::Broker(_) => Exit::BrokerUnavailable,
         }
     }
@@ -81,7 +92,8 @@ pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), T
     for step in topology.steps() {
         let route = match step {
             Step::Queue(queue) => {
-                declare_queue(&channel, queue, false).await.map_err(|e| explain("queue", &queue.name, e))?;
+                let declared = declare_queue(&channel, queue, false).await;
+                declared.map_err(|error| disabled_type(queue, error))?;
                 continue;
             }
             Step::Exchange(exchange) => {
@@ -247,11 +259,50 @@ fn unknown_type(exchange: &Exchange, error: lapin::Error) -> TopologyError {
     }
 }
 
+/// For a queue type that is switched off the broker closes the connection with an internal error, which would be taken
+/// for a broker that is unavailable.
+fn disabled_type(queue: &Queue, error: lapin::Error) -> TopologyError {
+    match reply::of(&error) {
+        Some((_, text)) if queue.is_stream() && says_disabled(text) => {
+            TopologyError::NoStreams { name: queue.name.clone() }
+        }
+        _ => explain("queue", &queue.name, error),
+    }
+}
+
+/// Whether the broker's text says that it has not the type of a queue.
+fn says_disabled(text: &str) -> bool {
+    ["feature flag is disabled", "unsupported queue type", "invalid queue type"]
+        .iter()
+        .any(|it| text.contains(it))
+}
+
 fn explain(what: &'static str, name: &str, error: lapin::Error) -> TopologyError {
     let name = name.to_owned();
     match reply::of(&error) {
         Some((ACCESS_REFUSED, _)) => TopologyError::Denied { what, name },
         Some((PRECONDITION_FAILED, text)) => TopologyError::Differs { what, name, detail: text.to_owned() },
         _ => TopologyError::Broker(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_without_streams_is_recognized_by_its_text() {
+        let disabled = "INTERNAL_ERROR - Cannot declare a queue 'queue 'garenne.directives' in vhost '/'' of type \
+                        'rabbit_stream_queue' on node 'rabbit@a': the corresponding feature flag is disabled";
+        assert!(says_disabled(disabled));
+        assert!(!says_disabled("INTERNAL_ERROR"));
+        let error = TopologyError::NoStreams { name: "garenne.directives".into() };
+        assert_eq!(error.exit(), Exit::Failed);
+        assert_eq!(
+            error.to_string(),
+            "stream \"garenne.directives\" cannot be declared, because the broker has streams switched off; workers \
+             need them for directives and crashes: enable the feature flag stream_queue, and set \
+             queue_types.stream.enabled = true in rabbitmq.conf where it is off"
+        );
     }
 }

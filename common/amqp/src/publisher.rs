@@ -32,6 +32,7 @@ mod error;
 mod member;
 mod pending_publish;
 mod publish_queue;
+mod route_health;
 mod writing;
 
 use address::Address;
@@ -39,6 +40,7 @@ pub use error::PublishError;
 use member::{Members, header_limit};
 use pending_publish::{Answer, Claim, PendingPublish};
 use publish_queue::PublishQueue;
+use route_health::RouteHealth;
 use writing::fits;
 
 /// Limits and timeouts of a [`Publisher`].
@@ -77,6 +79,7 @@ pub struct Publisher {
     metrics: Option<ConnectionMetrics>,
     blocked: Arc<AtomicBool>,
     announcing: Arc<Mutex<Option<AnnounceChannel>>>,
+    routes: Arc<RouteHealth>,
 }
 
 /// The channel of [`Publisher::announce`], and its connection.
@@ -119,7 +122,15 @@ impl Publisher {
             .expect("the only requirement, a runtime for the timeouts, is set");
         let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
         let queue = PublishQueue::new(pool);
-        Self { queue, in_flight, config, metrics, blocked, announcing: Arc::default() }
+        Self {
+            queue,
+            in_flight,
+            config,
+            metrics,
+            blocked,
+            announcing: Arc::default(),
+            routes: Arc::default(),
+        }
     }
 
     /// Opens a connection now, so that a wrong password is reported before work starts.
@@ -136,16 +147,28 @@ impl Publisher {
     /// The message was not stored, unless [`PublishError::in_doubt`] is true: then it may have been.
     pub async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let began = Instant::now();
+        let watched = self.routes.is_failing().then(|| message.target.exchange.clone());
         let outcome = match self.send(message).await {
             Ok(pending) => pending.confirmed().await,
             Err(error) => Err(error),
         };
+        self.routes.note(&outcome, watched.as_deref());
         if let Some(metrics) = &self.metrics {
             let result =
                 outcome.as_ref().map_or_else(PublishError::counted_as, |()| PublishResult::Confirmed);
             metrics.published(result, began.elapsed());
         }
         outcome
+    }
+
+    /// Why messages for an exchange reach no queue. Shown until one does, or none failed for half a minute.
+    pub fn route_problem(&self) -> Option<String> {
+        self.routes.problem()
+    }
+
+    /// Forgets the problem, because the exchange and its bindings were declared again.
+    pub fn forget_route_problem(&self) {
+        self.routes.forget();
     }
 
     /// Whether the broker blocks publishers right now.

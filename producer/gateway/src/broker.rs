@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use garenne_amqp::{
     Broker, BrokerError, Publisher, PublisherConfig,
-    declare::{TopologyError, ensure},
+    declare::{TopologyError, apply, ensure},
     retry_while_unavailable,
 };
 use garenne_common::{
@@ -104,11 +104,23 @@ impl BrokerSettings {
         let connection = broker.connect(Role::Operate).await?;
         let version = broker.version().await?;
         tracing::info!(broker = %broker.address(), %version, "connected");
-        ensure(&connection, &self.topology(version)).await?;
+        // Publishers need no streams. A broker may have none.
+        ensure(&connection, &self.topology(version).without_streams()).await?;
         if let Err(error) = connection.close(200, "done".into()).await {
             tracing::debug!(%error, "failed to close the connection that declared the topology");
         }
         Ok(())
+    }
+
+    /// Declares the topology again, bindings included.
+    pub(crate) async fn restore_topology(&self, broker: &Broker) -> Result<(), EnsureError> {
+        let connection = broker.connect(Role::Operate).await?;
+        let version = broker.version().await?;
+        let restored = apply(&connection, &self.topology(version).without_streams()).await;
+        if let Err(error) = connection.close(200, "done".into()).await {
+            tracing::debug!(%error, "failed to close the connection that declared the topology");
+        }
+        Ok(restored?)
     }
 
     /// Starts the export of spans, if `otlp` is set. Spans carry `name` and `instance` as the service.

@@ -23,6 +23,8 @@ use crate::{
 
 /// How often a lost connection is opened again while no task needs it.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause after an attempt to declare again what messages are routed by.
+const RESTORE_INTERVAL: Duration = Duration::from_secs(4);
 
 /// How long to wait after a failure that needs an operator, such as a wrong password.
 const BROKEN_INTERVAL: Duration = Duration::from_secs(10);
@@ -206,6 +208,9 @@ impl Connector {
         loop {
             tick.tick().await;
             let is_broken = !self.has_topology && self.ensure_topology().await.is_err();
+            if self.has_topology && self.publisher.route_problem().is_some() {
+                self.restore_routes().await;
+            }
             if self.state.borrow().is_settled() && self.connected.get() == 0 {
                 match self.publisher.connect().await {
                     Ok(()) => self.reported = None,
@@ -216,6 +221,15 @@ impl Connector {
                 sleep(BROKEN_INTERVAL).await;
             }
         }
+    }
+
+    /// Declares an exchange that is gone, or bindings that are, as far as the user's rights allow.
+    async fn restore_routes(&self) {
+        match self.broker.restore_topology(&self.endpoint).await {
+            Ok(()) => self.publisher.forget_route_problem(),
+            Err(error) => tracing::debug!(%error, "cannot declare what messages are routed by"),
+        }
+        sleep(RESTORE_INTERVAL).await;
     }
 
     /// Ensures the topology, unless the broker is unavailable.

@@ -94,6 +94,9 @@ pub async fn run(
         Arc::new(GatewayContext { ingest, access, network, tls, limits, maps, budget, instruments, traces });
 
     let status = Status::new(connected(&metrics), spool, settings.server);
+    if let Some(publisher) = uplink.publisher() {
+        status.watch_routes(publisher);
+    }
     let interval = broker.common.events.heartbeat;
     let incarnation = TaskId::random().to_string();
     let source = HeartbeatSource::new(Program::Gateway, id, incarnation, interval, metrics.clone());

@@ -1,10 +1,11 @@
 //! The state of the gateway for its admin port and heartbeats.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
 
+use garenne_amqp::Publisher;
 use garenne_common::telemetry::{HeartbeatSource, Metrics, admin::Process};
 use garenne_protocol::heartbeat::{Heartbeat, Stance};
 use garenne_spool::Spool;
@@ -24,17 +25,35 @@ pub(crate) struct Status {
     /// With it, requests are accepted without a connection.
     spool: Option<Spool>,
     server: ServerKind,
+    /// Knows whether messages reach a queue. Not set where the gateway publishes to none.
+    publisher: OnceLock<Publisher>,
 }
 
 impl Status {
+    /// From now on the gateway is not ready while its messages reach no queue.
+    pub(crate) fn watch_routes(&self, publisher: Publisher) {
+        let _ = self.publisher.set(publisher);
+    }
+
     /// A gateway that accepts connections.
     pub(crate) fn new(connected: IntGauge, spool: Option<Spool>, server: ServerKind) -> Arc<Self> {
-        Arc::new(Self { accepting: AtomicBool::new(true), connected, spool, server })
+        Arc::new(Self {
+            accepting: AtomicBool::new(true),
+            connected,
+            spool,
+            server,
+            publisher: OnceLock::new(),
+        })
     }
 
     /// From now on the gateway is not ready and its heartbeats say that it stops.
     pub(crate) fn stop(&self) {
         self.accepting.store(false, Ordering::Relaxed);
+    }
+
+    /// Why messages reach no queue. With a spool they are kept on disk meanwhile.
+    fn route_problem(&self) -> Option<String> {
+        self.publisher.get().and_then(Publisher::route_problem)
     }
 
     /// Returns a function that makes the next heartbeat.
@@ -63,11 +82,15 @@ impl Process for Status {
         if self.connected.get() == 0 && self.spool.is_none() {
             return Err(vec!["no connection to the broker".to_owned()]);
         }
-        Ok(())
+        match self.route_problem().filter(|_| self.spool.is_none()) {
+            Some(problem) => Err(vec![problem]),
+            None => Ok(()),
+        }
     }
 
     fn warnings(&self) -> Vec<String> {
-        self.spool.as_ref().and_then(spool_warning).into_iter().collect()
+        let Some(spool) = &self.spool else { return Vec::new() };
+        spool_warning(spool).into_iter().chain(self.route_problem()).collect()
     }
 
     fn pool(&self) -> Value {

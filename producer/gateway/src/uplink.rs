@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use garenne_amqp::{HeartbeatPublisher, PublisherConfig};
+use garenne_amqp::{HeartbeatPublisher, Publisher, PublisherConfig};
 use garenne_common::{
     exit::Failure,
     supervise::TaskHandle,
@@ -84,6 +84,11 @@ impl Uplink {
     ) -> Result<(SpoolingPublisher, Self), Failure> {
         let (tasks, draining) = settings.spool.forward(spool, forwarder, metrics).context("metrics")?;
         Ok((tasks, Self { broker: None, draining: Some(draining) }))
+    }
+
+    /// The publisher, if there is a broker.
+    pub(crate) fn publisher(&self) -> Option<Publisher> {
+        self.broker.as_ref().map(|it| it.link.publisher().clone())
     }
 
     /// Publishes heartbeats if there is a broker.

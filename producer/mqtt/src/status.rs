@@ -82,6 +82,7 @@ impl Process for Status {
             .map(|(_, reason)| reason.to_owned())
             .collect();
         reasons.extend(self.letters.problem());
+        reasons.extend(self.letters.publisher().route_problem().filter(|_| self.spool.is_none()));
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }
 

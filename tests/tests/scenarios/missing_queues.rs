@@ -2,7 +2,7 @@
 //! one names the missing queue until it exists again.
 
 use anyhow::{Result, ensure};
-use garenne_tests::harness::{process::Program, test_env::TestEnv, users};
+use garenne_tests::harness::{gateway::GatewayPlan, process::Program, test_env::TestEnv, users};
 use serde_json::json;
 
 /// The retry delays of the test environment's workers, and their queues.
@@ -101,5 +101,40 @@ async fn missing_exchange_of_results_is_declared_again() -> Result<()> {
     env.until_settled(5).await?;
     worker.until_ready().await?;
     assert_eq!(worker.stop().await?.receipt.acked, 5);
+    Ok(())
+}
+
+/// Without its streams a worker knows neither directives nor crashes.
+#[tokio::test]
+async fn a_deleted_stream_is_named_or_declared_again() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let mut limited = env.worker("limited")?.start().await?;
+    delete(&env, "garenne.directives").await?;
+    limited.until_not_ready_for("stream \"garenne.directives\" is missing").await?;
+    let mut declaring = env.worker_at("declaring", &env.vhost().amqp_url())?.start().await?;
+    limited.until_ready().await?;
+    delete(&env, "garenne.lifecycle").await?;
+    declaring.until_logged("the stream was deleted").await?;
+    limited.until_ready().await?;
+    declaring.until_ready().await?;
+    limited.stop().await?;
+    declaring.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_gateway_whose_exchange_is_gone_is_not_ready_until_tasks_reach_queues_again() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let mut gateway = GatewayPlan::new(&env)?.start().await?;
+    let exchange = ["exchanges", env.vhost().name(), "garenne.tasks"];
+    env.vhost().broker().management().delete(&exchange).await?;
+    let refused = gateway.post("/v1/tasks/bench.noop", "application/json", "{}").await?;
+    assert_eq!(refused.status, 503);
+    gateway.until_ready(false).await?;
+    apply(&env).await?;
+    let again = gateway.post("/v1/tasks/bench.noop", "application/json", "{}").await?;
+    assert_eq!(again.status, 202);
+    gateway.until_ready(true).await?;
+    gateway.stop().await?;
     Ok(())
 }

@@ -60,6 +60,7 @@ impl Process for Status {
         problems.extend(self.settler.sink_buffer.problems());
         problems.extend(self.settler.missing.problems());
         problems.extend(self.settler.letters.problem());
+        problems.extend(self.member.stream_problems());
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 

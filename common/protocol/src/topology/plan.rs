@@ -69,6 +69,11 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// Whether it is a stream.
+    pub fn is_stream(&self) -> bool {
+        self.arguments.get("x-queue-type") == Some(&Arg::Text("stream".to_owned()))
+    }
+
     /// Whether messages only wait here, until they expire.
     pub(super) fn is_delay(&self) -> bool {
         self.arguments.contains_key(TTL)
@@ -172,6 +177,17 @@ impl Topology {
             former_rungs.extend(ladder.rungs().iter().map(|&delay| former.rung(delay)));
         }
         Self { exchanges, queues, routes, leftovers, former_rungs }
+    }
+
+    /// The topology without its streams, for programs that only publish tasks.
+    #[must_use]
+    pub fn without_streams(mut self) -> Self {
+        let streams: Vec<_> = self.queues.extract_if(.., |queue| queue.is_stream()).collect();
+        self.routes.retain(|route| {
+            let (Route::Bind(it) | Route::Unbind(it)) = route;
+            !streams.iter().any(|stream| stream.name == it.to.name())
+        });
+        self
     }
 
     /// The bindings that must exist.
@@ -312,6 +328,17 @@ mod tests {
         );
         let other = topology(LaneExchange::Foreign("plant".into()));
         assert_eq!((has_exchange(&other), key(&other), source(&other)), (false, renamed, bound("plant")));
+    }
+
+    #[test]
+    fn publishers_need_no_streams() {
+        let names = Names::new("p");
+        let all = Topology::new(&names, &[], &Ladder::default(), "4.0.5".parse().unwrap());
+        let some = all.clone().without_streams();
+        let streams = [names.directives(), names.lifecycle(), names.audit()];
+        assert_eq!(some.queues.len() + streams.len(), all.queues.len());
+        assert!(some.bindings().all(|it| !streams.contains(&it.to.name().to_owned())));
+        assert_eq!(some.routes.len() + streams.len(), all.routes.len());
     }
 
     #[test]

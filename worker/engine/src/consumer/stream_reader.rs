@@ -15,7 +15,7 @@ use lapin::{
 };
 use tokio::sync::watch;
 
-use super::connection::ConsumerConnection;
+use super::connection::{ConsumerConnection, QueueAdmin, RestoreError};
 
 /// Unacknowledged records at a time. A stream consumer needs a prefetch.
 const PREFETCH: u16 = 200;
@@ -46,16 +46,22 @@ impl Default for Progress {
 /// `on_record` returns whether the record is the mark that this worker published. Everything that existed when the
 /// mark was published has been read by then, and `progress` becomes [`Progress::CaughtUp`]. The broker's message
 /// count of the stream cannot serve for this: it may be older or newer than what has been delivered.
-pub(crate) struct StreamReader<F> {
+///
+/// `on_state` is told why the stream cannot be read, and [`None`] when it is read again; the second value says that it is
+/// a new one, which holds nothing of the old one.
+pub(crate) struct StreamReader<F, S> {
     pub(crate) connection: ConsumerConnection,
     pub(crate) stream: String,
     /// The offset of the next record. `None` stands for the first record.
     pub(crate) next: Option<i64>,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) on_record: F,
+    pub(crate) on_state: S,
+    /// The stream was missing since it was read last.
+    pub(crate) is_new: bool,
 }
 
-impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
+impl<F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> StreamReader<F, S> {
     /// Reads across reconnects; never returns. Called again after a panic, it continues after the record that caused
     /// the panic.
     pub(crate) async fn run(&mut self) {
@@ -65,16 +71,10 @@ impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
                 Ok((_connection, channel)) => match self.read(&channel, &mut backoff).await {
                     // The broker cancelled the consumer: the stream is deleted. Offsets do not carry over to a
                     // new stream of the same name.
-                    Ok(()) => {
-                        self.next = None;
-                        "the stream was deleted".to_owned()
-                    }
+                    Ok(()) => self.restore().await,
                     Err(error) => {
                         match reply::of(&error) {
-                            Some((NOT_FOUND, _)) => {
-                                self.next = None;
-                                self.connection.redeclare_topology().await;
-                            }
+                            Some((NOT_FOUND, _)) => drop(self.restore().await),
                             Some((ACCESS_REFUSED, _)) => {
                                 self.update_if_behind(Progress::Denied(
                                     self.connection.broker.explain(&error),
@@ -92,6 +92,19 @@ impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
             self.update_if_behind(Progress::Behind { problem: Some(problem) });
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Declares the missing stream again, as far as the user's rights allow. Returns why it is not read.
+    async fn restore(&mut self) -> String {
+        (self.next, self.is_new) = (None, true);
+        let reason = match self.connection.restore_topology().await {
+            Ok(()) => return "the stream was deleted, and is declared again".to_owned(),
+            Err(RestoreError::Refused(reason)) => reason,
+            Err(RestoreError::Unavailable) => "the broker cannot be reached to declare it".to_owned(),
+        };
+        let problem = format!("stream {:?} is missing: {reason}", self.stream);
+        (self.on_state)(Some(problem.clone()), false);
+        problem
     }
 
     /// Replaces the progress unless the reader has caught up or was denied.
@@ -115,6 +128,7 @@ impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
         let tag = "".into();
         let mut records =
             channel.basic_consume(stream.into(), tag, BasicConsumeOptions::default(), arguments).await?;
+        (self.on_state)(None, std::mem::take(&mut self.is_new));
         while let Some(record) = records.next().await {
             let record = record?;
             backoff.reset();

@@ -1,6 +1,7 @@
 //! This worker as a member of the fleet: it reads the records of the others and publishes its own.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -65,8 +66,11 @@ pub(crate) struct Member {
     marks_published: AtomicU64,
     /// The highest number of these marks that was read.
     marks_read: watch::Sender<u64>,
-    /// Notified when another worker reports that this incarnation crashed.
-    reported_dead: Notify,
+    /// Notified when the start record must be published again: another worker reports that this incarnation crashed,
+    /// or the stream is a new one.
+    hello_wanted: Notify,
+    /// Why a stream cannot be read, by its name.
+    unread: Mutex<BTreeMap<String, String>>,
 }
 
 /// A record of one of the streams: an order or a lifecycle record, or a mark.
@@ -101,7 +105,8 @@ impl Member {
             catch_up_check: SharedCheck::default(),
             marks_published: AtomicU64::new(0),
             marks_read: watch::Sender::new(0),
-            reported_dead: Notify::new(),
+            hello_wanted: Notify::new(),
+            unread: Mutex::default(),
         }
     }
 
@@ -151,9 +156,36 @@ impl Member {
             let reported_dead = is_about_us && record.event == LifecycleEvent::Died;
             self.lifecycle().apply(record, Instant::now());
             if reported_dead {
-                self.reported_dead.notify_one();
+                self.hello_wanted.notify_one();
             }
         })
+    }
+
+    /// Records why a stream cannot be read, or that it is read again. `is_new` says that it was declared again.
+    pub(super) fn note_stream(&self, stream: &str, problem: Option<String>, is_new: bool) {
+        let mut unread = lock(&self.unread);
+        let known = match problem {
+            Some(problem) => {
+                tracing::error!(stream, problem, "cannot read a stream");
+                unread.insert(stream.to_owned(), problem)
+            }
+            None => unread.remove(stream),
+        };
+        drop(unread);
+        if is_new {
+            tracing::warn!(
+                stream,
+                "the stream was deleted; what it held is lost for workers that start from now on"
+            );
+            self.hello_wanted.notify_one();
+        } else if known.is_some() {
+            tracing::info!(stream, "the stream is read again");
+        }
+    }
+
+    /// Why a stream is not read, for the readiness check.
+    pub(crate) fn stream_problems(&self) -> Vec<String> {
+        lock(&self.unread).values().cloned().collect()
     }
 
     /// Passes a record to `apply`, unless it is a mark. Returns whether it is this worker's first mark.
@@ -291,7 +323,7 @@ impl Member {
         loop {
             tokio::select! {
                 _ = hello.tick() => self.publish_hello().await,
-                () = self.reported_dead.notified() => self.publish_hello().await,
+                () = self.hello_wanted.notified() => self.publish_hello().await,
                 _ = cleanup.tick() => {
                     let now = SystemTime::now();
                     self.lifecycle().remove_expired(epoch_ms(now));

@@ -97,10 +97,11 @@ impl Membership {
         let mut tasks = JoinSet::new();
         let this = Arc::clone(&member);
         let on_directive = move |record: &[u8]| this.read_directive(record, &stop_task);
-        let directives = StreamRead::start(&mut tasks, &connection, names.directives(), on_directive);
+        let directives =
+            StreamRead::start(&mut tasks, &connection, names.directives(), on_directive, &member);
         let this = Arc::clone(&member);
         let on_event = move |record: &[u8]| this.read_lifecycle(record);
-        let lifecycle = StreamRead::start(&mut tasks, &connection, names.lifecycle(), on_event);
+        let lifecycle = StreamRead::start(&mut tasks, &connection, names.lifecycle(), on_event, &member);
         tokio::try_join!(
             directives.until_caught_up(&member, read_timeout),
             lifecycle.until_caught_up(&member, read_timeout)
@@ -150,10 +151,21 @@ impl StreamRead {
         connection: &ConsumerConnection,
         stream: String,
         on_record: impl FnMut(&[u8]) -> bool + Send + 'static,
+        member: &Arc<Member>,
     ) -> Self {
         let (sender, progress) = watch::channel(Progress::default());
         let (connection, name) = (connection.clone(), stream.clone());
-        let reader = StreamReader { connection, stream: name, next: None, progress: sender, on_record };
+        let (member, state_of) = (Arc::clone(member), stream.clone());
+        let on_state = move |problem, is_new| member.note_stream(&state_of, problem, is_new);
+        let reader = StreamReader {
+            connection,
+            stream: name,
+            next: None,
+            progress: sender,
+            on_record,
+            on_state,
+            is_new: false,
+        };
         supervise::restarting("stream-reader", reader, |reader| reader.run().boxed()).spawn_into(tasks);
         Self { stream, progress }
     }
