@@ -2,6 +2,7 @@
 
 mod api;
 mod cors;
+mod head_deadline;
 mod influx;
 mod observe;
 mod otlp;
@@ -18,6 +19,7 @@ use axum::{
     middleware::from_fn_with_state,
     routing::{get, post},
 };
+use futures_util::FutureExt;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -27,6 +29,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use self::head_deadline::{HeadDeadline, Turns};
 use crate::{
     auth::Peer, client_stream::Transport, context::GatewayContext, forward::PATH, memory::Account, openapi,
 };
@@ -71,13 +74,17 @@ pub(super) async fn serve(
 ) -> io::Result<()> {
     // `pipeline_flush` stays off: it writes no response while more requests arrive.
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(gateway.limits.header_timeout).max_buf_size(MAX_HEAD);
+    http.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MAX_HEAD);
+    let turns = Turns::default();
     let service = service_fn(|mut request: Request<Incoming>| {
+        let serving = turns.serving();
         request.extensions_mut().insert(peer.clone());
         request.extensions_mut().insert(memory.clone());
-        router.clone().oneshot(request)
+        router.clone().oneshot(request).inspect(move |_| drop(serving))
     });
-    let (mut stream, ended) = {
+    let limits = &gateway.limits;
+    let stream = HeadDeadline::new(stream, turns.clone(), limits.idle_timeout, limits.header_timeout);
+    let (stream, ended) = {
         let mut connection = http.serve_connection(TokioIo::new(stream), service);
         let serving = poll_fn(|cx| connection.poll_without_shutdown(cx));
         let ended = match stop.run_until_cancelled(serving).await {
@@ -89,16 +96,15 @@ pub(super) async fn serve(
         };
         (connection.into_parts().io.into_inner(), ended)
     };
+    let HeadDeadline { mut stream, is_late, .. } = stream;
+    if is_late {
+        // The request was not complete, so no handler has logged it.
+        gateway.instruments.audit.refused(peer, "http", "timeout", None);
+    }
     if stream.shutdown().await.is_ok() && peer.is_refused() {
         Box::pin(discard_rest(stream)).await;
     }
-    ended.map_err(|error| {
-        // No request was complete, so no handler has logged it.
-        if error.is_timeout() {
-            gateway.instruments.audit.refused(peer, "http", "timeout", None);
-        }
-        io::Error::other(error)
-    })
+    ended.map_err(io::Error::other)
 }
 
 /// Discards the rest of a refused request. A socket that is closed with unread bytes is reset, and the sender may lose

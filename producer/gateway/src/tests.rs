@@ -9,6 +9,7 @@ mod hostile_unread;
 mod idempotency;
 mod influx;
 mod influx_lines;
+mod keep_alive;
 mod maps;
 pub(crate) mod memory_publisher;
 mod origins;

@@ -261,9 +261,8 @@ async fn attack_once(
 }
 
 /// Sends one reading after the other, over HTTP and TCP in turns, and requires a receipt for each without a retry.
-/// Returns how long each took. Each HTTP request has its own connection, because the short header timeout of this
-/// test's gateway may close a kept one between two requests. Ends after `least` readings, but not before `time` has
-/// passed.
+/// Returns how long each took. Each HTTP request has its own connection, so that accepting it is measured too. Ends after
+/// `least` readings, but not before `time` has passed.
 async fn healthy(gateway: &Gateway, least: usize, time: Duration) -> Result<Vec<Duration>> {
     let http = reqwest::Client::builder().pool_max_idle_per_host(0).build()?;
     let mut lines = BufReader::new(TcpStream::connect(gateway.address()).await?);

@@ -93,7 +93,7 @@ async fn check_unread(memory_budget: Size, is_http: bool, sent: &[u8]) {
 
 #[tokio::test]
 async fn a_hundred_connections_that_never_read_receipts_of_lines_lock_out_no_sensor() {
-    check_unread(Size::mib(12), false, format!("{READING}\n").repeat(50).as_bytes()).await;
+    check_unread(Size::mib(8), false, format!("{READING}\n").repeat(50).as_bytes()).await;
 }
 
 #[tokio::test]
