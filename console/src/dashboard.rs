@@ -147,10 +147,12 @@ pub async fn run(mut operator: Operator) -> Result<Exit, Failure> {
         listed: StdMutex::default(),
         jobs: JobBook::default(),
     });
+    let visited = Arc::clone(&app);
     let page = admin::serve_router(
         listener,
         routes::router(Arc::clone(&app)),
         tls,
+        move |extensions, headers| visited.access.visitor(extensions, headers),
         closing.clone().cancelled_owned(),
     );
     let page = supervise::essential("dashboard page", closing.clone(), page).spawn();

@@ -5,10 +5,14 @@
 
 #[cfg(feature = "admin")]
 mod bind;
+#[cfg(feature = "admin")]
+mod connections;
 #[cfg(not(feature = "admin"))]
 mod disabled;
 #[cfg(feature = "admin")]
 mod host;
+#[cfg(feature = "admin")]
+mod places;
 #[cfg(feature = "admin")]
 mod port;
 #[cfg(feature = "admin")]
@@ -27,7 +31,9 @@ pub use self::disabled::{AdminConfig, AdminPort, bind};
 #[cfg(feature = "admin")]
 pub use self::{
     bind::{AdminConfig, bind},
+    connections::network,
     host::own_hosts_only,
+    places::Visitor,
     port::AdminPort,
     serve::serve_router,
     tls::ServerTls,

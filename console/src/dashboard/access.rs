@@ -14,6 +14,7 @@ use garenne_common::{
     reloaded::Reloaded,
     resilience::Semaphore,
     supervise,
+    telemetry::admin::Visitor,
 };
 use prometheus::IntCounterVec;
 use secrecy::{ExposeSecret, SecretString};
@@ -138,6 +139,12 @@ impl Access {
         });
         let session = session.filter(|_| of_session.is_some());
         Sender { address, user: of_session.or(by_proxy), session }
+    }
+
+    /// Who sends a request: its address, and whether it is a person who is logged in.
+    pub(super) fn visitor(&self, extensions: &Extensions, headers: &HeaderMap) -> Visitor {
+        let Sender { address, user, .. } = self.sender(extensions, headers);
+        Visitor { address, known: user.is_some() }
     }
 
     /// Checks that a request may read.

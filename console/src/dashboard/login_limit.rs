@@ -2,12 +2,13 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use axum::http::StatusCode;
+use garenne_common::telemetry::admin::network;
 use tokio::time::Instant;
 
 use super::problem::Problem;
@@ -69,14 +70,6 @@ impl Attempt<'_> {
         if let Some(own) = times.iter().position(|at| *at == self.at) {
             times.remove(own);
         }
-    }
-}
-
-/// The address, or for IPv6 the /64 that one client usually has for itself.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
-        address => address,
     }
 }
 

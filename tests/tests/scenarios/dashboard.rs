@@ -1,5 +1,7 @@
 //! The dashboard: its page and figures are right, its commands take effect, and only authorized requests are obeyed.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
     browser::{self, Browser},
@@ -10,6 +12,7 @@ use garenne_tests::harness::{
 };
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 fn worker<'n>(now: &'n Value, id: &str) -> &'n Value {
     let workers = now["workers"].as_array().map_or(&[][..], Vec::as_slice);
@@ -262,5 +265,38 @@ async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
     browser.errors.retain(|error| !error.contains("401"));
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
     running.stop().await?;
+    Ok(())
+}
+
+/// Strangers that hold connections and requests keep out neither probes nor people who are logged in.
+#[tokio::test]
+async fn dashboard_answers_probes_and_people_beside_two_hundred_strangers() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let mut dashboard = Dashboard::start(&env).await?;
+    dashboard.login(TOKEN).await?;
+    let address = dashboard.url().trim_start_matches("http://").to_owned();
+    let mut strangers = Vec::new();
+    for _ in 0..64 {
+        for request in [
+            "GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n",
+            "POST /api/login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{",
+            "GET /livez HTTP/1.1\r\nhost: ",
+        ] {
+            let mut stream = TcpStream::connect(&address).await?;
+            stream.write_all(request.as_bytes()).await?;
+            strangers.push(stream);
+        }
+    }
+    for path in ["/livez", "/metrics", "/scale/fast", "/api/now", "/api/dead"] {
+        let began = Instant::now();
+        let status = dashboard.get(path).await?.status();
+        let took = began.elapsed();
+        println!("{path}: {status} in {took:?}");
+        // Before the first sample of the queues, the number of workers is not known.
+        assert!(status.is_success() || (path == "/scale/fast" && status == 503), "{path}: {status}");
+        assert!(took < Duration::from_secs(1), "{path}: {took:?}");
+    }
+    let anonymous = reqwest::get(format!("{}/api/now", dashboard.url())).await?;
+    assert_eq!(anonymous.status(), StatusCode::TOO_MANY_REQUESTS);
     Ok(())
 }

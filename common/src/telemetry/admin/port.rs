@@ -1,17 +1,23 @@
 //! The admin port of a process, open from before it is connected until everything else is closed.
 
 use std::{
+    net::{Ipv4Addr, SocketAddr},
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use axum::{
+    extract::ConnectInfo,
+    http::{Extensions, HeaderMap},
+};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     AdminConfig, Process,
     host::own_hosts_only,
-    routes::{Served, router},
+    places::Visitor,
+    routes::{Served, is_authorized, router},
     serve::serve_connections,
 };
 use crate::{
@@ -43,9 +49,15 @@ impl AdminPort {
         let served = Arc::new(Served { metrics, commands, mode, awaited, process: OnceLock::new() });
         let closing = CancellationToken::new();
         let AdminConfig { listener, token, tls, allowed_hosts, header_timeout } = config;
+        let known = token.clone();
+        let visitors = move |extensions: &Extensions, headers: &HeaderMap| {
+            let peer = extensions.get::<ConnectInfo<SocketAddr>>();
+            let address = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |ConnectInfo(peer)| peer.ip());
+            Visitor { address, known: known.as_ref().is_some_and(|token| is_authorized(token, headers)) }
+        };
         let router = own_hosts_only(router(Arc::clone(&served), token), allowed_hosts);
-        let serving =
-            serve_connections(listener, router, tls, header_timeout, closing.clone().cancelled_owned());
+        let closed = closing.clone().cancelled_owned();
+        let serving = serve_connections(listener, router, tls, Arc::new(visitors), header_timeout, closed);
         let serving = supervise::isolated("admin port", serving).spawn();
         Self { served, closing, serving }
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -155,14 +155,19 @@ async fn authorize(State(token): State<Option<Arc<SecretString>>>, request: Requ
                       with a token, and send it as Authorization: Bearer";
         return Problem::new(StatusCode::FORBIDDEN, detail).into_response();
     };
-    let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    let given = given.and_then(bearer).unwrap_or_default();
-    // A missing header compares as empty and never matches: an empty token cannot be configured.
-    if given.ct_eq(token.expose_secret().as_bytes()).into() {
+    if is_authorized(&token, request.headers()) {
         return next.run(request).await;
     }
     let detail = "the admin token is missing or wrong: send it as Authorization: Bearer";
     Problem::new(StatusCode::UNAUTHORIZED, detail).into_response()
+}
+
+/// Whether a request has the token.
+pub(super) fn is_authorized(token: &SecretString, headers: &HeaderMap) -> bool {
+    let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let given = given.and_then(bearer).unwrap_or_default();
+    // A missing header compares as empty and never matches: an empty token cannot be configured.
+    given.ct_eq(token.expose_secret().as_bytes()).into()
 }
 
 /// The credentials after `Bearer`, whose case does not matter (RFC 9110).

@@ -1,12 +1,32 @@
 //! Serves the admin port, with bounds against slow and broken clients.
+//!
+//! Connections and requests have limits of their own. A connection without a request closes when another one needs its
+//! place, so that clients that send nothing keep nobody out. A request takes a place of its kind and its address, which
+//! it holds until its response is sent; probes need none. A head and a body must arrive in time.
 
-use std::{future::IntoFuture, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    error::Error,
+    future::IntoFuture,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use axum::{Router, extract::ConnectInfo};
+use axum::{
+    Router,
+    body::{Body, Bytes, to_bytes},
+    extract::ConnectInfo,
+    http::{Extensions, HeaderMap, Response, StatusCode, request::Parts},
+    response::IntoResponse,
+};
 use futures_util::FutureExt;
+use http_body_util::LengthLimitError;
 use hyper::{
     Request,
-    body::Incoming,
+    body::{Body as HttpBody, Frame, Incoming, SizeHint},
     server::conn::http1,
     service::{Service, service_fn},
 };
@@ -17,16 +37,22 @@ use hyper_util::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     time::timeout,
 };
 
+use super::{
+    bind::HEADER_TIMEOUT,
+    connections::{Busy, Connection, Connections},
+    places::{Place, Places, Refusal, Visitor, is_probe},
+    tls::ServerTls,
+};
 use crate::supervise;
 
-use super::{bind::HEADER_TIMEOUT, tls::ServerTls};
+/// Largest body of a request: ids, or a name and a password.
+const MAX_BODY: usize = 64 * 1024;
 
-/// Most open connections: enough for probes, a scraper and a few people. Further clients wait in the backlog.
-const MAX_CONNECTIONS: usize = 64;
+/// Tells who sends a request, by the extension `ConnectInfo<SocketAddr>` and its headers.
+pub(super) type Visitors = Arc<dyn Fn(&Extensions, &HeaderMap) -> Visitor + Send + Sync>;
 
 /// Longest life of a connection, for clients that never read their response.
 const CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
@@ -38,26 +64,30 @@ const CLOSING_GRACE: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown` completes, then closes the port and gives running requests 1 s to finish. An error on a
-/// connection ends only that connection. Requests have the extension `ConnectInfo<SocketAddr>`. Endless streams end with their connection after 5 min; clients must reconnect.
+/// connection ends only that connection. Requests have the extension `ConnectInfo<SocketAddr>`, and `visitors` tells who
+/// sends one. Endless streams end with their connection after 5 min; clients must reconnect.
 pub async fn serve_router(
     listener: TcpListener,
     router: Router,
     tls: Option<ServerTls>,
+    visitors: impl Fn(&Extensions, &HeaderMap) -> Visitor + Send + Sync + 'static,
     shutdown: impl Future<Output = ()>,
 ) {
-    serve_connections(listener, router, tls, HEADER_TIMEOUT, shutdown).await;
+    serve_connections(listener, router, tls, Arc::new(visitors), HEADER_TIMEOUT, shutdown).await;
 }
 
 pub(super) async fn serve_connections(
     listener: TcpListener,
     router: Router,
     tls: Option<ServerTls>,
-    header_timeout: Duration,
+    visitors: Visitors,
+    read_timeout: Duration,
     shutdown: impl Future<Output = ()>,
 ) {
     let graceful = GracefulShutdown::new();
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let server = Server { listener, router, tls, header_timeout, slots, graceful: &graceful };
+    let router = TowerToHyperService::new(router);
+    let requests = Arc::new(Requests { router, visitors, read_timeout, places: Arc::default() });
+    let server = Server { listener, requests, tls, connections: Arc::default(), graceful: &graceful };
     let accepting = supervise::restarting("admin accept", server, |server| server.accept().boxed());
     tokio::select! {
         () = shutdown => {}
@@ -69,25 +99,25 @@ pub(super) async fn serve_connections(
 /// Accepts connections, each in a task of its own.
 struct Server<'a> {
     listener: TcpListener,
-    router: Router,
+    requests: Arc<Requests>,
     /// [`None`] for plain HTTP.
     tls: Option<ServerTls>,
-    header_timeout: Duration,
-    slots: Arc<Semaphore>,
+    connections: Arc<Connections>,
     graceful: &'a GracefulShutdown,
 }
 
 impl Server<'_> {
     async fn accept(&self) {
         loop {
-            let slot = Arc::clone(&self.slots).acquire_owned().await.expect("the semaphore is never closed");
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
-                    let serving = self.serve(stream, peer);
+                    // Without a place the connection closes.
+                    let Some(connection) = self.connections.admit(peer.ip()) else { continue };
+                    let closing = connection.closing.clone();
+                    let serving = self.serve(stream, peer, Arc::new(connection));
                     let connection = supervise::isolated("admin connection", async move {
-                        let _slot = slot;
                         // Errors and timeouts of a client are ignored: nothing here depends on its response.
-                        let _ = timeout(CONNECTION_LIFETIME, serving).await;
+                        let _ = closing.run_until_cancelled(timeout(CONNECTION_LIFETIME, serving)).await;
                     });
                     connection.spawn().detach();
                 }
@@ -100,24 +130,105 @@ impl Server<'_> {
     }
 
     /// Serves one connection until it ends.
-    fn serve(&self, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send + 'static {
-        let router = TowerToHyperService::new(self.router.clone());
+    fn serve(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        connection: Arc<Connection>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let requests = Arc::clone(&self.requests);
+        let read_timeout = requests.read_timeout;
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(ConnectInfo(peer));
-            router.call(request)
+            let (requests, connection) = (Arc::clone(&requests), Arc::clone(&connection));
+            async move { Ok::<_, Infallible>(requests.answer(request, &connection).await) }
         });
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(self.header_timeout);
-        let (watcher, handshake) = (self.graceful.watcher(), self.header_timeout);
+        http.timer(TokioTimer::new()).header_read_timeout(read_timeout);
+        let watcher = self.graceful.watcher();
         let tls = self.tls.as_ref().map(ServerTls::acceptor);
         async move {
             let Some(tls) = tls else {
                 let _ = watcher.watch(http.serve_connection(TokioIo::new(stream), service)).await;
                 return;
             };
-            if let Ok(Ok(stream)) = timeout(handshake, tls.accept(stream)).await {
+            if let Ok(Ok(stream)) = timeout(read_timeout, tls.accept(stream)).await {
                 let _ = watcher.watch(http.serve_connection(TokioIo::new(stream), service)).await;
             }
         }
+    }
+}
+
+/// Answers requests.
+struct Requests {
+    router: TowerToHyperService<Router>,
+    visitors: Visitors,
+    places: Arc<Places>,
+    /// Time limit for a request's head, and for its body.
+    read_timeout: Duration,
+}
+
+impl Requests {
+    async fn answer(&self, request: Request<Incoming>, connection: &Arc<Connection>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let busy = connection.busy();
+        let (body, place) = match self.admit(&parts, body).await {
+            Ok(admitted) => admitted,
+            Err(refusal) => return refusal.into_response(),
+        };
+        let request = Request::from_parts(parts, Body::from(body));
+        let Ok(response) = self.router.call(request).await;
+        response.map(|body| Body::new(HeldBody { body, _held: (busy, place) }))
+    }
+
+    /// Takes a place and reads the body, so that no handler waits for a client. A probe needs no place, and its body is not
+    /// read.
+    async fn admit(&self, parts: &Parts, body: Incoming) -> Result<(Bytes, Option<Place>), Refusal> {
+        if is_probe(parts.uri.path()) {
+            return Ok((Bytes::new(), None));
+        }
+        let visitor = (self.visitors)(&parts.extensions, &parts.headers);
+        let place = Some(self.places.take(parts.uri.path(), visitor)?);
+        if body.is_end_stream() {
+            return Ok((Bytes::new(), place));
+        }
+        match timeout(self.read_timeout, to_bytes(Body::new(body), MAX_BODY)).await {
+            Ok(Ok(body)) => Ok((body, place)),
+            Ok(Err(error)) if error.source().is_some_and(|cause| cause.is::<LengthLimitError>()) => {
+                let detail = format!("the body has more than {MAX_BODY} bytes");
+                Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, detail))
+            }
+            Ok(Err(_)) => Err(Refusal(StatusCode::BAD_REQUEST, "the body ended too early".to_owned())),
+            Err(_) => {
+                let detail = format!("the body did not arrive within {:?}", self.read_timeout);
+                Err(Refusal(StatusCode::REQUEST_TIMEOUT, detail))
+            }
+        }
+    }
+}
+
+/// A response's body, and what it holds until it is sent.
+struct HeldBody {
+    body: Body,
+    _held: (Busy, Option<Place>),
+}
+
+impl HttpBody for HeldBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -28,6 +28,7 @@ use crate::{
     telemetry::Metrics,
 };
 
+mod strangers;
 mod tls;
 
 /// Records its calls, holds task `a/b` and group `g`, and is ready if `waits_for` is empty.
