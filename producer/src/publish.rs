@@ -227,6 +227,7 @@ fn read(mut reader: impl BufRead, lines: &mpsc::Sender<NumberedLine>) -> anyhow:
 /// # Errors
 /// The problem with the line.
 fn task(line: &[u8], kind: &Kind, args: &PublishArgs) -> Result<NewTask, String> {
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if kind.as_str() == READING && args.id_field.is_none() {

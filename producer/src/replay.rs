@@ -3,20 +3,25 @@
 mod civil_time;
 mod date_jump;
 mod dry_run;
+mod encoding;
 mod fields;
 mod heading;
 mod inferred_mapping;
 mod layout;
 mod line_reader;
 mod mapping;
+mod missing_codes;
 mod moment;
+mod name;
 mod named_date;
 mod number;
 mod pace;
 mod reader;
 mod recording;
 mod repeated_hour;
+mod repeated_keys;
 mod row;
+mod source;
 
 use std::{
     path::PathBuf,
@@ -61,9 +66,12 @@ pub(crate) struct ReplayArgs {
     /// Print the layout as a map and the first readings, and send nothing
     #[arg(long)]
     dry_run: bool,
-    /// Most malformed rows for exit code 0 [default: no limit]
-    #[arg(long, value_name = "N")]
-    max_malformed: Option<u64>,
+    /// Most malformed rows for exit code 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_malformed: u64,
+    /// Most readings for exit code 0 that contradict an earlier one of the recording
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_contradicting: u64,
     #[command(flatten)]
     sending: SendingArgs,
     /// Description of the file's columns, in TOML
@@ -103,33 +111,45 @@ struct Summary<'a> {
 ///
 /// # Errors
 /// The file cannot be read or its layout is unknown, the destination is not available, no reading got in, or more rows
-/// than allowed are malformed.
+/// than allowed are malformed or contradict earlier ones.
 pub(crate) async fn run(
     settings: BrokerSettings,
     spool: SpoolSettings,
     args: ReplayArgs,
 ) -> Result<Exit, Failure> {
-    let ReplayArgs { file, speed, rate, dry_run, max_malformed, sending, map, mapping } = args;
+    let ReplayArgs { file, speed, rate, dry_run, max_malformed, max_contradicting, sending, map, mapping } =
+        args;
+    let check = |read: &ReadCounts, delivered| check(read, delivered, max_malformed, max_contradicting);
     let mapping = mapping.or(map.as_deref().map(Mapping::read).transpose()?.unwrap_or_default());
-    let (recording, size) = Recording::open(&file, &mapping)?;
-    let notes = recording.notes().to_vec();
+    let (mut recording, size) = Recording::open(&file, &mapping)?;
+    let mut notes = recording.notes().to_vec();
+    let progress = Arc::new(Progress::new("replay", size.filter(|_| !dry_run)));
+    notes.iter().for_each(|note| progress.print(note));
     if dry_run {
-        let progress = Progress::new("replay", None);
-        notes.iter().for_each(|note| progress.print(note));
         let (text, read) = dry_run::run(recording, &file, &progress)?;
         stdout::print(text)?;
-        return check(&read, read.readings, max_malformed).map(|()| Exit::Done);
+        return check(&read, read.readings).map(|()| Exit::Done);
+    }
+    let is_file = recording.is_file();
+    if is_file {
+        // What is wrong with a file is said before anything is sent.
+        let context = || file.display().to_string();
+        let read = reader::read(&mut recording, Some(&progress), |_| true).with_context(context)?;
+        read.contradictions().iter().for_each(|contradictions| progress.print(contradictions));
+        if read.readings == 0 {
+            check(&read, 0)?;
+        }
+        recording.rewind().with_context(context)?;
     }
     let sender = RetryingSender::open(&sending)?;
     let (_sender, mut commands) = signal::commands(Mode::Soft).context("cannot install signal handlers")?;
     let endpoint = Endpoint::open(&sending, &settings, spool).await?;
 
-    let progress = Arc::new(Progress::new("replay", size));
-    notes.iter().for_each(|note| progress.print(note));
     let queue = DeliveryQueue::new(Arc::clone(&sender), Arc::clone(&endpoint.destination), sending.in_flight);
     let started = Instant::now();
     let figures = || figures(&sender.counts, started.elapsed());
-    let (rows, reader) = spawn_reader(recording, Arc::clone(&progress)).context("reading the recording")?;
+    let (rows, reader) = spawn_reader(recording, (!is_file).then(|| Arc::clone(&progress)))
+        .context("reading the recording")?;
 
     let mut span = TimeSpan::default();
     let interrupted = tokio::select! {
@@ -148,6 +168,11 @@ pub(crate) async fn run(
     let read = read_counts(reader).await.with_context(|| file.display().to_string())?;
     let elapsed = started.elapsed();
     progress.finish(figures());
+    let contradictions = read.contradictions();
+    if !is_file {
+        contradictions.iter().for_each(|contradictions| progress.print(contradictions));
+    }
+    notes.extend(contradictions);
     let counts = &sender.counts;
     let settled = counts.delivered.load(Relaxed) + counts.refused.load(Relaxed);
     // Including readings that were read and not sent.
@@ -172,28 +197,40 @@ pub(crate) async fn run(
         Some(failure) => Err(failure),
         None if interrupted => Ok(Exit::Failed),
         None => {
-            check(&read, counts.delivered.load(Relaxed), max_malformed)?;
+            check(&read, counts.delivered.load(Relaxed))?;
             Ok(if counts.complete() { Exit::Done } else { Exit::Failed })
         }
     }
 }
 
-/// Checks that readings got in and that not too many rows are malformed.
+/// Checks that readings got in, and that not too many rows are malformed or contradict each other.
 ///
 /// # Errors
-/// Which of the two is not so.
-fn check(read: &ReadCounts, readings: u64, max_malformed: Option<u64>) -> Result<(), Failure> {
-    let ReadCounts { rows, malformed, missing, .. } = read;
+/// Which of these is not so.
+fn check(
+    read: &ReadCounts,
+    readings: u64,
+    max_malformed: u64,
+    max_contradicting: u64,
+) -> Result<(), Failure> {
+    let ReadCounts { rows, malformed, missing, contradicting_readings: contradicting, .. } = read;
     let failed = |problem: String| Err(Failure::new(Exit::Failed, problem));
-    match max_malformed {
-        _ if readings == 0 => {
-            failed(format!("no reading got in: {rows} rows, {malformed} malformed, {missing} missing values"))
-        }
-        Some(max) if *malformed > max => {
-            failed(format!("{malformed} of {rows} rows are malformed, --max-malformed allows {max}"))
-        }
-        _ => Ok(()),
+    if readings == 0 {
+        return failed(format!(
+            "no reading got in: {rows} rows, {malformed} malformed, {missing} missing values"
+        ));
     }
+    if *malformed > max_malformed {
+        return failed(format!(
+            "{malformed} of {rows} rows are malformed, --max-malformed allows {max_malformed}"
+        ));
+    }
+    if *contradicting > max_contradicting {
+        return failed(format!(
+            "{contradicting} readings contradict earlier ones, --max-contradicting allows {max_contradicting}"
+        ));
+    }
+    Ok(())
 }
 
 /// Sends the rows when they are due, in requests of at most `batch` readings. Calls `sent` with the bytes of the
@@ -245,16 +282,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replay_fails_if_nothing_got_in_or_too_many_rows_are_malformed() {
-        let read = ReadCounts { rows: 10, malformed: 3, missing: 2, ..ReadCounts::default() };
-        let failed =
-            |readings, max| check(&read, readings, max).map_err(|failure| (failure.exit, failure.line));
-        for max in [None, Some(3), Some(4)] {
-            assert_eq!(failed(5, max), Ok(()));
-        }
+    fn a_replay_fails_if_nothing_got_in_or_too_many_rows_are_malformed_or_contradict_others() {
+        let read = ReadCounts {
+            rows: 10,
+            malformed: 3,
+            missing: 2,
+            contradicting_readings: 1,
+            ..ReadCounts::default()
+        };
+        let failed = |readings, malformed, contradicting| {
+            check(&read, readings, malformed, contradicting).map_err(|failure| (failure.exit, failure.line))
+        };
+        assert_eq!(failed(5, 3, 1), Ok(()));
         let few = "3 of 10 rows are malformed, --max-malformed allows 2";
-        assert_eq!(failed(5, Some(2)), Err((Exit::Failed, few.to_owned())));
+        assert_eq!(failed(5, 2, 1), Err((Exit::Failed, few.to_owned())));
+        let one = "1 readings contradict earlier ones, --max-contradicting allows 0";
+        assert_eq!(failed(5, 3, 0), Err((Exit::Failed, one.to_owned())));
         let none = "no reading got in: 10 rows, 3 malformed, 2 missing values";
-        assert_eq!(failed(0, None), Err((Exit::Failed, none.to_owned())));
+        assert_eq!(failed(0, 3, 1), Err((Exit::Failed, none.to_owned())));
     }
 }

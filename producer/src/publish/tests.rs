@@ -39,6 +39,8 @@ fn a_line_becomes_a_task_with_the_id_of_its_field() {
     assert_eq!((task.id.as_str(), task.group.as_deref()), ("a-1", Some("g")));
     assert_eq!(&task.body[..], b"{\"n\":50,\"key\":\"a-1\"}");
     assert_eq!(made("{\"key\":7}", "bench.noop", Some("key")).unwrap().id.as_str(), "7");
+    let marked = made("\u{feff}{\"n\":50}\n", "bench.factorial", None).unwrap();
+    assert_eq!(&marked.body[..], b"{\"n\":50}", "without the byte-order mark");
 }
 
 #[test]

@@ -116,7 +116,11 @@ pub(super) fn civil_of_columns(texts: &[&str], order: DateOrder) -> Option<Civil
 /// digits.
 pub(super) fn depends_on_order(text: &str) -> bool {
     let (date, _) = numeric_date(text.trim());
-    !date.contains(char::is_alphabetic) && date.find(DATE_SEPARATORS).is_some_and(|at| at <= 2)
+    let first = date.split(DATE_SEPARATORS).next().unwrap_or_default();
+    !date.contains(char::is_alphabetic)
+        && first.len() < date.len()
+        && (1..=2).contains(&first.len())
+        && first.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Splits a text into a date of numbers and the time of day after it.

@@ -7,7 +7,9 @@ use garenne_common::text::printable;
 
 use super::{
     civil_time::DateOrder,
+    encoding::Encoding,
     layout::{Layout, Notation, Shape},
+    mapping::Mapping,
     reader::{ReadCounts, read},
     recording::Recording,
 };
@@ -22,7 +24,7 @@ const SHOWN: usize = 10;
 /// # Errors
 /// Reading the file failed.
 pub(super) fn run(
-    recording: Recording,
+    mut recording: Recording,
     file: &Path,
     progress: &Progress,
 ) -> anyhow::Result<(String, ReadCounts)> {
@@ -30,11 +32,14 @@ pub(super) fn run(
     let mut text =
         format!("# How {} is read. Save this, change it, and give it with --map.\n", printable(&file));
     match recording.layout() {
-        Some(layout) => text.push_str(&describe(layout)),
+        Some(layout) => {
+            let encoding = recording.encoding().filter(|encoding| *encoding != Encoding::Utf8);
+            text.push_str(&describe(layout, &Mapping { encoding, ..layout.mapping() }));
+        }
         None => text.push_str("# JSON: the records name device, metric, unit and time.\n"),
     }
     let mut first = Vec::new();
-    let read = read(recording, progress, |row| {
+    let read = read(&mut recording, Some(progress), |row| {
         let left = SHOWN - first.len();
         first.extend(row.readings.into_iter().take(left));
         true
@@ -51,12 +56,15 @@ pub(super) fn run(
         text,
         "# Rows: {rows}, readings: {readings}, missing values: {missing}, malformed rows: {malformed}"
     );
+    if let Some(contradictions) = read.contradictions() {
+        let _ = writeln!(text, "# {contradictions}");
+    }
     Ok((text, read))
 }
 
 /// The layout as a map. What a map cannot express are comments.
-fn describe(layout: &Layout) -> String {
-    let mut text = toml::to_string(&layout.mapping()).expect("a mapping has only texts, numbers and tables");
+fn describe(layout: &Layout, mapping: &Mapping) -> String {
+    let mut text = toml::to_string(mapping).expect("a mapping has only texts, numbers and tables");
     let how = match layout.time.notation {
         Notation::Epoch => "Unix times",
         Notation::Parts => "parts of a time",
@@ -80,12 +88,12 @@ fn describe(layout: &Layout) -> String {
 mod tests {
     use std::io::Cursor;
 
-    use crate::replay::mapping::Mapping;
+    use crate::replay::source::Source;
 
     use super::*;
 
-    fn shown(recording: &str, mapping: &Mapping) -> String {
-        let input = Box::new(Cursor::new(recording.to_owned()));
+    fn shown(recording: impl AsRef<[u8]>, mapping: &Mapping) -> String {
+        let input = Source::pipe(Box::new(Cursor::new(recording.as_ref().to_vec()))).unwrap();
         let recording = Recording::new(input, mapping, "roof").unwrap();
         run(recording, Path::new("roof.csv"), &Progress::new("replay", None)).unwrap().0
     }

@@ -49,13 +49,14 @@ pub(super) fn metric_and_unit(heading: &str) -> (String, Option<Unit>) {
     (heading.to_owned(), None)
 }
 
-/// The unit of a metric in a cell. A symbol that can only be a spelling of another unit is read as that: the
-/// temperature of a recording is in degrees Celsius, not in coulombs.
+/// The unit of a metric in a cell, in any spelling that a heading may have. A symbol that can only be a spelling of
+/// another unit is read as that: the temperature of a recording is in degrees Celsius, not in coulombs.
 ///
 /// # Errors
 /// The symbol is unknown.
 pub(super) fn unit_of(symbol: &str, metric: &str) -> Result<Unit, String> {
-    let unit = Unit::parse(symbol).map_err(|error| error.to_string())?;
+    let known = Unit::get(symbol).or_else(|| unit(symbol, metric));
+    let unit = known.map_or_else(|| Unit::parse(symbol).map_err(|error| error.to_string()), Ok)?;
     Ok(unit.meant_for(metric).unwrap_or(unit))
 }
 
@@ -147,5 +148,20 @@ mod tests {
             let (got, got_unit) = metric_and_unit(heading);
             assert_eq!((got.as_str(), got_unit.map(Unit::symbol)), (metric, unit), "{heading}");
         }
+    }
+    #[test]
+    fn a_unit_in_a_cell_may_have_the_spelling_of_a_heading() {
+        for (symbol, metric, unit) in [
+            ("µg/m³", "pm10", "ug/m3"),
+            ("μg/m3", "pm10", "ug/m3"),
+            ("ug/m3", "pm10", "ug/m3"),
+            ("deg C", "temp", "Cel"),
+            ("C", "temp", "Cel"),
+            ("C", "charge", "C"),
+            ("percent", "humidity", "%RH"),
+        ] {
+            assert_eq!(unit_of(symbol, metric).map(Unit::symbol), Ok(unit), "{symbol} {metric}");
+        }
+        assert!(unit_of("kw", "power").unwrap_err().starts_with("\"kw\" is not a SenML unit"));
     }
 }

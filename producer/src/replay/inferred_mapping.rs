@@ -29,6 +29,8 @@ impl Layout {
             Err(_) => (None, self.zone.iana_name().map(str::to_owned)),
         };
         Mapping {
+            // It is that of the recording, also of one without a layout.
+            encoding: None,
             delimiter: Some(self.delimiter),
             decimal_comma: None,
             point_columns: with_sign(Sign::Point),

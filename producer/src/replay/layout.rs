@@ -10,12 +10,19 @@ use super::{
     fields,
     heading::metric_and_unit,
     mapping::{Column, Mapping},
-    number::{self, MissingCodes, NumberFormat},
+    missing_codes::missing_codes,
+    name::{check_metric, checked_name},
+    number::{MissingCodes, NumberFormat},
+    source::SAMPLE_SIZE,
 };
 
 mod decimal_signs;
 mod dialect;
+mod survey;
 mod time_columns;
+
+use survey::Survey;
+use time_columns::DateEvidence;
 
 pub(super) use dialect::skipped;
 pub(super) use time_columns::{Notation, TimeColumns};
@@ -33,6 +40,8 @@ pub(super) struct Layout {
     pub(super) zone: TimeZone,
     pub(super) device: Device,
     pub(super) shape: Shape,
+    /// Columns that are empty in all rows from which the layout was detected.
+    pub(super) empty: Vec<usize>,
     /// The first row, as an example of its time.
     pub(super) first_row: Vec<String>,
     /// Assumptions to show to the user.
@@ -102,7 +111,7 @@ const METRICS: &[&str] =
 const VALUES: &[&str] = &["value", "reading", "val", "result"];
 const UNITS: &[&str] = &["unit", "units", "uom"];
 
-/// The rows of the sample.
+/// The first rows.
 pub(super) struct Rows {
     headings: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -127,10 +136,16 @@ impl Rows {
     }
 
     fn exactly(&self, heading: &str) -> Result<usize, String> {
-        self.headings.iter().position(|known| known.trim() == heading.trim()).ok_or_else(|| {
+        let heading = one_line(heading);
+        self.headings.iter().position(|known| *known == heading).ok_or_else(|| {
             format!("no column has the heading {heading:?}; the columns are {}", self.headings.join(", "))
         })
     }
+}
+
+/// A heading on one line: white space in it, such as a line break or a tab, becomes a space.
+fn one_line(heading: &str) -> String {
+    heading.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Normalizes a heading for comparison: lower case, words joined by underscores.
@@ -141,25 +156,37 @@ fn normalized(heading: &str) -> String {
 }
 
 impl Layout {
-    /// Detects the layout, as far as `mapping` does not give it. `file_device` is the device of a file without a device
-    /// column.
+    /// Detects the layout, as far as `mapping` does not give it, from the records of a recording: the first ones decide
+    /// about delimiter, header and time, all of them about everything else. `file_device` is the device of a file without
+    /// a device column.
     ///
     /// # Errors
-    /// A part of the layout is unknown. The text says how to give it.
-    pub(super) fn detect(sample: &[String], mapping: &Mapping, file_device: &str) -> Result<Self, String> {
+    /// A part of the layout is unknown, or a name is not allowed. The text says how to give it.
+    pub(super) fn detect(
+        records: impl IntoIterator<Item = String>,
+        mapping: &Mapping,
+        file_device: &str,
+    ) -> Result<Self, String> {
         let zone = mapping.time_zone()?;
         let format = mapping.time_format.as_deref().map(Format::parse).transpose()?;
-        let lines: Vec<&str> =
-            sample.iter().map(String::as_str).filter(|line| !dialect::skipped(line)).collect();
-        if lines.is_empty() {
+        let mut records = records.into_iter().filter(|record| !dialect::skipped(record));
+        let mut size = 0;
+        let mut sample = Vec::new();
+        while size < SAMPLE_SIZE
+            && let Some(record) = records.next()
+        {
+            size += record.len();
+            sample.push(record);
+        }
+        if sample.is_empty() {
             return Err("the file contains no rows".to_owned());
         }
-        let delimiter = mapping.delimiter.unwrap_or_else(|| dialect::delimiter(&lines));
+        let delimiter = mapping.delimiter.unwrap_or_else(|| dialect::delimiter(&sample));
         let mut rows: Vec<Vec<String>> =
-            lines.iter().filter_map(|line| fields::split(line, delimiter)).collect();
+            sample.iter().filter_map(|record| fields::split(record, delimiter)).collect();
         let has_header = dialect::has_header(&rows);
         let headings: Vec<String> = if has_header {
-            rows.remove(0).into_iter().map(|heading| heading.trim().to_owned()).collect()
+            rows.remove(0).iter().map(|heading| one_line(heading)).collect()
         } else {
             let width = rows.iter().map(Vec::len).max().unwrap_or(0);
             (1..=width).map(|number| format!("column{number}")).collect()
@@ -170,12 +197,22 @@ impl Layout {
         let rows = Rows { headings, rows };
         let mut notes = Vec::new();
 
-        let time = time_columns::find(&rows, mapping, delimiter, &mut notes)?;
+        let mut time = time_columns::find(&rows, mapping, &mut notes)?;
+        let order_open = time.notation == Notation::Text && format.is_none() && mapping.date_order.is_none();
+        let dates = order_open.then(|| (time.indexes[0], DateEvidence::new(delimiter)));
+        let mut survey = Survey::new(rows.headings.len(), dates);
+        rows.rows.iter().for_each(|row| survey.add(row));
+        for record in records {
+            fields::split(&record, delimiter).iter().for_each(|row| survey.add(row));
+        }
+        if let Some((_, dates)) = &survey.dates {
+            (time.order, time.order_guessed) = dates.order(&mut notes);
+        }
         let is_time = |index: usize| {
             time.indexes.contains(&index) || time.fraction.is_some_and(|fraction| fraction.index == index)
         };
         let device = match (&mapping.device, &mapping.device_column) {
-            (Some(name), _) => Device::Fixed(name.as_str().into()),
+            (Some(name), _) => Device::Fixed(checked_name("device", name)?),
             (None, Some(column)) => Device::Column(rows.exactly(column)?),
             (None, None) => match rows.named(DEVICES).filter(|index| !is_time(*index)) {
                 Some(index) => Device::Column(index),
@@ -183,16 +220,28 @@ impl Layout {
             },
         };
         let used = |index: usize| is_time(index) || matches!(device, Device::Column(at) if at == index);
-        let shape = shape(&rows, mapping, used, &mut notes)?;
+        let shape = shape(&rows, &survey, mapping, used, &mut notes)?;
         let values = shape.value_columns();
-        let numbers = decimal_signs::formats(&rows, &values, mapping, delimiter, &mut notes)?;
+        let signs: Vec<_> = values.iter().map(|&index| (index, &survey.columns[index].signs)).collect();
+        let numbers = decimal_signs::formats(&rows, &signs, mapping, delimiter, &mut notes)?;
         let missing = match &mapping.missing {
             Some(codes) => MissingCodes::of(codes.iter().map(String::as_str)),
-            None => guess_missing(&rows, &values, &numbers, &mut notes),
+            None => {
+                let low: Vec<_> =
+                    values.iter().map(|&index| (numbers[index], &survey.columns[index].low)).collect();
+                let numbers = missing_codes(&low);
+                for code in &numbers {
+                    notes
+                        .push(format!("{code} is treated as a missing value (--missing none disables this)"));
+                }
+                MissingCodes::of_numbers(numbers)
+            }
         };
+        let is_empty = |&index: &usize| survey.columns[index].filled == 0 && !used(index);
         Ok(Self {
             delimiter,
             missing,
+            empty: (0..rows.headings.len()).filter(is_empty).collect(),
             first_row: rows.rows.first().cloned().unwrap_or_default(),
             headings: rows.headings,
             numbers,
@@ -209,6 +258,7 @@ impl Layout {
 
 fn shape(
     rows: &Rows,
+    survey: &Survey,
     mapping: &Mapping,
     used: impl Fn(usize) -> bool,
     notes: &mut Vec<String>,
@@ -223,14 +273,20 @@ fn shape(
     let mut metrics = Vec::new();
     let mut left_out = Vec::new();
     for (index, heading) in rows.headings.iter().enumerate().filter(|(index, _)| !used(*index)) {
-        let numeric = rows.cells(index).any(|cell| number::notation(cell).is_some());
+        let content = &survey.columns[index];
         match heading.as_str() {
             // Such as a column that comes from a trailing delimiter.
-            _ if rows.cells(index).next().is_none() => {}
+            _ if content.filled == 0 => {}
             "" => left_out.push(format!("number {}", index + 1)),
-            _ if numeric => {
+            _ if content.is_numeric() => {
                 let (name, unit) = metric_and_unit(heading);
-                metrics.push(Metric { index, name: name.into(), unit, scale: 1.0, offset: 0.0 });
+                let unit = unit.map(|unit| unit.meant_for(&name).unwrap_or(unit));
+                let name = check_metric(heading, &name)?;
+                metrics.push(Metric { index, name, unit, scale: 1.0, offset: 0.0 });
+            }
+            _ if content.numbers > 0 => {
+                left_out
+                    .push(format!("{heading} ({} of {} cells are numbers)", content.numbers, content.filled));
             }
             _ => left_out.push(heading.clone()),
         }
@@ -263,7 +319,7 @@ fn mapped(rows: &Rows, mapping: &Mapping) -> Result<Vec<Metric>, String> {
         }
         Ok(Metric {
             index: rows.exactly(heading)?,
-            name: name.into(),
+            name: check_metric(heading, name)?,
             unit,
             scale: column.scale.unwrap_or(1.0),
             offset: column.offset.unwrap_or(0.0),
@@ -272,22 +328,6 @@ fn mapped(rows: &Rows, mapping: &Mapping) -> Result<Vec<Metric>, String> {
     let mut metrics: Vec<Metric> = mapping.columns.iter().map(column).collect::<Result<_, String>>()?;
     metrics.sort_by_key(|metric| metric.index);
     Ok(metrics)
-}
-
-fn guess_missing(
-    rows: &Rows,
-    columns: &[usize],
-    numbers: &[NumberFormat],
-    notes: &mut Vec<String>,
-) -> MissingCodes {
-    let mut codes = MissingCodes::default();
-    let column = |&index: &usize| rows.cells(index).filter_map(|cell| numbers[index].parse(cell)).collect();
-    let columns: Vec<Vec<f64>> = columns.iter().map(column).collect();
-    if let Some(code) = number::missing_code(&columns) {
-        notes.push(format!("{code} is treated as a missing value (--missing none disables this)"));
-        codes.numbers.push(code);
-    }
-    codes
 }
 
 #[cfg(test)]

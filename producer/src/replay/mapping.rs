@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     civil_time::{self, DateOrder},
+    encoding::Encoding,
     moment,
 };
 
@@ -19,6 +20,9 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Mapping {
+    /// Encoding of the file [default: detected]
+    #[arg(long, value_name = "NAME")]
+    pub(super) encoding: Option<Encoding>,
     /// Column delimiter: one character, or tab
     #[arg(long, value_name = "CHAR", value_parser = delimiter)]
     pub(super) delimiter: Option<char>,
@@ -105,6 +109,7 @@ impl Mapping {
             own => own,
         };
         Self {
+            encoding: self.encoding.or(other.encoding),
             delimiter: self.delimiter.or(other.delimiter),
             decimal_comma: self.decimal_comma.or(other.decimal_comma),
             point_columns: or(self.point_columns, other.point_columns),

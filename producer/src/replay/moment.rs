@@ -21,6 +21,8 @@ pub(super) enum Moment {
 pub(super) enum NoMoment {
     /// It is not a time.
     NotATime,
+    /// It is a Unix time without its last digits.
+    Shortened,
     /// The zone's clock is set forward over it, by this many minutes.
     Skipped { minutes: i32 },
 }

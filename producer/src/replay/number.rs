@@ -113,6 +113,13 @@ fn is_grouped(digits: &str, separator: char) -> bool {
     (1..=3).contains(&first.len()) && groups.all(|group| group.len() == 3)
 }
 
+/// Whether a number with an exponent has fewer digits than a time in seconds since 1970: a spreadsheet has shortened it,
+/// as `1.70963E+12`.
+pub(super) fn is_shortened(text: &str) -> bool {
+    let mantissa = text.find(['e', 'E']).map(|at| &text[..at]);
+    mantissa.is_some_and(|mantissa| mantissa.bytes().filter(u8::is_ascii_digit).count() < 10)
+}
+
 /// Reads a number in which point and comma are both decimal signs, such as the seconds of a time.
 pub(super) fn decimal(text: &str) -> Option<f64> {
     match notation(text)? {
@@ -136,7 +143,8 @@ impl NumberFormat {
         Self { sign: Some(sign), grouped: true }
     }
 
-    fn value(self, notation: Notation) -> Option<f64> {
+    /// The value of a number. `None` if it is ambiguous.
+    pub(super) fn value(self, notation: Notation) -> Option<f64> {
         match notation {
             Notation::Certain { value, .. } => Some(value),
             Notation::Either { sign, decimal, .. } if self.sign == Some(sign) => Some(decimal),
@@ -144,11 +152,6 @@ impl NumberFormat {
                 (self.sign == Some(sign.other()) && self.grouped).then_some(thousands)
             }
         }
-    }
-
-    /// Parses a number. `None` for other text and for an ambiguous number.
-    pub(super) fn parse(self, text: &str) -> Option<f64> {
-        self.value(notation(text)?)
     }
 }
 
@@ -170,6 +173,11 @@ const MISSING_TEXTS: &[&str] = &[
     "na", "n/a", "#n/a", "#nv", "n.a.", "k.a.", "nan", "null", "none", "nil", "-", "--", "---", "?",
     "missing",
 ];
+
+/// Whether a cell is empty or a usual text of a missing value.
+pub(super) fn is_missing(text: &str) -> bool {
+    text.is_empty() || MISSING_TEXTS.iter().any(|missing| missing.eq_ignore_ascii_case(text))
+}
 
 /// The codes of missing values.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -193,6 +201,11 @@ impl MissingCodes {
         all
     }
 
+    /// These numbers.
+    pub(super) fn of_numbers(numbers: Vec<f64>) -> Self {
+        Self { numbers, texts: Vec::new() }
+    }
+
     /// The codes as a user gives them.
     pub(super) fn shown(&self) -> Vec<String> {
         let numbers = self.numbers.iter().map(ToString::to_string);
@@ -203,10 +216,7 @@ impl MissingCodes {
     /// Parses a cell of a column with this format.
     pub(super) fn cell(&self, text: &str, format: NumberFormat) -> Cell {
         let text = text.trim();
-        if text.is_empty()
-            || MISSING_TEXTS.iter().any(|missing| missing.eq_ignore_ascii_case(text))
-            || self.texts.iter().any(|code| code == text)
-        {
+        if is_missing(text) || self.texts.iter().any(|code| code == text) {
             return Cell::Missing;
         }
         let Some(notation) = notation(text) else { return Cell::Text };
@@ -219,26 +229,13 @@ impl MissingCodes {
     }
 }
 
-/// Codes that loggers use for missing values.
-pub(super) const CODES: &[f64] =
-    [-99.0, -99.9, -99.99, -200.0, -888.0, -999.0, -999.9, -999.99, -9999.0, -9999.9, -99999.0].as_slice();
-
-/// Detects the code of missing values in these columns: a known code that occurs more than once and is far from all
-/// other numbers in each column that has it.
-pub(super) fn missing_code(columns: &[Vec<f64>]) -> Option<f64> {
-    CODES.iter().copied().find(|&code| {
-        let mut occurrences = 0;
-        let isolated = columns.iter().filter(|column| column.contains(&code)).all(|column| {
-            occurrences += column.iter().filter(|&&number| number == code).count();
-            column.iter().all(|&number| number == code || number > code / 2.0)
-        });
-        isolated && occurrences > 1
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(format: NumberFormat, text: &str) -> Option<f64> {
+        format.value(notation(text)?)
+    }
 
     const POINT: NumberFormat = NumberFormat { sign: Some(Sign::Point), grouped: false };
     const COMMA: NumberFormat = NumberFormat { sign: Some(Sign::Comma), grouped: false };
@@ -274,7 +271,7 @@ mod tests {
             ("", None),
         ] {
             for format in [POINT, COMMA, NumberFormat::default()] {
-                assert_eq!(format.parse(text), number, "{text}");
+                assert_eq!(parse(format, text), number, "{text}");
             }
         }
     }
@@ -292,7 +289,7 @@ mod tests {
             ("1.013", grouped(POINT), Some(1.013)),
             ("1.013", NumberFormat::default(), None),
         ] {
-            assert_eq!(format.parse(text), number, "{text} {format:?}");
+            assert_eq!(parse(format, text), number, "{text} {format:?}");
         }
         let ambiguous = MissingCodes::default().cell("1.013", COMMA);
         assert_eq!(ambiguous, Cell::Ambiguous { decimal: 1.013, thousands: 1013.0 });
@@ -307,13 +304,5 @@ mod tests {
         }
         assert_eq!(codes.cell("-200,5", COMMA), Cell::Number(-200.5));
         assert_eq!(codes.cell("ok", COMMA), Cell::Text);
-    }
-
-    #[test]
-    fn a_code_is_detected_only_if_it_is_far_from_the_values() {
-        assert_eq!(missing_code(&[vec![1.0, -200.0, 2.0], vec![600.0, -200.0]]), Some(-200.0));
-        assert_eq!(missing_code(&[vec![1.0, -200.0, 2.0]]), None);
-        assert_eq!(missing_code(&[vec![-200.0, -200.0, -180.0]]), None);
-        assert_eq!(missing_code(&[vec![-12.0, -30.0]]), None);
     }
 }

@@ -7,13 +7,14 @@ use garenne_protocol::sensor::Reading;
 use serde::Serialize;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::recording::Recording;
+use super::{recording::Recording, repeated_keys::RepeatedKeys};
 use crate::progress::Progress;
 
 /// Rows that the reader may read ahead.
 const READ_AHEAD: usize = 1024;
-/// Invalid rows that are printed; further ones are only counted.
+/// Invalid rows, and contradictions, that are printed; further ones are only counted.
 const MAX_PRINTED: u64 = 20;
+const FIRST_UNPRINTED: u64 = MAX_PRINTED + 1;
 
 /// How long the reader may take to end after the receiver of its rows is dropped.
 const READER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,18 +34,37 @@ pub(super) struct ReadCounts {
     pub(super) missing: u64,
     pub(super) malformed: u64,
     pub(super) blank: u64,
+    /// Keys (device, metric and time) that the recording has with several values.
+    pub(super) keys_with_differing_values: u64,
+    /// Their readings with another value than the first one.
+    pub(super) contradicting_readings: u64,
 }
 
-/// Starts the thread that reads the recording, and returns its rows.
+impl ReadCounts {
+    /// What becomes of the readings that contradict an earlier one.
+    pub(super) fn contradictions(&self) -> Option<String> {
+        let Self { keys_with_differing_values: keys, contradicting_readings: readings, .. } = self;
+        (*keys > 0).then(|| {
+            format!(
+                "{keys} keys (device, metric and time) with differing values: of each, one value is stored and the \
+                 others, {readings} in all, become dead letters (conflict), unless on_conflict is replace"
+            )
+        })
+    }
+}
+
+/// Starts the thread that reads the recording, and returns its rows. What is wrong with them is printed to `progress`,
+/// if there is one.
 pub(super) fn spawn_reader(
-    recording: Recording,
-    progress: Arc<Progress>,
+    mut recording: Recording,
+    progress: Option<Arc<Progress>>,
 ) -> io::Result<(mpsc::Receiver<RowReadings>, ThreadHandle<io::Result<ReadCounts>>)> {
     let (sender, rows) = mpsc::channel(READ_AHEAD);
     // Not a blocking task of the runtime, whose shutdown would wait for it: a read from a silent pipe cannot be
     // cancelled.
-    let reader =
-        spawn_thread("reader", move || read(recording, &progress, |row| sender.blocking_send(row).is_ok()))?;
+    let reader = spawn_thread("reader", move || {
+        read(&mut recording, progress.as_deref(), |row| sender.blocking_send(row).is_ok())
+    })?;
     Ok((rows, reader))
 }
 
@@ -62,11 +82,14 @@ pub(super) async fn read_counts(reader: ThreadHandle<io::Result<ReadCounts>>) ->
 
 /// Reads until the end of the recording, or until `send` returns false.
 pub(super) fn read(
-    mut recording: Recording,
-    progress: &Progress,
+    recording: &mut Recording,
+    progress: Option<&Progress>,
     mut send: impl FnMut(RowReadings) -> bool,
 ) -> io::Result<ReadCounts> {
-    let mut count = ReadCounts::default();
+    let (mut count, mut keys) = (ReadCounts::default(), RepeatedKeys::default());
+    let print = |line: u64, text: &str| {
+        progress.inspect(|progress| progress.print(format_args!("line {line}: {text}")));
+    };
     while let Some((line, row)) = recording.next()? {
         if row.blank {
             count.blank += 1;
@@ -76,14 +99,23 @@ pub(super) fn read(
         count.missing += row.missing;
         count.readings += row.readings.len() as u64;
         if let Some(note) = row.note {
-            progress.print(format_args!("line {line}: {note}"));
+            print(line, &note);
         }
         if !row.faults.is_empty() {
             count.malformed += 1;
-            if count.malformed <= MAX_PRINTED {
-                progress.print(format_args!("line {line}: {}", row.faults.join("; ")));
-            } else if count.malformed == MAX_PRINTED + 1 {
-                progress.print("further invalid rows are counted only");
+            match count.malformed {
+                ..=MAX_PRINTED => print(line, &row.faults.join("; ")),
+                FIRST_UNPRINTED => print(line, "this and further invalid rows are counted only"),
+                _ => {}
+            }
+        }
+        for contradiction in row.readings.iter().filter_map(|reading| keys.add(line, reading)) {
+            count.contradicting_readings += 1;
+            count.keys_with_differing_values += u64::from(contradiction.first);
+            match count.contradicting_readings {
+                ..=MAX_PRINTED => print(line, &contradiction.text),
+                FIRST_UNPRINTED => print(line, "this and further differing values are counted only"),
+                _ => {}
             }
         }
         if !row.readings.is_empty() && !send(RowReadings { readings: row.readings, bytes: recording.bytes() })
@@ -98,7 +130,7 @@ pub(super) fn read(
 mod tests {
     use std::{io::Read, panic::resume_unwind};
 
-    use crate::replay::mapping::Mapping;
+    use crate::replay::{mapping::Mapping, source::Source};
 
     use super::*;
 
@@ -116,9 +148,10 @@ mod tests {
         // The comment is longer than the sample from which the layout is detected.
         let lines = format!("{row}\n#{}\n{row}\n", "x".repeat(600_000));
         let input = io::Cursor::new(lines).chain(end);
-        let recording = Recording::new(Box::new(input), &Mapping::default(), "file").unwrap();
+        let source = Source::pipe(Box::new(input)).unwrap();
+        let recording = Recording::new(source, &Mapping::default(), "file").unwrap();
         let progress = Arc::new(Progress::new("replay", None));
-        let (mut rows, reader) = spawn_reader(recording, progress).unwrap();
+        let (mut rows, reader) = spawn_reader(recording, Some(progress)).unwrap();
         let mut received = 0;
         while rows.recv().await.is_some() {
             received += 1;

@@ -1,9 +1,6 @@
 //! Reads a recording, CSV or JSON, as a sequence of rows.
 
-use std::{
-    io::{self, Read},
-    path::Path,
-};
+use std::{io, io::BufRead, path::Path};
 
 use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::sensor::{Timestamp, readings_from};
@@ -11,19 +8,26 @@ use time::OffsetDateTime;
 
 use super::{
     date_jump::DateJumps,
+    encoding::{Encoding, EncodingEvidence},
     layout::Layout,
-    line_reader::{self, LineReader},
+    line_reader::LineReader,
     mapping::Mapping,
     repeated_hour::RepeatedHours,
     row::Row,
+    source::Source,
 };
-use crate::input;
 
 /// An open recording.
 pub(super) struct Recording {
-    lines: LineReader,
+    source: Source,
+    lines: LineReader<Box<dyn BufRead + Send>>,
+    encoding: Option<Encoding>,
     format: Format,
+    /// Assumptions about encoding and layout.
+    notes: Vec<String>,
     header_read: bool,
+    /// Whether a column that is not read was noted.
+    unread_noted: bool,
     /// Only if the times are in a named zone.
     repeated_hours: Option<RepeatedHours>,
     /// Only if the order of the dates is a guess.
@@ -43,34 +47,91 @@ enum Format {
 const MAX_DOCUMENT: usize = 256 * 1024 * 1024;
 
 impl Recording {
-    /// Opens `path` and detects its layout. Returns the size of a file as well.
+    /// Opens `path` and detects its encoding and layout. Returns the size of a file as well.
     ///
     /// # Errors
     /// It cannot be read, or its layout is unknown.
     pub(super) fn open(path: &Path, mapping: &Mapping) -> Result<(Self, Option<u64>), Failure> {
         let refused = |problem: String| Failure::new(Exit::Failed, format!("{}: {problem}", path.display()));
-        let (reader, size) = input::open(path).map_err(|error| refused(error.to_string()))?;
-        let recording = Self::new(reader, mapping, &device(path)).map_err(refused)?;
+        let (source, size) = Source::open(path).map_err(|error| refused(error.to_string()))?;
+        let recording = Self::new(source, mapping, &device(path)).map_err(refused)?;
         Ok((recording, size))
     }
 
     /// As [`open`](Self::open). `device` is the device of a recording without a column for it.
-    pub(super) fn new(reader: Box<dyn Read + Send>, mapping: &Mapping, device: &str) -> Result<Self, String> {
-        let (sample, lines) = line_reader::sampled(reader).map_err(|error| error.to_string())?;
-        let format = match json(&sample) {
-            Some(format) => format,
-            None => Format::Csv(Box::new(Layout::detect(&sample, mapping, device)?)),
+    pub(super) fn new(mut source: Source, mapping: &Mapping, device: &str) -> Result<Self, String> {
+        let unreadable = |error: io::Error| error.to_string();
+        let (encoding, note) = match mapping.encoding {
+            Some(given) => (Some(given), None),
+            None => {
+                let evidence = evidence(source.known().map_err(unreadable)?).map_err(unreadable)?;
+                (evidence.decided(), evidence.note())
+            }
         };
-        let layout = if let Format::Csv(layout) = &format { Some(layout) } else { None };
+        let known =
+            || -> Result<_, String> { Ok(LineReader::new(source.known().map_err(unreadable)?, encoding)) };
+        let format = match json(known()?).map_err(unreadable)? {
+            Some(format) => format,
+            None => {
+                let (mut lines, mut failed) = (known()?, None);
+                let records = std::iter::from_fn(|| match lines.next() {
+                    Ok(record) => record.map(|record| record.text.into_owned()),
+                    Err(error) => {
+                        failed = Some(error);
+                        None
+                    }
+                });
+                let layout = Layout::detect(records, mapping, device);
+                if let Some(error) = failed {
+                    return Err(unreadable(error));
+                }
+                Format::Csv(Box::new(layout?))
+            }
+        };
+        let mut notes: Vec<String> = note.into_iter().collect();
+        if let Format::Csv(layout) = &format {
+            notes.extend(layout.notes.iter().cloned());
+        }
+        let lines = LineReader::new(source.all().map_err(unreadable)?, encoding);
+        let mut recording = Self {
+            source,
+            lines,
+            encoding,
+            format,
+            notes,
+            header_read: false,
+            unread_noted: false,
+            repeated_hours: None,
+            date_jumps: None,
+        };
+        recording.begin();
+        Ok(recording)
+    }
+
+    /// Prepares for the first row.
+    fn begin(&mut self) {
+        let layout = self.layout();
         let zoned = layout.filter(|layout| layout.zone.to_fixed_offset().is_err());
         let guessed = layout.filter(|layout| layout.time.order_guessed);
-        Ok(Self {
-            repeated_hours: zoned.map(|layout| RepeatedHours::new(layout.has_one_metric_per_row())),
-            date_jumps: guessed.map(|layout| DateJumps::new(layout.time.order)),
-            lines,
-            format,
-            header_read: false,
-        })
+        let repeated_hours = zoned.map(|layout| RepeatedHours::new(layout.has_one_metric_per_row()));
+        let date_jumps = guessed.map(|layout| DateJumps::new(layout.time.order));
+        (self.repeated_hours, self.date_jumps) = (repeated_hours, date_jumps);
+        (self.header_read, self.unread_noted) = (false, false);
+    }
+
+    /// Whether it can be read again.
+    pub(super) fn is_file(&self) -> bool {
+        self.source.is_file()
+    }
+
+    /// Goes back to the first row of a file.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(super) fn rewind(&mut self) -> io::Result<()> {
+        self.lines = LineReader::new(self.source.all()?, self.encoding);
+        self.begin();
+        Ok(())
     }
 
     /// The layout of a CSV recording.
@@ -81,9 +142,14 @@ impl Recording {
         }
     }
 
-    /// Assumptions about the layout.
+    /// The encoding, if it is not UTF-8 or was given.
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        self.encoding
+    }
+
+    /// Assumptions about encoding and layout.
     pub(super) fn notes(&self) -> &[String] {
-        self.layout().map_or(&[], |layout| &layout.notes)
+        &self.notes
     }
 
     /// Bytes read so far.
@@ -101,7 +167,7 @@ impl Recording {
         }
         let mut next = self.in_order()?;
         if let (Some((_, row)), Some(jumps)) = (&mut next, &mut self.date_jumps) {
-            row.note = row.time().and_then(|time| jumps.note(time));
+            row.note = row.time().and_then(|time| jumps.note(time)).or(row.note.take());
         }
         Ok(next)
     }
@@ -138,7 +204,17 @@ impl Recording {
                         self.header_read = true;
                         continue;
                     }
-                    layout.row(&line.text)
+                    let mut row = layout.row(&line.text);
+                    if let Some(index) =
+                        row.unread.filter(|_| !std::mem::replace(&mut self.unread_noted, true))
+                    {
+                        let heading = &layout.headings[index];
+                        row.note = Some(format!(
+                            "column {heading:?} was empty up to here and is not read: the layout of a pipe is \
+                             decided by its first 512 KiB, that of a file by all of its rows"
+                        ));
+                    }
+                    row
                 }
                 Format::Ndjson | Format::Json => parse_document(&line.text),
             };
@@ -177,81 +253,42 @@ fn parse_document(text: &str) -> Row {
     }
 }
 
-fn json(sample: &[String]) -> Option<Format> {
-    let first = sample.iter().map(|line| line.trim()).find(|line| !line.is_empty())?;
-    if !first.starts_with(['{', '[']) {
-        return None;
-    }
-    let complete = serde_json::from_str::<serde::de::IgnoredAny>(first).is_ok();
+/// The format of a JSON recording. `None` for CSV.
+fn json(mut lines: LineReader<impl BufRead>) -> io::Result<Option<Format>> {
+    let mut line = || -> io::Result<Option<String>> {
+        while let Some(line) = lines.next()? {
+            if !line.text.trim().is_empty() {
+                return Ok(Some(line.text.trim().to_owned()));
+            }
+        }
+        Ok(None)
+    };
+    let Some(first) = line()?.filter(|first| first.starts_with(['{', '['])) else { return Ok(None) };
+    let complete = serde_json::from_str::<serde::de::IgnoredAny>(&first).is_ok();
     // If only the first line is invalid, the file is NDJSON with one invalid row.
-    let second = sample.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).nth(1);
-    let next_complete = second.is_some_and(|line| line.starts_with('{') && line.ends_with('}'));
-    Some(if complete || next_complete && first.starts_with('{') { Format::Ndjson } else { Format::Json })
+    let next_complete = line()?.is_some_and(|line| line.starts_with('{') && line.ends_with('}'));
+    let ndjson = complete || next_complete && first.starts_with('{');
+    Ok(Some(if ndjson { Format::Ndjson } else { Format::Json }))
+}
+
+/// What the lines tell about their encoding.
+fn evidence(mut lines: Box<dyn BufRead + '_>) -> io::Result<EncodingEvidence> {
+    let (mut evidence, mut line) = (EncodingEvidence::default(), Vec::new());
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        evidence.add(&line);
+        line.clear();
+    }
+    Ok(evidence)
 }
 
 /// The device of a file without a device column: the name of the file.
 fn device(path: &Path) -> String {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("recording");
-    let name: String =
-        stem.chars().map(|c| if c.is_control() || c.is_whitespace() { '_' } else { c }).take(64).collect();
+    // At most 128 bytes, the longest name of a device.
+    let plain = |c: char| if c.is_control() || c.is_whitespace() { '_' } else { c };
+    let name: String = stem.chars().map(plain).take(32).collect();
     if name == "-" { "recording".to_owned() } else { name }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Vec<(u64, usize, usize)> {
-        let mut recording =
-            Recording::new(Box::new(io::Cursor::new(text.to_owned())), &Mapping::default(), "file").unwrap();
-        let mut rows = Vec::new();
-        while let Some((line, row)) = recording.next().unwrap() {
-            rows.push((line, row.readings.len(), row.faults.len()));
-        }
-        rows
-    }
-
-    #[test]
-    fn csv_ndjson_and_json_are_detected() {
-        let reading = r#"{"device":"d","metric":"m","value":1,"time":"2026-01-01T00:00:00Z"}"#;
-        assert_eq!(read("time,a,b\n2026-01-01T00:00:00Z,1,2\n"), [(2, 2, 0)]);
-        assert_eq!(read(&format!("{reading}\n{{broken\n{reading}\n")), [(1, 1, 0), (2, 0, 1), (3, 1, 0)]);
-        assert_eq!(read(&format!("[\n{reading},\n{reading}\n]\n")), [(1, 2, 0)]);
-        assert_eq!(read("# made by hand\ntime,a\n2026-01-01T00:00:00Z,1\n"), [(1, 0, 0), (3, 1, 0)]);
-    }
-    fn notes_of_rows(text: &str, mapping: &Mapping) -> Vec<(u64, String)> {
-        let mut recording =
-            Recording::new(Box::new(io::Cursor::new(text.to_owned())), mapping, "file").unwrap();
-        std::iter::from_fn(|| recording.next().unwrap())
-            .filter_map(|(line, row)| Some((line, row.note.or_else(|| row.faults.first().cloned())?)))
-            .collect()
-    }
-
-    #[test]
-    fn ambiguous_dates_that_jump_are_noted_with_their_line() {
-        let text = "date;v\n01/02/2020;1\n02/02/2020;2\n01/03/2020;2\n";
-        let note = "the time jumps by 28 days to 2020-03-01T00:00:00Z; ambiguous dates are read day first \
-                    (--date-order decides)";
-        assert_eq!(notes_of_rows(text, &Mapping::default()), [(4, note.to_owned())]);
-        assert_eq!(notes_of_rows(&text.replace("02/02", "13/02"), &Mapping::default()), []);
-    }
-
-    #[test]
-    fn the_hours_of_a_clock_change_are_refused_with_their_lines() {
-        let mapping = Mapping { zone: Some("Europe/Berlin".to_owned()), ..Mapping::default() };
-        let text = "time,v\n2026-03-29 01:59,1\n2026-03-29 02:00,1\n2026-10-25 01:00,1\n2026-10-25 02:00,1\n";
-        let missing =
-            "\"2026-03-29 02:00\" does not exist in Europe/Berlin: the clock is set forward 60 min over it";
-        let twice = "\"2026-10-25 02:00\" in Europe/Berlin occurs twice, and the order of the rows does not tell which \
-                     is meant";
-        assert_eq!(notes_of_rows(text, &mapping), [(3, missing.to_owned()), (5, twice.to_owned())]);
-        let twice = format!("{text}2026-10-25 02:00,2\n");
-        assert_eq!(notes_of_rows(&twice, &mapping), [(3, missing.to_owned())]);
-    }
-
-    #[test]
-    fn compressed_recordings_are_refused() {
-        let open = Recording::new(Box::new(&b"\x1f\x8b\x08\0"[..]), &Mapping::default(), "file");
-        assert!(open.err().unwrap().starts_with("the input is compressed (gzip)"));
-    }
-}
+mod tests;

@@ -185,7 +185,7 @@ mod tests {
         let mapping = Mapping { zone: Some("Europe/Berlin".to_owned()), ..Mapping::default() };
         let sample: Vec<String> =
             std::iter::once(header).chain(rows.iter().copied()).map(str::to_owned).collect();
-        let layout = Layout::detect(&sample, &mapping, "file").unwrap();
+        let layout = Layout::detect(sample, &mapping, "file").unwrap();
         let mut hours = RepeatedHours::new(layout.has_one_metric_per_row());
         let mut times = Vec::new();
         for (line, row) in (2..).zip(rows) {
@@ -265,7 +265,7 @@ mod tests {
     fn a_series_that_ends_in_the_hour_does_not_hold_the_others_back() {
         let mapping = Mapping { zone: Some("Europe/Berlin".to_owned()), ..Mapping::default() };
         let sample = ["time,device,t", "2026-10-25 02:30,a,1"].map(str::to_owned);
-        let layout = Layout::detect(&sample, &mapping, "file").unwrap();
+        let layout = Layout::detect(sample, &mapping, "file").unwrap();
         let mut hours = RepeatedHours::new(false);
         hours.push(2, layout.row("2026-10-25 02:30,a,1"));
         hours.push(3, layout.row("2026-10-25 03:30,b,1"));

@@ -11,6 +11,7 @@ use super::{
     heading::unit_of,
     layout::{Device, Layout, Notation, Shape, skipped},
     moment::{Moment, NoMoment},
+    name::checked_name,
     number::{self, Cell},
 };
 
@@ -26,6 +27,8 @@ pub(super) struct Row {
     pub(super) blank: bool,
     /// Set if the local time of the readings occurs twice; they have the first time.
     pub(super) repeated: Option<RepeatedTime>,
+    /// A column with a value that is not read, because it was empty when the layout was detected.
+    pub(super) unread: Option<usize>,
     /// A remark about the row.
     pub(super) note: Option<String>,
 }
@@ -49,9 +52,6 @@ impl Row {
         self.readings.iter_mut().for_each(|reading| reading.time = time);
     }
 }
-
-/// Longest device or metric, in bytes.
-const MAX_NAME: usize = 128;
 
 impl Layout {
     /// Parses one line after the header.
@@ -82,11 +82,10 @@ impl Layout {
         let time = moment.first();
         let device: Arc<str> = match &self.device {
             Device::Fixed(name) => Arc::clone(name),
-            Device::Column(index) => {
-                name(cell(&fields, *index)).map_err(|problem| format!("device {problem}"))?
-            }
+            Device::Column(index) => checked_name("device", cell(&fields, *index))?,
         };
-        let mut row = Row::default();
+        let unread = self.empty.iter().copied().find(|&index| !number::is_missing(cell(&fields, index)));
+        let mut row = Row { unread, ..Row::default() };
         if let Moment::Repeated { second, .. } = moment {
             let text = format!("{:?} in {}", joined(&time_texts), self.zone_name());
             row.repeated = Some(RepeatedTime { second, text });
@@ -103,18 +102,25 @@ impl Layout {
                         Cell::Ambiguous { decimal, thousands } => {
                             row.faults.push(refused(ambiguous(text, decimal, thousands)));
                         }
-                        Cell::Number(number) => row.readings.push(Reading {
-                            device: Arc::clone(&device),
-                            metric: Arc::clone(&metric.name),
-                            value: number * metric.scale + metric.offset,
-                            unit: metric.unit,
-                            time,
-                        }),
+                        Cell::Number(number) => {
+                            let value = number * metric.scale + metric.offset;
+                            if !value.is_finite() {
+                                row.faults.push(refused(format!("{:?} is out of range", short(text))));
+                                continue;
+                            }
+                            row.readings.push(Reading {
+                                device: Arc::clone(&device),
+                                metric: Arc::clone(&metric.name),
+                                value,
+                                unit: metric.unit,
+                                time,
+                            });
+                        }
                     }
                 }
             }
             Shape::Long { metric, value, unit } => {
-                let metric = name(cell(&fields, *metric)).map_err(|problem| format!("metric {problem}"))?;
+                let metric = checked_name("metric", cell(&fields, *metric))?;
                 let symbol = unit.map(|index| cell(&fields, index)).filter(|symbol| !symbol.is_empty());
                 let unit = symbol.map(|symbol| unit_of(symbol, &metric)).transpose()?;
                 let text = cell(&fields, *value);
@@ -137,6 +143,7 @@ impl Layout {
     /// They have no time, or the zone has no such moment.
     fn moment(&self, texts: &[&str]) -> Result<Moment, NoMoment> {
         let time = match self.time.notation {
+            Notation::Epoch if number::is_shortened(texts[0]) => return Err(NoMoment::Shortened),
             Notation::Epoch => {
                 let time = number::decimal(texts[0]).and_then(epoch);
                 return time.map(Moment::At).ok_or(NoMoment::NotATime);
@@ -163,6 +170,9 @@ impl Layout {
         let text = joined(texts);
         match problem {
             NoMoment::NotATime => format!("no time in {text:?}"),
+            NoMoment::Shortened => format!(
+                "the time {text:?} was shortened, as spreadsheets do; export the column as a number with all digits"
+            ),
             NoMoment::Skipped { minutes } => {
                 let zone = self.zone_name();
                 format!("{text:?} does not exist in {zone}: the clock is set forward {minutes} min over it")
@@ -241,15 +251,4 @@ fn cell(fields: &[String], index: usize) -> &str {
 
 fn short(text: &str) -> String {
     text.chars().take(40).collect()
-}
-
-fn name(text: &str) -> Result<Arc<str>, String> {
-    if text.is_empty() {
-        return Err("is empty".to_owned());
-    }
-    if text.len() > MAX_NAME || text.chars().any(char::is_control) {
-        let text = short(text);
-        return Err(format!("{text:?} is longer than {MAX_NAME} bytes or contains a control character"));
-    }
-    Ok(text.into())
 }

@@ -15,11 +15,14 @@
 use std::collections::BTreeSet;
 
 use super::{Mapping, Rows};
-use crate::replay::number::{self, Notation, NumberFormat, Sign};
+use crate::replay::{
+    missing_codes::CODES,
+    number::{self, Notation, NumberFormat, Sign},
+};
 
 /// Evidence of the numbers of a column about its signs.
-#[derive(Default)]
-struct Evidence<'a> {
+#[derive(Debug, Default)]
+pub(super) struct Evidence {
     /// The decimal signs that numbers with one value prove.
     proved: BTreeSet<Sign>,
     /// Whether a sign separates thousands for certain.
@@ -27,31 +30,25 @@ struct Evidence<'a> {
     /// The signs of the numbers with two values.
     either: BTreeSet<Sign>,
     /// The first number with two values.
-    example: Option<&'a str>,
+    example: Option<String>,
     /// Whether there are integers besides 0 and codes of missing values.
     integers: bool,
 }
 
-impl<'a> Evidence<'a> {
-    fn of(cells: impl Iterator<Item = &'a str>) -> Self {
-        let mut evidence = Self::default();
-        for cell in cells {
-            match number::notation(cell) {
-                Some(Notation::Certain { sign: Some(sign), grouped, .. }) => {
-                    evidence.proved.insert(sign);
-                    evidence.grouped |= grouped;
-                }
-                Some(Notation::Certain { value, .. }) => {
-                    evidence.integers |= value != 0.0 && !number::CODES.contains(&value);
-                }
-                Some(Notation::Either { sign, .. }) => {
-                    evidence.either.insert(sign);
-                    evidence.example.get_or_insert(cell);
-                }
-                None => {}
+impl Evidence {
+    /// Takes a cell and its number.
+    pub(super) fn add(&mut self, cell: &str, number: Notation) {
+        match number {
+            Notation::Certain { sign: Some(sign), grouped, .. } => {
+                self.proved.insert(sign);
+                self.grouped |= grouped;
+            }
+            Notation::Certain { value, .. } => self.integers |= value != 0.0 && !CODES.contains(&value),
+            Notation::Either { sign, .. } => {
+                self.either.insert(sign);
+                self.example.get_or_insert_with(|| cell.to_owned());
             }
         }
-        evidence
     }
 
     /// The only sign that certain numbers prove.
@@ -71,22 +68,20 @@ fn only(signs: &BTreeSet<Sign>) -> Option<Sign> {
 /// A column whose numbers have two values, and nothing tells which.
 pub(super) fn formats(
     rows: &Rows,
-    columns: &[usize],
+    evidence: &[(usize, &Evidence)],
     mapping: &Mapping,
     delimiter: char,
     notes: &mut Vec<String>,
 ) -> Result<Vec<NumberFormat>, String> {
     let mut formats = vec![NumberFormat::default(); rows.headings.len()];
     let given = given(rows, mapping)?;
-    let evidence: Vec<(usize, Evidence<'_>)> =
-        columns.iter().map(|&index| (index, Evidence::of(rows.cells(index)))).collect();
     let of_columns: BTreeSet<Sign> = evidence.iter().filter_map(|(_, evidence)| evidence.decided()).collect();
     let of_file = match mapping.decimal_comma {
         Some(comma) => Some(if comma { Sign::Comma } else { Sign::Point }),
         None if delimiter == ',' && of_columns.is_empty() => Some(Sign::Point),
         None => only(&of_columns),
     };
-    for (index, evidence) in &evidence {
+    for (index, evidence) in evidence {
         let heading = &rows.headings[*index];
         let stated = given.iter().find(|(column, _)| column == index).map(|(_, sign)| *sign);
         formats[*index] = match stated {
@@ -96,7 +91,7 @@ pub(super) fn formats(
     }
     if of_columns.len() > 1 {
         let named = |sign: Sign| {
-            let is = |(_, evidence): &&(usize, Evidence<'_>)| evidence.decided() == Some(sign);
+            let is = |(_, evidence): &&(usize, &Evidence)| evidence.decided() == Some(sign);
             let names = evidence.iter().filter(is).map(|(index, _)| rows.headings[*index].as_str());
             names.collect::<Vec<_>>().join(", ")
         };
@@ -115,7 +110,7 @@ fn given(rows: &Rows, mapping: &Mapping) -> Result<Vec<(usize, Sign)>, String> {
 
 fn format(
     heading: &str,
-    evidence: &Evidence<'_>,
+    evidence: &Evidence,
     of_file: Option<Sign>,
     mapping: &Mapping,
     delimiter: char,
@@ -126,7 +121,7 @@ fn format(
         let grouped = evidence.grouped || mapping.decimal_comma.is_some() && of_file == Some(sign);
         return Ok(NumberFormat { sign: Some(sign), grouped });
     }
-    let Some(example) = evidence.example else {
+    let Some(example) = evidence.example.as_deref() else {
         return Ok(NumberFormat { sign: of_file.filter(|_| evidence.proved.is_empty()), grouped: false });
     };
     let sign = match only(&evidence.either) {
@@ -193,10 +188,17 @@ mod tests {
     ) -> Result<(Vec<String>, Vec<String>), String> {
         let rows = t.iter().zip(p).map(|(t, p)| vec![(*t).to_owned(), (*p).to_owned()]).collect();
         let rows = Rows { headings: vec!["t".to_owned(), "p".to_owned()], rows };
+        let mut evidence = [Evidence::default(), Evidence::default()];
+        for (index, evidence) in evidence.iter_mut().enumerate() {
+            rows.cells(index).for_each(|cell| evidence.add(cell, number::notation(cell).unwrap()));
+        }
         let mut notes = Vec::new();
-        let formats = formats(&rows, &[0, 1], mapping, delimiter, &mut notes)?;
-        let shown =
-            |cell: &&str| formats[1].parse(cell).map_or("refused".to_owned(), |value| value.to_string());
+        let evidence = [(0, &evidence[0]), (1, &evidence[1])];
+        let formats = formats(&rows, &evidence, mapping, delimiter, &mut notes)?;
+        let shown = |cell: &&str| {
+            let value = formats[1].value(number::notation(cell).unwrap());
+            value.map_or("refused".to_owned(), |value| value.to_string())
+        };
         Ok((p.iter().map(shown).collect(), notes))
     }
 

@@ -6,14 +6,17 @@ const DELIMITERS: [char; 4] = [';', '\t', '|', ','];
 /// Lines that are examined.
 const EXAMINED_LINES: usize = 200;
 
-/// Whether a line is blank, a comment, or the line `sep=;` that spreadsheets write.
+/// Whether a line has nothing to read: it is blank or a rule of dashes, a comment, or the line `sep=;` that spreadsheets
+/// write.
 pub(in crate::replay) fn skipped(line: &str) -> bool {
     let line = line.trim();
-    line.is_empty() || line.starts_with('#') || line.len() <= 5 && line.starts_with("sep=")
+    line.starts_with('#')
+        || !line.contains(char::is_alphanumeric)
+        || line.len() <= 5 && line.starts_with("sep=")
 }
 
 /// The delimiter that splits most lines into the same number of columns, at least two.
-pub(super) fn delimiter(lines: &[&str]) -> char {
+pub(super) fn delimiter(lines: &[String]) -> char {
     let agreement = |delimiter: char| {
         let widths: Vec<usize> = lines
             .iter()

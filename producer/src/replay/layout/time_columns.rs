@@ -154,22 +154,12 @@ fn content_of(cell: &str) -> Content {
     }
 }
 
-/// Finds the time columns and the order of their dates.
-pub(super) fn find(
-    rows: &Rows,
-    mapping: &Mapping,
-    delimiter: char,
-    notes: &mut Vec<String>,
-) -> Result<TimeColumns, String> {
+/// Finds the time columns. The order of their dates is decided later, if the mapping does not give it.
+pub(super) fn find(rows: &Rows, mapping: &Mapping, notes: &mut Vec<String>) -> Result<TimeColumns, String> {
     let contents = contents(rows);
     let mut columns = columns(rows, mapping, &contents)?;
     columns.fraction = fraction(rows, mapping, &contents, &mut columns.indexes, columns.notation, notes)?;
-    if columns.notation == Notation::Text && mapping.time_format.is_none() {
-        (columns.order, columns.order_guessed) = match mapping.date_order {
-            Some(order) => (order, false),
-            None => order(rows, columns.indexes[0], delimiter, notes),
-        };
-    }
+    columns.order = mapping.date_order.unwrap_or_default();
     Ok(columns)
 }
 
@@ -281,35 +271,63 @@ fn fraction(
     Ok(found)
 }
 
-/// The order of the dates: the order in which most of the dates exist, else the one with the smallest steps in time.
-/// Also whether it is a guess.
-fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) -> (DateOrder, bool) {
-    let Some(example) = rows.cells(index).find(|cell| depends_on_order(cell)) else {
-        return (DateOrder::default(), false);
-    };
-    let orders = match delimiter {
-        ',' => [DateOrder::Mdy, DateOrder::Dmy, DateOrder::Ymd],
-        _ => [DateOrder::Dmy, DateOrder::Mdy, DateOrder::Ymd],
-    };
-    let dates: Vec<(DateOrder, Vec<Date>)> = orders
-        .into_iter()
-        .map(|order| (order, rows.cells(index).filter_map(|cell| civil(cell, order)?.date).collect()))
-        .collect();
-    let most = dates.iter().map(|(_, dates)| dates.len()).max().unwrap_or_default();
-    let possible = || dates.iter().filter(|(_, dates)| dates.len() == most);
-    // The sum of days between consecutive rows.
-    let total_steps = |dates: &[Date]| -> u64 {
-        let steps = dates.windows(2).map(|pair| pair[1] - pair[0]);
-        steps.map(|step| u64::from(step.get_days().unsigned_abs())).sum()
-    };
-    let chosen =
-        possible().min_by_key(|(_, dates)| total_steps(dates)).map_or(orders[0], |(order, _)| *order);
-    let guessed = possible().count() > 1;
-    if guessed {
-        let date = civil(example, chosen).and_then(|civil| civil.date);
-        let date = date.map_or_else(String::new, |date| format!(": {example:?} is {date}"));
-        let words = chosen.words();
-        notes.push(format!("dates are ambiguous and are read {words}{date} (--date-order decides)"));
+/// What the dates of a column tell about their order.
+pub(super) struct DateEvidence {
+    /// In the order of preference.
+    orders: [DatesInOrder; 3],
+    /// The first date that depends on the order.
+    example: Option<String>,
+}
+
+/// The dates as they are in one order.
+struct DatesInOrder {
+    order: DateOrder,
+    /// Those that exist.
+    dates: u64,
+    /// The sum of days between consecutive ones.
+    steps: u64,
+    last: Option<Date>,
+}
+
+impl DateEvidence {
+    /// For a file with this delimiter.
+    pub(super) fn new(delimiter: char) -> Self {
+        let orders = match delimiter {
+            ',' => [DateOrder::Mdy, DateOrder::Dmy, DateOrder::Ymd],
+            _ => [DateOrder::Dmy, DateOrder::Mdy, DateOrder::Ymd],
+        };
+        let orders = orders.map(|order| DatesInOrder { order, dates: 0, steps: 0, last: None });
+        Self { orders, example: None }
     }
-    (chosen, guessed)
+
+    /// Takes the next cell.
+    pub(super) fn add(&mut self, cell: &str) {
+        if !depends_on_order(cell) {
+            return;
+        }
+        for in_order in &mut self.orders {
+            let Some(date) = civil(cell, in_order.order).and_then(|civil| civil.date) else { continue };
+            self.example.get_or_insert_with(|| cell.to_owned());
+            in_order.dates += 1;
+            let step = in_order.last.replace(date).map_or(0, |last| (date - last).get_days().unsigned_abs());
+            in_order.steps += u64::from(step);
+        }
+    }
+
+    /// The order in which most of the dates exist, else the one with the smallest steps in time. Also whether it is a
+    /// guess.
+    pub(super) fn order(&self, notes: &mut Vec<String>) -> (DateOrder, bool) {
+        let Some(example) = &self.example else { return (DateOrder::default(), false) };
+        let most = self.orders.iter().map(|it| it.dates).max().unwrap_or_default();
+        let possible = || self.orders.iter().filter(|it| it.dates == most);
+        let chosen = possible().min_by_key(|it| it.steps).map_or(DateOrder::default(), |it| it.order);
+        let guessed = possible().count() > 1;
+        if guessed {
+            let date = civil(example, chosen).and_then(|civil| civil.date);
+            let date = date.map_or_else(String::new, |date| format!(": {example:?} is {date}"));
+            let words = chosen.words();
+            notes.push(format!("dates are ambiguous and are read {words}{date} (--date-order decides)"));
+        }
+        (chosen, guessed)
+    }
 }

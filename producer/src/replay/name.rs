@@ -1,0 +1,30 @@
+//! Names of devices and metrics, checked before they are sent: a worker makes a dead letter of a reading with another.
+
+use std::sync::Arc;
+
+use garenne_protocol::sensor::parse::check_name;
+
+/// A name that a worker takes. `what` is `device` or `metric`.
+///
+/// # Errors
+/// The name and the problem.
+pub(super) fn checked_name(what: &'static str, name: &str) -> Result<Arc<str>, String> {
+    check_name(what, name).map_err(|bad| format!("{what} {}", bad.in_record(0).message))?;
+    if name.contains(char::REPLACEMENT_CHARACTER) {
+        return Err(format!("{what} {name:?} has a byte that is not in the encoding of the file"));
+    }
+    Ok(name.into())
+}
+
+/// The metric of a column.
+///
+/// # Errors
+/// The heading, the problem, and how to give the metric another name.
+pub(super) fn check_metric(heading: &str, metric: &str) -> Result<Arc<str>, String> {
+    checked_name("metric", metric).map_err(|problem| {
+        let column: String = heading.chars().take(40).collect();
+        format!(
+            "column {column:?}: {problem}; give it a name in a map: [columns.{heading:?}] metric = \"NAME\""
+        )
+    })
+}
