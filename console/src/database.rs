@@ -104,9 +104,11 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
                 if *dry_run {
                     output::lines(&format!("would remove {line}\n"))?;
                 } else {
-                    let rows = prune::remove(&pool, &tables, expired).await.map_err(failed)?;
-                    output::lines(&format!("removed {}\n", describe(&Expired { rows, ..expired.clone() })))?;
-                    if rows < expired.rows {
+                    let removed = prune::remove(&pool, &tables, expired).await.map_err(failed)?;
+                    let verb = if removed.is_some() { "removed" } else { "kept" };
+                    let rows = removed.unwrap_or(expired.rows);
+                    output::lines(&format!("{verb} {}\n", describe(&Expired { rows, ..expired.clone() })))?;
+                    if removed.is_none_or(|rows| rows < expired.rows) {
                         output::note(
                             "the others are kept until their rollups are computed; run the command again",
                         );
@@ -155,7 +157,7 @@ async fn migrate(pool: &PostgresPool, tables: &Tables) -> Result<(), DatabaseErr
 fn describe(expired: &Expired) -> String {
     let rows = expired.rows;
     match &expired.what {
-        ExpiredRows::Partition { name, .. } => format!("partition {name}, about {rows} readings"),
+        ExpiredRows::Partition { name, .. } => format!("partition {name}, {rows} readings"),
         ExpiredRows::Series { table, device, metric, before } => {
             let what = match table {
                 SeriesTable::Readings => "readings",

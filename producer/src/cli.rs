@@ -210,8 +210,14 @@ impl Cli {
                 let shared = garenne_mqtt::Shared { group_commit, records, spool };
                 garenne_mqtt::run(settings.broker, shared, settings.mqtt, commands).await
             }
-            Command::Replay(args) => replay::run(settings.broker, settings.gateway.spool, *args).await,
-            Command::Publish(args) => publish::run(settings.broker, settings.gateway.spool, args).await,
+            Command::Replay(args) => {
+                let limits = settings.gateway.record_limits();
+                replay::run(settings.broker, settings.gateway.spool, limits, *args).await
+            }
+            Command::Publish(args) => {
+                let limits = settings.gateway.record_limits();
+                publish::run(settings.broker, settings.gateway.spool, limits, args).await
+            }
             Command::Simulate(args) => simulate::run(settings.broker, settings.gateway.spool, args).await,
             Command::Map(args) => map::run(settings.broker, args).await,
             Command::Spool(args) => spool::run(settings.broker, args).await,

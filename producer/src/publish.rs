@@ -18,7 +18,10 @@ use garenne_common::{
 };
 use garenne_gateway::{BrokerSettings, READING, SpoolSettings, task_publisher::SpoolingPublisher};
 use garenne_protocol::{
-    sensor::{Timestamp, readings_from},
+    sensor::{
+        Limits, Timestamp,
+        parse::{Form, readings_in},
+    },
     task::{ContentType, Kind, NewTask, TaskId},
 };
 use serde::Serialize;
@@ -103,6 +106,7 @@ struct NumberedLine {
 pub(crate) async fn run(
     settings: BrokerSettings,
     spool: SpoolSettings,
+    limits: Limits,
     args: PublishArgs,
 ) -> Result<Exit, Failure> {
     let kind = settings.routes().kind(&args.kind).map_err(|refusal| Failure::new(Exit::Failed, refusal))?;
@@ -114,9 +118,16 @@ pub(crate) async fn run(
     let broker = SpooledConnection::open(&settings, config, &spool).await?;
     let progress = Progress::new("publish", size);
     let input = BufReader::new(input);
-    let (mut summary, failure) =
-        publish_lines(input, &kind, &args, &broker.tasks, &progress, &mut commands, stdout::print_line)
-            .await?;
+    let (mut summary, failure) = publish_lines(
+        input,
+        (&kind, &limits),
+        &args,
+        &broker.tasks,
+        &progress,
+        &mut commands,
+        stdout::print_line,
+    )
+    .await?;
     summary.spool = broker.close().await;
     summary.spool.iter().for_each(|spool| spool.report(&progress));
     progress.finish(format_args!("{} confirmed, {} malformed", summary.published, summary.malformed));
@@ -135,7 +146,7 @@ pub(crate) async fn run(
 /// Publishes every line until the end of the input, a stop command or the first failure, and completes what it began.
 async fn publish_lines(
     input: impl BufRead + Send + 'static,
-    kind: &Kind,
+    (kind, limits): (&Kind, &Limits),
     args: &PublishArgs,
     publisher: &SpoolingPublisher,
     progress: &Progress,
@@ -184,7 +195,7 @@ async fn publish_lines(
                         continue;
                     }
                     summary.lines += 1;
-                    match task(&text, kind, args) {
+                    match task(&text, kind, limits, args) {
                         Ok(task) => in_flight.push(publish(publisher, task, args.retry_for)),
                         Err(problem) => {
                             summary.malformed += 1;
@@ -226,13 +237,14 @@ fn read(mut reader: impl BufRead, lines: &mpsc::Sender<NumberedLine>) -> anyhow:
 ///
 /// # Errors
 /// The problem with the line.
-fn task(line: &[u8], kind: &Kind, args: &PublishArgs) -> Result<NewTask, String> {
+fn task(line: &[u8], kind: &Kind, limits: &Limits, args: &PublishArgs) -> Result<NewTask, String> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if kind.as_str() == READING && args.id_field.is_none() {
         let now: Timestamp = OffsetDateTime::now_utc().into();
-        readings_from("application/json", line, now).map_err(|error| error.to_string())?;
+        let form = Form::of("application/json").map_err(|error| error.to_string())?;
+        readings_in(form, line, now, limits).map_err(|error| error.to_string())?;
     }
     let payload: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
     let mut task = NewTask::new(kind.clone(), ContentType::Json, line.to_vec());

@@ -37,7 +37,7 @@ use garenne_common::{
     stdout,
 };
 use garenne_gateway::{BrokerSettings, SpoolSettings};
-use garenne_protocol::sensor::Timestamp;
+use garenne_protocol::sensor::{Limits, Timestamp};
 use serde::Serialize;
 use tokio::{sync::mpsc, time::Instant};
 
@@ -115,6 +115,7 @@ struct Summary<'a> {
 pub(crate) async fn run(
     settings: BrokerSettings,
     spool: SpoolSettings,
+    limits: Limits,
     args: ReplayArgs,
 ) -> Result<Exit, Failure> {
     let ReplayArgs { file, speed, rate, dry_run, max_malformed, max_contradicting, sending, map, mapping } =
@@ -126,7 +127,7 @@ pub(crate) async fn run(
     let progress = Arc::new(Progress::new("replay", size.filter(|_| !dry_run)));
     notes.iter().for_each(|note| progress.print(note));
     if dry_run {
-        let (text, read) = dry_run::run(recording, &file, &progress)?;
+        let (text, read) = dry_run::run(recording, &limits, &file, &progress)?;
         stdout::print(text)?;
         return check(&read, read.readings).map(|()| Exit::Done);
     }
@@ -134,8 +135,8 @@ pub(crate) async fn run(
     if is_file {
         // What is wrong with a file is said before anything is sent.
         let context = || file.display().to_string();
-        let read = reader::read(&mut recording, Some(&progress), |_| true).with_context(context)?;
-        read.contradictions().iter().for_each(|contradictions| progress.print(contradictions));
+        let read = reader::read(&mut recording, &limits, Some(&progress), |_| true).with_context(context)?;
+        read.notes().iter().for_each(|note| progress.print(note));
         if read.readings == 0 {
             check(&read, 0)?;
         }
@@ -148,7 +149,7 @@ pub(crate) async fn run(
     let queue = DeliveryQueue::new(Arc::clone(&sender), Arc::clone(&endpoint.destination), sending.in_flight);
     let started = Instant::now();
     let figures = || figures(&sender.counts, started.elapsed());
-    let (rows, reader) = spawn_reader(recording, (!is_file).then(|| Arc::clone(&progress)))
+    let (rows, reader) = spawn_reader(recording, limits, (!is_file).then(|| Arc::clone(&progress)))
         .context("reading the recording")?;
 
     let mut span = TimeSpan::default();
@@ -168,11 +169,10 @@ pub(crate) async fn run(
     let read = read_counts(reader).await.with_context(|| file.display().to_string())?;
     let elapsed = started.elapsed();
     progress.finish(figures());
-    let contradictions = read.contradictions();
     if !is_file {
-        contradictions.iter().for_each(|contradictions| progress.print(contradictions));
+        read.notes().iter().for_each(|note| progress.print(note));
     }
-    notes.extend(contradictions);
+    notes.extend(read.notes());
     let counts = &sender.counts;
     let settled = counts.delivered.load(Relaxed) + counts.refused.load(Relaxed);
     // Including readings that were read and not sent.

@@ -30,7 +30,7 @@ fn args(kind: &str, id_field: Option<&str>) -> PublishArgs {
 }
 
 fn made(line: &str, kind: &str, id_field: Option<&str>) -> Result<NewTask, String> {
-    task(line.as_bytes(), &Kind::parse(kind).unwrap(), &args(kind, id_field))
+    task(line.as_bytes(), &Kind::parse(kind).unwrap(), &Limits::default(), &args(kind, id_field))
 }
 
 #[test]
@@ -46,7 +46,8 @@ fn a_line_becomes_a_task_with_the_id_of_its_field() {
 #[test]
 fn a_field_can_be_the_task_key() {
     let args = PublishArgs { key_field: Some("device".to_owned()), ..args("bench.noop", None) };
-    let made = |line: &str| task(line.as_bytes(), &Kind::parse("bench.noop").unwrap(), &args);
+    let made =
+        |line: &str| task(line.as_bytes(), &Kind::parse("bench.noop").unwrap(), &Limits::default(), &args);
     assert_eq!(made("{\"device\":\"d1\"}").unwrap().key.as_deref(), Some("d1"));
     assert_eq!(made("{}").unwrap_err(), "field \"device\" for the key is missing");
 }
@@ -58,6 +59,13 @@ fn an_invalid_line_is_explained() {
     assert_eq!(problem("{}", "bench.noop", Some("key")), "field \"key\" for the id is missing");
     assert_eq!(problem("{\"key\":\"\"}", "bench.noop", Some("key")), "field \"key\": message_id is empty");
     assert_eq!(problem("{}", READING, None).split(':').next(), Some("record 0"));
+    let early = r#"{"device":"d","metric":"m","value":1,"time":1}"#;
+    let limits = Limits::of_times(Duration::ZERO, Timestamp::DEFAULT_MIN);
+    let refused = task(early.as_bytes(), &Kind::parse(READING).unwrap(), &limits, &args(READING, None));
+    assert_eq!(
+        refused.unwrap_err(),
+        "record 0: time: 1970-01-01T00:00:01Z is before min_time (1990-01-01T00:00:00Z); is the sender's clock set?"
+    );
 }
 
 /// Confirms every task.
@@ -94,7 +102,9 @@ async fn publish_all(
     let publisher = SpoolingPublisher::direct(Arc::new(Confirming));
     let (_sender, mut commands) = mpsc::channel(1);
     let progress = Progress::new("publish", None);
-    publish_lines(input, &kind, args, &publisher, &progress, &mut commands, print_id).await.unwrap()
+    publish_lines(input, (&kind, &Limits::default()), args, &publisher, &progress, &mut commands, print_id)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -162,8 +172,17 @@ async fn lines_that_the_broker_does_not_confirm_are_spooled_with_their_ids() {
     let (_sender, mut commands) = mpsc::channel(1);
     let (kind, progress) = (Kind::parse(&args.kind).unwrap(), Progress::new("publish", None));
     let input = &b"{\"key\":1}\n{\"key\":2}\n"[..];
-    let (summary, failure) =
-        publish_lines(input, &kind, &args, &publisher, &progress, &mut commands, |_| Ok(())).await.unwrap();
+    let (summary, failure) = publish_lines(
+        input,
+        (&kind, &Limits::default()),
+        &args,
+        &publisher,
+        &progress,
+        &mut commands,
+        |_| Ok(()),
+    )
+    .await
+    .unwrap();
     assert_eq!((summary.published, summary.unpublished, failure), (2, 0, None));
     let records = spool.read(0, 10, 1000).await.unwrap().records;
     let ids: BTreeSet<String> = records.into_iter().map(|record| record.id).collect();

@@ -4,6 +4,7 @@ use std::{fmt::Write, path::Path};
 
 use anyhow::Context;
 use garenne_common::text::printable;
+use garenne_protocol::sensor::Limits;
 
 use super::{
     civil_time::DateOrder,
@@ -25,6 +26,7 @@ const SHOWN: usize = 10;
 /// Reading the file failed.
 pub(super) fn run(
     mut recording: Recording,
+    limits: &Limits,
     file: &Path,
     progress: &Progress,
 ) -> anyhow::Result<(String, ReadCounts)> {
@@ -39,7 +41,7 @@ pub(super) fn run(
         None => text.push_str("# JSON: the records name device, metric, unit and time.\n"),
     }
     let mut first = Vec::new();
-    let read = read(&mut recording, Some(progress), |row| {
+    let read = read(&mut recording, limits, Some(progress), |row| {
         let left = SHOWN - first.len();
         first.extend(row.readings.into_iter().take(left));
         true
@@ -56,8 +58,8 @@ pub(super) fn run(
         text,
         "# Rows: {rows}, readings: {readings}, missing values: {missing}, malformed rows: {malformed}"
     );
-    if let Some(contradictions) = read.contradictions() {
-        let _ = writeln!(text, "# {contradictions}");
+    for note in read.notes() {
+        let _ = writeln!(text, "# {note}");
     }
     Ok((text, read))
 }
@@ -95,7 +97,7 @@ mod tests {
     fn shown(recording: impl AsRef<[u8]>, mapping: &Mapping) -> String {
         let input = Source::pipe(Box::new(Cursor::new(recording.as_ref().to_vec()))).unwrap();
         let recording = Recording::new(input, mapping, "roof").unwrap();
-        run(recording, Path::new("roof.csv"), &Progress::new("replay", None)).unwrap().0
+        run(recording, &Limits::default(), Path::new("roof.csv"), &Progress::new("replay", None)).unwrap().0
     }
 
     const ROOF: &str = "Date;Time;ms;T (C);p_bar\n\

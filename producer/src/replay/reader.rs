@@ -3,8 +3,9 @@
 use std::{io, sync::Arc, time::Duration};
 
 use garenne_common::supervise::{ThreadHandle, spawn_thread};
-use garenne_protocol::sensor::Reading;
+use garenne_protocol::sensor::{Fault, Limits, Reading};
 use serde::Serialize;
+use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{recording::Recording, repeated_keys::RepeatedKeys};
@@ -34,6 +35,8 @@ pub(super) struct ReadCounts {
     pub(super) missing: u64,
     pub(super) malformed: u64,
     pub(super) blank: u64,
+    /// Readings before the setting `min_time`, which are not sent.
+    pub(super) before_min_time: u64,
     /// Keys (device, metric and time) that the recording has with several values.
     pub(super) keys_with_differing_values: u64,
     /// Their readings with another value than the first one.
@@ -41,8 +44,21 @@ pub(super) struct ReadCounts {
 }
 
 impl ReadCounts {
+    /// What is not stored as the recording has it.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let early = (self.before_min_time > 0).then(|| {
+            format!(
+                "{} of {} readings are before min_time and are not sent; for an old recording, give the setting an \
+                 earlier time here, at gateways and at workers",
+                self.before_min_time,
+                self.before_min_time + self.readings
+            )
+        });
+        early.into_iter().chain(self.contradictions()).collect()
+    }
+
     /// What becomes of the readings that contradict an earlier one.
-    pub(super) fn contradictions(&self) -> Option<String> {
+    fn contradictions(&self) -> Option<String> {
         let Self { keys_with_differing_values: keys, contradicting_readings: readings, .. } = self;
         (*keys > 0).then(|| {
             format!(
@@ -57,13 +73,14 @@ impl ReadCounts {
 /// if there is one.
 pub(super) fn spawn_reader(
     mut recording: Recording,
+    limits: Limits,
     progress: Option<Arc<Progress>>,
 ) -> io::Result<(mpsc::Receiver<RowReadings>, ThreadHandle<io::Result<ReadCounts>>)> {
     let (sender, rows) = mpsc::channel(READ_AHEAD);
     // Not a blocking task of the runtime, whose shutdown would wait for it: a read from a silent pipe cannot be
     // cancelled.
     let reader = spawn_thread("reader", move || {
-        read(&mut recording, progress.as_deref(), |row| sender.blocking_send(row).is_ok())
+        read(&mut recording, &limits, progress.as_deref(), |row| sender.blocking_send(row).is_ok())
     })?;
     Ok((rows, reader))
 }
@@ -83,6 +100,7 @@ pub(super) async fn read_counts(reader: ThreadHandle<io::Result<ReadCounts>>) ->
 /// Reads until the end of the recording, or until `send` returns false.
 pub(super) fn read(
     recording: &mut Recording,
+    limits: &Limits,
     progress: Option<&Progress>,
     mut send: impl FnMut(RowReadings) -> bool,
 ) -> io::Result<ReadCounts> {
@@ -90,12 +108,22 @@ pub(super) fn read(
     let print = |line: u64, text: &str| {
         progress.inspect(|progress| progress.print(format_args!("line {line}: {text}")));
     };
-    while let Some((line, row)) = recording.next()? {
+    let now = OffsetDateTime::now_utc().into();
+    while let Some((line, mut row)) = recording.next()? {
         if row.blank {
             count.blank += 1;
             continue;
         }
         count.rows += 1;
+        let mut out_of_bounds = None;
+        row.readings.retain(|reading| {
+            let Err(bad) = limits.check_time("time", reading.time, now) else { return true };
+            let bad = bad.in_record(0);
+            count.before_min_time += u64::from(matches!(bad.code, Fault::BeforeMinTime));
+            out_of_bounds = Some(bad.message);
+            false
+        });
+        row.faults.extend(out_of_bounds);
         count.missing += row.missing;
         count.readings += row.readings.len() as u64;
         if let Some(note) = row.note {
@@ -151,7 +179,7 @@ mod tests {
         let source = Source::pipe(Box::new(input)).unwrap();
         let recording = Recording::new(source, &Mapping::default(), "file").unwrap();
         let progress = Arc::new(Progress::new("replay", None));
-        let (mut rows, reader) = spawn_reader(recording, Some(progress)).unwrap();
+        let (mut rows, reader) = spawn_reader(recording, Limits::default(), Some(progress)).unwrap();
         let mut received = 0;
         while rows.recv().await.is_some() {
             received += 1;
@@ -166,5 +194,35 @@ mod tests {
         assert_eq!((rows, counts.unwrap()), (2, all));
         let (rows, counts) = read_all(PanickingInput).await;
         assert_eq!((rows, counts.unwrap_err().to_string().as_str()), (2, "panicked: no buffer"));
+    }
+
+    #[test]
+    fn readings_before_min_time_and_contradictions_are_counted_with_what_becomes_of_them() {
+        let text = "time,t,t\n1711190482,1,1\n1711190483,1,2\n171119048,3,3\n";
+        let source = Source::pipe(Box::new(io::Cursor::new(text))).unwrap();
+        let mapping = Mapping { time: vec!["time".to_owned()], ..Mapping::default() };
+        let mut recording = Recording::new(source, &mapping, "file").unwrap();
+        let limits =
+            Limits { min_time: Some(garenne_protocol::sensor::Timestamp::DEFAULT_MIN), ..Limits::default() };
+        let counts = read(&mut recording, &limits, None, |_| true).unwrap();
+        let expected = ReadCounts {
+            rows: 3,
+            readings: 4,
+            malformed: 1,
+            before_min_time: 2,
+            keys_with_differing_values: 1,
+            contradicting_readings: 1,
+            ..ReadCounts::default()
+        };
+        assert_eq!(counts, expected);
+        assert_eq!(
+            counts.notes(),
+            [
+                "2 of 6 readings are before min_time and are not sent; for an old recording, give the setting an earlier \
+                 time here, at gateways and at workers",
+                "1 keys (device, metric and time) with differing values: of each, one value is stored and the others, 1 \
+                 in all, become dead letters (conflict), unless on_conflict is replace"
+            ]
+        );
     }
 }

@@ -240,7 +240,9 @@ async fn prune_removes_what_the_policy_no_longer_keeps() -> Result<()> {
     let years = "[[retention]]\nmetric = \"temp*\"\nkeep = \"1year\"\n";
     let dry = prune(years, &["--dry-run"]).await?;
     assert_eq!(dry.code, Some(0), "{:?}", dry.stderr);
-    assert!(dry.stdout[0].starts_with("would remove partition garenne_readings_2020_02"), "{:?}", dry.stdout);
+    let partitions =
+        ["2020_02", "2020_03"].map(|month| format!("partition garenne_readings_{month}, 1 readings"));
+    assert_eq!(dry.stdout, partitions.clone().map(|partition| format!("would remove {partition}")));
     assert_eq!(database.text(ids).await?, "first second");
 
     let none = prune("[[retention]]\nmetric = \"humidity\"\nkeep = \"1d\"\n", &[]).await?;
@@ -260,6 +262,9 @@ async fn prune_removes_what_the_policy_no_longer_keeps() -> Result<()> {
     assert_eq!(database.text(ids).await?, "kept");
     let all = prune("results = \"1year\"\n[[retention]]\nkeep = \"1year\"\n", &[]).await?;
     assert_eq!(all.code, Some(0), "{:?}", all.stderr);
+    let now = ["2020_02, 1", "2020_03, 0"]
+        .map(|rows| format!("removed partition garenne_readings_{rows} readings"));
+    assert_eq!(all.stdout, now);
     assert_eq!(database.text("SELECT to_regclass('garenne_readings_2020_02')").await?, "");
     assert_eq!(database.text("SELECT count(*) FROM garenne_readings").await?, "0");
     assert_eq!(database.text("SELECT count(*) FROM garenne_results").await?, "2");

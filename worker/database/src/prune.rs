@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use crate::{
     error::DatabaseError,
     pool::{Connection, PostgresPool, finish},
-    retention::{Expired, ExpiredRows, SeriesTable, maintenance},
+    retention::{Expired, ExpiredRows, SeriesTable, maintenance, unsigned},
     rollups::{self, FailingSeries, Place, RollUp, Step},
     tables::Tables,
 };
@@ -46,16 +46,19 @@ pub async fn roll_up(pool: &PostgresPool, tables: &Tables) -> Result<Vec<Failing
     Ok(rollups::failing(&*pool.client().await?, tables).await?)
 }
 
-/// Removes expired rows: a partition as a whole, others by and by. Returns the number of rows; it is 0 for a partition
-/// with stale rollups, and less than [`Expired::rows`] for a series with some.
+/// Removes expired rows: a partition as a whole, others by and by. Returns the exact number of rows; it is less than
+/// [`Expired::rows`] for a series with stale rollups. `None`: a partition with stale rollups is kept.
 ///
 /// # Errors
 /// The database refused it. What was removed before stays removed.
-pub async fn remove(pool: &PostgresPool, tables: &Tables, expired: &Expired) -> Result<u64, DatabaseError> {
+pub async fn remove(
+    pool: &PostgresPool,
+    tables: &Tables,
+    expired: &Expired,
+) -> Result<Option<u64>, DatabaseError> {
     let mut client = maintenance(pool).await?;
     if let ExpiredRows::Partition { name, until } = &expired.what {
-        let is_dropped = drop_partition(&mut client, tables, name, *until).await?;
-        return Ok(if is_dropped { expired.rows } else { 0 });
+        return drop_partition(&mut client, tables, name, *until).await;
     }
     let mut removed = 0;
     loop {
@@ -71,7 +74,7 @@ pub async fn remove(pool: &PostgresPool, tables: &Tables, expired: &Expired) -> 
         };
         removed += rows;
         if rows < CHUNK {
-            return Ok(removed);
+            return Ok(Some(removed));
         }
     }
 }
@@ -125,14 +128,19 @@ async fn series_chunk(
     Ok(rows)
 }
 
-/// Drops a partition. Returns false if a rollup of its readings or of older ones is stale.
+/// Drops a partition and returns the number of its readings. `None` if a rollup of its readings or of older ones is stale.
 async fn drop_partition(
     client: &mut Connection,
     tables: &Tables,
     name: &str,
     until: OffsetDateTime,
-) -> Result<bool, DatabaseError> {
+) -> Result<Option<u64>, DatabaseError> {
     let transaction = client.transaction().await?;
+    // Nobody adds a reading to it after they are counted. Only those who write to this partition wait meanwhile; if one
+    // of them already has a lock that the drop needs, Postgres ends one of the two, and both can be repeated.
+    transaction.batch_execute(&format!("LOCK TABLE {name} IN SHARE MODE")).await?;
+    let count = transaction.query_one(&format!("SELECT count(*) FROM {name}"), &[]).await?;
+    let rows = unsigned(count.get(0));
     // A step locks a series before it reads readings. Here the order is the other one, so there must be none.
     let lock = format!(
         "SELECT pg_advisory_xact_lock(hashtextextended('{tables}_roll_up', 0));
@@ -142,7 +150,7 @@ async fn drop_partition(
     // Writers of readings have committed, with the hours that they changed.
     let stale = format!("SELECT EXISTS (SELECT FROM {tables}_series WHERE stale && tstzrange(NULL, $1))");
     if transaction.query_one(&stale, &[&until]).await?.get(0) {
-        return Ok(false);
+        return Ok(None);
     }
     let mark = format!(
         "UPDATE {tables}_series SET pruned_before = greatest(pruned_before, $1), prunes = prunes + 1"
@@ -150,5 +158,5 @@ async fn drop_partition(
     transaction.execute(&mark, &[&until]).await?;
     transaction.batch_execute(&format!("DROP TABLE {name}")).await?;
     transaction.commit().await?;
-    Ok(true)
+    Ok(Some(rows))
 }

@@ -78,7 +78,7 @@ fn everything() -> String {
 pub struct Expired {
     /// Its type.
     pub what: ExpiredRows,
-    /// The number of rows; an estimate for a partition.
+    /// The number of rows when they were counted.
     pub rows: u64,
 }
 
@@ -242,7 +242,7 @@ async fn expired_partitions(
     until: OffsetDateTime,
 ) -> QueryResult<Vec<Expired>> {
     let ends = format!(
-        "SELECT child.oid::regclass::text, greatest(child.reltuples, 0)::int8, upper::timestamptz
+        "SELECT child.oid::regclass::text, upper::timestamptz
          FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid,
          LATERAL substring(pg_get_expr(child.relpartbound, child.oid) FROM 'TO \\(''([^'']+)''\\)') AS upper
          WHERE inhparent = to_regclass('{tables}_readings') AND upper::timestamptz <= $1
@@ -258,8 +258,9 @@ async fn expired_partitions(
                  SELECT FROM {tables}_series AS s WHERE s.device = r.device AND s.metric = r.metric))"
         );
         if !client.query_one(&unknown, &[]).await?.get::<_, bool>(0) {
-            let what = ExpiredRows::Partition { name, until: row.get(2) };
-            expired.push(Expired { what, rows: unsigned(row.get(1)) });
+            let rows = client.query_one(&format!("SELECT count(*) FROM {name}"), &[]).await?;
+            let what = ExpiredRows::Partition { name, until: row.get(1) };
+            expired.push(Expired { what, rows: unsigned(rows.get(0)) });
         }
     }
     Ok(expired)
@@ -283,7 +284,7 @@ fn whole(time: OffsetDateTime, step: time::Duration) -> OffsetDateTime {
         .unwrap_or(time)
 }
 
-fn unsigned(count: i64) -> u64 {
+pub(crate) fn unsigned(count: i64) -> u64 {
     u64::try_from(count).unwrap_or_default()
 }
 
