@@ -78,6 +78,7 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
         lanes: [("fast".to_owned(), lane(6)), ("slow".to_owned(), lane(4))].into(),
         paused: Vec::new(),
         paused_kinds: Vec::new(),
+        unhandled: Vec::new(),
         groups: Default::default(),
         running: 10,
         tasks: (0..10).map(task).collect(),

@@ -14,6 +14,8 @@ pub struct Load {
     pub arrival_rate: f64,
     /// Tasks in the lane's queue, including unacknowledged ones.
     pub backlog: u64,
+    /// Tasks in the lane's retry queues that wait for a worker with a handler for their kind.
+    pub unhandled: u64,
     /// Running tasks.
     pub running: u64,
     /// Mean duration of an attempt, seconds; unknown until one has ended.
@@ -94,15 +96,17 @@ fn measured(value: f64) -> f64 {
 ///
 /// Slots for arrivals are rate × service time ÷ utilization (Little's law); slots for the backlog are backlog ×
 /// service time ÷ objective. The sum is divided by the slots of a worker. The result covers the running tasks and is
-/// within `min` and `max`. A paused lane keeps its workers: more would not help, and fewer could not serve it when it
+/// within `min` and `max`. Tasks whose kind no running worker has count as backlog, because the workers that have it may be
+/// scaled to zero. A paused lane keeps its workers: more would not help, and fewer could not serve it when it
 /// is resumed.
 pub fn needed(load: &Load, goal: &Goal) -> u32 {
     if load.paused {
         return load.replicas.max(goal.min).min(goal.max);
     }
     let slots_of_one = measured(load.slots_per_replica).max(1.0);
-    let (rate, backlog) = (measured(load.arrival_rate), load.backlog as f64);
-    let busy = rate > 0.0 || load.backlog > 0 || load.running > 0;
+    let waiting = load.backlog.saturating_add(load.unhandled);
+    let (rate, backlog) = (measured(load.arrival_rate), waiting as f64);
+    let busy = rate > 0.0 || waiting > 0 || load.running > 0;
     let slots = match load.service_seconds {
         Some(service) => {
             let service = measured(service);

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::{
     args::duration,
-    fleet::{Pauses, Roster, count_unacked, poll_fleet},
+    fleet::{Pauses, Roster, count_unacked, poll_fleet, unhandled},
     operator::Operator,
     output,
     queues::Snapshot,
@@ -45,10 +45,8 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
     let mut snapshot = Snapshot::take(operator).await?;
     let asked = workers::ask(&args.workers).await?;
     let now = epoch_ms(SystemTime::now());
-    let pauses = match &poll {
-        Ok(roster) => Pauses::of(&roster.members(Program::Worker, now)),
-        Err(_) => Pauses::default(),
-    };
+    let workers = poll.as_ref().map_or(Vec::new(), |roster| roster.members(Program::Worker, now));
+    let (pauses, unhandled) = (Pauses::of(&workers), unhandled(&workers));
     let uncertain = match &poll {
         Ok(roster) => count_lanes(&mut snapshot, roster, now),
         Err(_) => Vec::new(),
@@ -58,7 +56,8 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         all["source"] = json!(snapshot.origin(now));
         match &poll {
             Ok(roster) => {
-                all["workers"] = json!(roster.members(Program::Worker, now));
+                all["workers"] = json!(workers);
+                all["unhandled"] = json!(unhandled);
                 all["gateways"] = json!(roster.members(Program::Gateway, now));
                 all["bridges"] = json!(roster.members(Program::Bridge, now));
             }
@@ -69,7 +68,7 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         }
         output::json(&format!("{all:#}\n"))?;
     } else {
-        let mut text = view::table(&snapshot, &uncertain, &pauses, now);
+        let mut text = view::table(&snapshot, &uncertain, &pauses, &unhandled, now);
         text += &match &poll {
             Ok(roster) => format!("\n{}\n{}", fleet::tables(roster, now), producers::tables(roster, now)),
             Err(failure) => format!("\nworkers cannot be shown: {failure}\n"),

@@ -6,7 +6,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use arbitrary::{Arbitrary, Unstructured};
-use garenne_protocol::task::{Copied, DeadReason, Envelope, WorkerIncarnation, header};
+use garenne_protocol::task::{Copied, DeadReason, Envelope, UnhandledRecord, WorkerIncarnation, header};
 use lapin::{
     BasicProperties,
     types::{AMQPValue, FieldTable, LongString, ShortString},
@@ -45,7 +45,9 @@ impl<'a> Arbitrary<'a> for Name {
             header::USER_ID,
             header::QUARANTINE_RUNS,
             header::QUARANTINE_WORKER,
-            header::QUARANTINE_SINCE,
+            header::UNHANDLED_SINCE,
+            header::PASSED_ON,
+            header::RETURNS,
             header::PUBLISHED_AT,
             header::LANE,
             header::TRACEPARENT,
@@ -169,7 +171,7 @@ fuzz_target!(|message: Message| {
                 Copied::of(&original, &task, now)
                     .attempt(task.attempt)
                     .unmarked()
-                    .handed_on(1)
+                    .unhandled(UnhandledRecord { since: Some(1), ..UnhandledRecord::default() })
                     .crashed(crashes(&task), &WorkerIncarnation::new("worker", LIFE)),
                 Copied::of(&original, &task, now).attempt(task.attempt).dead(
                     DeadReason::Rejected,

@@ -71,6 +71,7 @@ mod scenarios {
     mod rights;
     mod rolling_restarts;
     mod rollups;
+    mod services;
     mod shards;
     mod shards_change;
     mod shutdown_escalated;

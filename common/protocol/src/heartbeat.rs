@@ -91,6 +91,10 @@ pub struct Heartbeat {
     /// The longest running tasks, at most [`MOST_TASKS`].
     #[serde(default)]
     pub tasks: Vec<TaskBeat>,
+    /// The kinds whose tasks wait because no running worker has a handler for them; the [`MOST_TASKS`] with the most
+    /// tasks that this worker put off.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unhandled: Vec<UnhandledBeat>,
     /// Counters of attempts and dead letters, by kind. Kinds with only zeros are left out.
     #[serde(default)]
     pub kinds: BTreeMap<String, KindBeat>,
@@ -142,12 +146,28 @@ pub struct LaneBeat {
     pub delivered: u64,
     /// Unsettled deliveries: tasks that wait or run, or whose settlement is not sent yet.
     pub held: u64,
+    /// Tasks in the lane's retry queues that this worker put off because no running worker has a handler for their kind.
+    pub unhandled: u64,
     /// Deliveries removed from the queue: acked after the task succeeded or a copy of it was confirmed.
     pub removed: u64,
     /// Total time that tasks waited for a slot, in seconds.
     pub waited: f64,
     /// Sum of the ages of the running tasks, including those that the heartbeat does not list, in seconds.
     pub running_for: f64,
+}
+
+/// A kind whose tasks wait for a worker with a handler for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UnhandledBeat {
+    /// The lane in which they wait.
+    pub lane: String,
+    /// The kind.
+    pub kind: String,
+    /// The tasks that the worker put off.
+    pub tasks: u64,
+    /// Since when the first of them has been waiting, in milliseconds since 1970.
+    pub since: i64,
 }
 
 /// The tasks of a group that a worker holds.
@@ -308,6 +328,7 @@ impl Heartbeat {
         self.tasks.truncate(MOST_TASKS);
         self.paused.truncate(MOST_TASKS);
         self.paused_kinds.truncate(MOST_TASKS);
+        self.unhandled.truncate(MOST_TASKS);
         if let Some(bridge) = &mut self.bridge {
             bridge.subscriptions.truncate(MOST_TASKS);
             bridge.subscriptions.iter_mut().for_each(|filter| cut(filter, MAX_FILTER));

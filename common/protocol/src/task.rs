@@ -24,7 +24,7 @@ mod trace;
 pub use batch::{BadBatch, BatchRecord, MOST_RECORDS, batch_properties, read_batch, write_batch};
 pub use content_type::{BATCH, ContentType};
 pub use copy::Copied;
-pub use envelope::{Arrival, Envelope, Malformed, QuarantineRecord, epoch_ms, span_ms};
+pub use envelope::{Arrival, Envelope, Malformed, QuarantineRecord, UnhandledRecord, epoch_ms, span_ms};
 pub use foreign::{FOREIGN_KIND, ForeignMessage};
 pub use id::{IdError, TaskId};
 pub use incarnation::WorkerIncarnation;

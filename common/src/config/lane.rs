@@ -114,6 +114,14 @@ impl Lane {
         }
     }
 
+    /// Whether the lane gives its consumers tasks of a kind: by its bindings, as its default kind, or because it may hold
+    /// any kind. The catch-all lane may, and so may a lane that tasks are only published to directly.
+    pub(super) fn gives(&self, kind: &str) -> bool {
+        let default_kind = self.default_kind.as_deref();
+        let holds_any = !self.is_mapped() && self.bindings.is_empty() && default_kind.is_none();
+        self.catch_all || holds_any || default_kind == Some(kind) || self.is_bound_to(kind)
+    }
+
     /// The patterns of the kinds of tasks that clients may publish to the lane.
     pub fn task_bindings(&self) -> &[String] {
         if self.is_mapped() { &[] } else { &self.bindings }

@@ -17,7 +17,8 @@ pub use args::LaneArgs;
 /// The lanes, sorted by name: `default`, `fast` and `slow` by default. `default` receives what the others do not.
 ///
 /// Setting one field of a lane keeps its other fields. `only` (the flag `--lane`) selects the lanes that this process
-/// works on; the others stay defined, because the topology contains all lanes.
+/// works on; without it, a worker selects those that give it [kinds that it has](Self::serving). The others stay defined,
+/// because the topology contains all lanes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Lanes {
     #[serde(flatten)]
@@ -64,6 +65,18 @@ impl Lanes {
     /// A lane this process works on.
     pub fn get(&self, name: &str) -> Option<&Lane> {
         self.defined.get(name).filter(|_| self.is_selected(name))
+    }
+
+    /// Unless `only` selects lanes, selects those that give this process tasks of these kinds: by their bindings, as
+    /// their default kind, or because they may hold any kind.
+    #[must_use]
+    pub fn serving<'a>(mut self, kinds: impl IntoIterator<Item = &'a str>) -> Self {
+        if self.only.is_none() {
+            let kinds: Vec<_> = kinds.into_iter().collect();
+            let gives = |(_, lane): &(&str, &Lane)| kinds.iter().any(|kind| lane.gives(kind));
+            self.only = Some(self.defined().filter(gives).map(|(name, _)| name.to_owned()).collect());
+        }
+        self
     }
 
     /// The lane, selected or not, that receives a kind: the first whose bindings match it, or else the catch-all

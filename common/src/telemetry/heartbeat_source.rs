@@ -60,6 +60,7 @@ impl HeartbeatSource {
             lanes: Default::default(),
             paused: Vec::new(),
             paused_kinds: Vec::new(),
+            unhandled: Vec::new(),
             groups: Default::default(),
             running: 0,
             tasks: Vec::new(),

@@ -26,6 +26,8 @@ const _: () = assert!(SampleHistory::SPAN >= SERVICE_WINDOW);
 struct LaneWorkers {
     slots: u64,
     running: u64,
+    /// Tasks that they put off because no running worker has a handler for them.
+    unhandled: u64,
     replicas: u32,
     /// Workers of the lane that are not silent.
     heard: u64,
@@ -49,6 +51,7 @@ impl LaneWorkers {
             }
             sum.heard += u64::from(member.state != State::Silent);
             sum.running += beat.busy as u64;
+            sum.unhandled = sum.unhandled.saturating_add(beat.unhandled);
             if member.state == State::Open {
                 sum.slots += beat.slots as u64;
                 sum.replicas += 1;
@@ -115,7 +118,7 @@ pub(super) fn sample(
         arrival_rate = ((backlog as f64 - lane.load.backlog as f64 + done) / seconds).max(0.0);
     }
     let service_seconds = service_seconds(operator, roster, history, &status.name, now);
-    let LaneWorkers { running, replicas, free, ages, paused, .. } = workers;
+    let LaneWorkers { running, unhandled, replicas, free, ages, paused, .. } = workers;
     let stalled = stalled_seconds(history, &status.name, removed(roster.totals()), now);
     let waiting = backlog.saturating_sub(running);
     let work = LaneWork { waiting, free, ages, service: service_seconds, stalled };
@@ -130,7 +133,16 @@ pub(super) fn sample(
         consumers: queue.consumers,
         retrying: status.retrying,
         removal_rate,
-        load: Load { arrival_rate, backlog, running, service_seconds, slots_per_replica, replicas, paused },
+        load: Load {
+            arrival_rate,
+            backlog,
+            unhandled,
+            running,
+            service_seconds,
+            slots_per_replica,
+            replicas,
+            paused,
+        },
         slots: workers.slots,
         backlog_seconds,
         problem,

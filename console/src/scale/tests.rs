@@ -10,6 +10,7 @@ fn load(arrival_rate: f64, backlog: u64, service: f64) -> Load {
     Load {
         arrival_rate,
         backlog,
+        unhandled: 0,
         running: 0,
         service_seconds: Some(service),
         slots_per_replica: 4.0,
@@ -35,6 +36,17 @@ fn needed_follows_littles_law() {
     assert_eq!(needed(&load(40.0, 1200, 0.5), &goal(1, 9)), 9);
     assert_eq!(needed(&load(0.0, 0, 0.5), &goal(0, 9)), 0);
     assert_eq!(needed(&load(0.001, 0, 0.5), &goal(0, 9)), 1);
+}
+
+#[test]
+fn tasks_that_wait_for_a_handler_wake_a_lane_that_was_scaled_to_zero() {
+    let asleep = Load { replicas: 0, ..load(0.0, 0, 0.5) };
+    assert_eq!(needed(&asleep, &goal(0, 9)), 0);
+    assert_eq!(needed(&Load { unhandled: 1, ..asleep }, &goal(0, 9)), 1);
+    let unknown = Load { service_seconds: None, ..asleep };
+    assert_eq!(needed(&Load { unhandled: 1, ..unknown }, &goal(0, 9)), 1);
+    let (waiting, queued) = (Load { unhandled: 1_200, ..asleep }, Load { backlog: 1_200, ..asleep });
+    assert_eq!(needed(&waiting, &goal(0, 9)), needed(&queued, &goal(0, 9)));
 }
 
 #[test]
@@ -81,12 +93,13 @@ prop_compose! {
     fn any_load()(
         arrival_rate in prop_oneof![0.0f64..1e5, Just(0.0), Just(f64::NAN), Just(f64::INFINITY), Just(-1.0)],
         backlog in 0u64..10_000_000,
+        unhandled in prop_oneof![Just(0), 0u64..10_000_000],
         running in 0u64..5_000,
         service_seconds in proptest::option::of(prop_oneof![0.0f64..600.0, Just(f64::NAN), Just(-3.0)]),
         slots_per_replica in prop_oneof![0.0f64..256.0, Just(f64::NAN)],
         replicas in 0u32..300,
     ) -> Load {
-        Load { arrival_rate, backlog, running, service_seconds, slots_per_replica, replicas, paused: false }
+        Load { arrival_rate, backlog, unhandled, running, service_seconds, slots_per_replica, replicas, paused: false }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use garenne_protocol::heartbeat::UnhandledBeat;
+
 use crate::{
     fleet::Pauses,
     queues::{Origin, QueueStatus, Snapshot, Source},
@@ -9,8 +11,14 @@ use crate::{
 };
 
 /// The snapshot as a table, followed by remarks. `uncertain` are the lanes of which the unacknowledged messages are what
-/// workers reported last, `pauses` what workers have paused.
-pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses, now: i64) -> String {
+/// workers reported last, `pauses` what workers have paused, `unhandled` the kinds that no running worker has.
+pub(super) fn table(
+    snapshot: &Snapshot,
+    uncertain: &[String],
+    pauses: &Pauses,
+    unhandled: &[UnhandledBeat],
+    now: i64,
+) -> String {
     let Snapshot { broker, version, vhost, prefix, .. } = snapshot;
     let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n");
     let Origin { source, age_ms } = snapshot.origin(now);
@@ -41,7 +49,8 @@ pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses, 
     ];
     let rest = rest.map(|(name, queue)| row(name.to_owned(), queue, None));
     text += &lay_out(&columns, lanes.chain(rest));
-    for line in remarks(snapshot, uncertain, pauses) {
+    let waiting = unhandled.iter().map(|kind| unhandled_remark(kind, now));
+    for line in waiting.chain(remarks(snapshot, uncertain, pauses)) {
         let _ = write!(text, "\n{line}");
     }
     if !text.ends_with('\n') {
@@ -58,6 +67,15 @@ fn origin(Origin { source, age_ms }: Origin) -> String {
         Source::Heartbeats => format!("heartbeats, {age} ago"),
         Source::Management => format!("management, up to {age} old"),
     }
+}
+
+/// A kind whose tasks become dead letters unless a worker with its handler starts.
+fn unhandled_remark(UnhandledBeat { lane, kind, tasks, since }: &UnhandledBeat, now: i64) -> String {
+    let (tasks, waited) = (grouped(*tasks), duration(u64::try_from(now.saturating_sub(*since)).unwrap_or(0)));
+    format!(
+        "lane {lane}: {tasks} tasks of kind {kind:?} have been waiting for up to {waited}, and no running worker has a \
+         handler for it"
+    )
 }
 
 /// The states that need attention, most urgent first.
@@ -153,7 +171,7 @@ mod tests {
         };
         let dead = queue(7, Source::Management, 5_012);
         let snapshot = Snapshot { lanes: vec![fast], dead, ..empty() };
-        let text = table(&snapshot, &["fast".to_owned()], &Pauses::default(), 1_012);
+        let text = table(&snapshot, &["fast".to_owned()], &Pauses::default(), &[], 1_012);
         let lines: Vec<_> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(lines[1], "ready, consumers and retrying: counted by the broker 12ms ago");
@@ -166,7 +184,7 @@ mod tests {
     #[test]
     fn counts_of_the_management_api_are_not_shown_as_fresh() {
         let snapshot = Snapshot { source: Source::Management, ..empty() };
-        let text = table(&snapshot, &[], &Pauses::default(), 6_012);
+        let text = table(&snapshot, &[], &Pauses::default(), &[], 6_012);
         let counted = "ready, consumers and retrying: from the management API, up to 5.0s old\n";
         assert!(text.contains(counted), "{text}");
     }
@@ -183,9 +201,19 @@ mod tests {
         };
         let snapshot = Snapshot { lanes: vec![lane("fast"), lane("slow")], ..empty() };
         let pauses = Pauses { lanes: [("slow".to_owned(), 2)].into(), ..Pauses::default() };
-        let text = table(&snapshot, &[], &pauses, 1_012);
+        let text = table(&snapshot, &[], &pauses, &[], 1_012);
         assert!(text.contains("lane slow, paused"), "{text}");
         assert!(text.contains("lane fast: 5 tasks are waiting and no worker consumes them"), "{text}");
         assert!(!text.contains("lane slow: "), "{text}");
+    }
+
+    #[test]
+    fn a_kind_without_a_running_worker_is_named() {
+        let kind =
+            UnhandledBeat { lane: "default".into(), kind: "email.send".into(), tasks: 1_200, since: 1_000 };
+        let text = table(&empty(), &[], &Pauses::default(), &[kind], 36_000);
+        let expected = "\nlane default: 1,200 tasks of kind \"email.send\" have been waiting for up to 35s, and no \
+                        running worker has a handler for it\n";
+        assert!(text.contains(expected), "{text}");
     }
 }

@@ -13,7 +13,7 @@ use ratatui::{
 };
 
 use crate::{
-    fleet::{GroupTotals, MemberView, Pauses, State, groups, worker_row},
+    fleet::{GroupTotals, MemberView, Pauses, State, groups, unhandled, worker_row},
     monitor::{KindPoint, LaneSample, Now},
     table::{duration, grouped},
 };
@@ -146,7 +146,10 @@ fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     );
     let style = if dead > 0 || count(State::Silent) > 0 { Style::new().fg(Color::Red) } else { Style::new() };
     let first = Line::styled(text, style.add_modifier(Modifier::BOLD));
-    frame.render_widget(Paragraph::new(vec![first, Line::from(groups_line(now) + &paused_line(now))]), area);
+    frame.render_widget(
+        Paragraph::new(vec![first, Line::from(groups_line(now) + &paused_line(now) + &unhandled_line(now))]),
+        area,
+    );
 }
 
 /// The groups whose tasks workers hold, largest first.
@@ -169,6 +172,12 @@ fn paused_line(now: &Now) -> String {
     let pauses = Pauses::of(&now.workers);
     let paused: Vec<_> = pauses.all().map(|(noun, name, _)| format!("{noun} {}", shown(name))).collect();
     if paused.is_empty() { String::new() } else { format!("   paused: {}", paused.join(", ")) }
+}
+
+/// The kinds that no running worker has and whose tasks wait.
+fn unhandled_line(now: &Now) -> String {
+    let kinds: Vec<_> = unhandled(&now.workers).iter().map(|it| shown(&it.kind)).collect();
+    if kinds.is_empty() { String::new() } else { format!("   no handler: {}", kinds.join(", ")) }
 }
 
 fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {

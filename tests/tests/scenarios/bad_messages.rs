@@ -88,6 +88,7 @@ fn bad_messages() -> Vec<Bad> {
 async fn bad_messages_become_dead_letters_and_do_not_affect_other_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("w")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
+    let plan = plan.env("GARENNE_UNKNOWN_KIND_WAIT", "0s");
     let worker = plan.start().await?;
     let pid = worker.id();
     let bad = bad_messages();

@@ -51,11 +51,11 @@ async fn a_kind_without_a_binding_runs_on_the_workers_that_have_its_handler() ->
 #[tokio::test]
 async fn a_kind_that_no_worker_has_becomes_a_dead_letter() -> Result<()> {
     let env = TestEnv::new().await?;
-    let stock = env.worker("stock")?.start().await?;
+    let stock = env.worker("stock")?.env("GARENNE_UNKNOWN_KIND_WAIT", "0s").start().await?;
     publish(&env, KIND, 3).await?;
     for letter in env.take_all("garenne.dead", 3).await? {
         assert_eq!(letter.text("garenne-reason"), "unknown-kind");
-        assert_eq!(letter.text("garenne-error"), format!("no handler for kind {KIND:?}"));
+        assert_eq!(letter.text("garenne-error"), format!("no handler for kind {KIND:?} on any worker"));
     }
     assert_eq!(stock.stop().await?.receipt.dead, 3);
     Ok(())
@@ -64,7 +64,7 @@ async fn a_kind_that_no_worker_has_becomes_a_dead_letter() -> Result<()> {
 #[tokio::test]
 async fn the_stock_worker_takes_the_lane_back_when_the_last_other_worker_stops_or_crashes() -> Result<()> {
     let env = TestEnv::new().await?;
-    let stock = env.worker("stock")?.start().await?;
+    let stock = env.worker("stock")?.env("GARENNE_UNKNOWN_KIND_WAIT", "0s").start().await?;
     for (round, crashes) in [false, true].into_iter().enumerate() {
         let resizer = env.worker_of_kinds(&format!("resizer-{round}"), &[KIND])?.stdout().start().await?;
         until_consumers(&env, 1).await?;

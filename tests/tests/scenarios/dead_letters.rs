@@ -15,7 +15,7 @@ async fn listed(env: &TestEnv, filter: &[&str]) -> Result<Vec<Value>> {
 /// A test environment with `count` dead letters, every third of an unknown kind.
 async fn with_dead_letters(count: usize) -> Result<TestEnv> {
     let env = TestEnv::new().await?;
-    let worker = env.worker("w")?.start().await?;
+    let worker = env.worker("w")?.env("GARENNE_UNKNOWN_KIND_WAIT", "0s").start().await?;
     for n in 0..count {
         let kind = if n % 3 == 0 { "bench.unknown" } else { "bench.sleep" };
         let payload = if n % 3 == 0 { json!({}) } else { json!({"ms": "many"}) };

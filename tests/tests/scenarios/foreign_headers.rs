@@ -252,7 +252,8 @@ async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Resul
 async fn a_copy_above_the_frame_limit_becomes_a_dead_letter_without_foreign_headers() -> Result<()> {
     let env = TestEnv::new().await?;
     let url = format!("{}?frame_max=8192", env.worker_url());
-    let worker = env.worker_through("small-frames", &url)?.stdout().start().await?;
+    let plan = env.worker_through("small-frames", &url)?.env("GARENNE_UNKNOWN_KIND_WAIT", "0s");
+    let worker = plan.stdout().start().await?;
     let large = headers([("large", text(&"x".repeat(8_050)))]);
     for (id, kind) in [("failing", "bench.fail"), ("unknown", "bench.nothing")] {
         let properties = with_id(id).with_headers(large.clone());

@@ -105,11 +105,11 @@ async fn tasks_with_unknown_routing_keys_have_the_default_kind() -> Result<()> {
     assert_eq!(kinds, ["bench.factorial", "bench.noop", "bench.noop"]);
     worker.stop().await?;
 
-    let strict = env.worker("strict")?.stdout().start().await?;
+    let strict = env.worker("strict")?.env("GARENNE_UNKNOWN_KIND_WAIT", "0s").stdout().start().await?;
     env.client().publish("", "garenne.tasks.fast", bare(), b"{}").await?;
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!(dead.text("garenne-reason"), "unknown-kind");
-    assert_eq!(dead.text("garenne-error"), "no handler for kind \"garenne.tasks.fast\"");
+    assert_eq!(dead.text("garenne-error"), "no handler for kind \"garenne.tasks.fast\" on any worker");
     assert_eq!(strict.stop().await?.receipt.dead, 1);
     Ok(())
 }

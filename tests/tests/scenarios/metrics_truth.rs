@@ -29,7 +29,8 @@ async fn metrics_equal_the_expected_figures_under_load() -> Result<()> {
     const UNKNOWN: usize = 5;
     let env = TestEnv::new().await?;
     let plan = |name: &str| -> Result<_> {
-        Ok(env.worker(name)?.lane("fast:prefetch=50,concurrency=4..4").option("--max-attempts", "3"))
+        let plan = env.worker(name)?.lane("fast:prefetch=50,concurrency=4..4").option("--max-attempts", "3");
+        Ok(plan.env("GARENNE_UNKNOWN_KIND_WAIT", "0s"))
     };
     let (a, b) = tokio::try_join!(plan("a")?.start(), plan("b")?.start())?;
     let workers = [a, b];

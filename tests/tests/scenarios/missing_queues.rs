@@ -26,7 +26,8 @@ async fn apply(env: &TestEnv) -> Result<()> {
 #[tokio::test]
 async fn missing_queues_are_declared_again_by_a_worker_with_the_permission() -> Result<()> {
     let env = TestEnv::new().await?;
-    let mut worker = env.worker_at("declaring", &env.vhost().amqp_url())?.stdout().start().await?;
+    let plan = env.worker_at("declaring", &env.vhost().amqp_url())?.env("GARENNE_UNKNOWN_KIND_WAIT", "0s");
+    let mut worker = plan.stdout().start().await?;
     for queue in RETRY_QUEUES.into_iter().chain([DEAD]) {
         delete(&env, queue).await?;
     }
@@ -50,7 +51,8 @@ async fn missing_queues_are_named_by_a_worker_without_the_permission() -> Result
         [(DEAD, "bench.nothing", json!({})), ("garenne.retry.fast.", "bench.fail", json!({"times": 1}))]
     {
         let env = TestEnv::new().await?;
-        let mut worker = env.worker("limited")?.stdout().start().await?;
+        let plan = env.worker("limited")?.env("GARENNE_UNKNOWN_KIND_WAIT", "0s");
+        let mut worker = plan.stdout().start().await?;
         match queue {
             DEAD => delete(&env, DEAD).await?,
             _ => {

@@ -328,7 +328,7 @@ async fn a_kind_without_a_handler_becomes_a_dead_letter_after_ten_minutes() -> R
     quarantine(&env, "kind.unknown", &json!({}), "fresh", 1).await?;
     let long_ago = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())? - 11 * 60 * 1000;
     let marks =
-        headers([(header::LANE, text("fast")), (header::QUARANTINE_SINCE, AMQPValue::LongLongInt(long_ago))]);
+        headers([(header::LANE, text("fast")), (header::UNHANDLED_SINCE, AMQPValue::LongLongInt(long_ago))]);
     quarantine_with(&env, "kind.unknown", &json!({}), "old", 1, &marks).await?;
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("old-0", "unknown-kind"));
@@ -372,7 +372,7 @@ async fn tasks_leave_the_quarantine_without_its_headers() -> Result<()> {
     quarantine_with(&env, "bench.noop", &json!({}), "paused", 1, &paused).await?;
     let left = env.take_all("garenne.retry.fast.15s", 3).await?;
     for task in &left {
-        let marked = [header::QUARANTINE_RUNS, header::QUARANTINE_WORKER, header::QUARANTINE_SINCE];
+        let marked = [header::QUARANTINE_RUNS, header::QUARANTINE_WORKER, header::UNHANDLED_SINCE];
         ensure!(!marked.iter().any(|mark| task.has(mark)), "{task:?}");
     }
     worker.stop().await?;

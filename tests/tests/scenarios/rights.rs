@@ -37,7 +37,11 @@ async fn each_program_needs_only_its_users_permissions() -> Result<()> {
     let env = TestEnv::new().await?;
     succeeds(&user(&env, "topology").await?, &["topology", "apply"]).await?;
     let (console, worker) = (user(&env, "console").await?, user(&env, "worker").await?);
-    let plan = env.worker_at("limited", &worker)?.stdout().option("--sink", "results");
+    let plan = env
+        .worker_at("limited", &worker)?
+        .env("GARENNE_UNKNOWN_KIND_WAIT", "0s")
+        .stdout()
+        .option("--sink", "results");
     let worker = plan.start().await?;
     let gateway = GatewayPlan::at(&user(&env, "gateway").await?)?;
     let gateway = gateway.env("GARENNE_RETRY__DELAYS", DELAYS).start().await?;

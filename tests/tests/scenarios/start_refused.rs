@@ -37,7 +37,8 @@ async fn worker_needs_no_configure_permission_if_the_topology_exists() -> Result
         read: "^garenne\\..*",
     };
     let url = env.vhost().user_url("limited", rights).await?;
-    let worker = env.worker_at("limited", &url)?.stdout().start().await?;
+    let plan = env.worker_at("limited", &url)?.env("GARENNE_UNKNOWN_KIND_WAIT", "0s");
+    let worker = plan.stdout().start().await?;
     env.publish("bench.fail", &serde_json::json!({"times": 1}), "fails", 5).await?;
     env.publish("bench.nothing", &serde_json::json!({}), "unknown", 1).await?;
     worker.until_done(5).await?;

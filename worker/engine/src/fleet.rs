@@ -12,6 +12,7 @@ mod shared_check;
 
 pub(crate) use broker::AmqpFleetBroker;
 pub(crate) use directives::{DirectiveEffect, Directives};
+pub(crate) use lifecycle::{Handlers, KindWorkers};
 pub(crate) use member::{CATCH_ALL_CHECK_INTERVAL, Member};
 pub(crate) use membership::{Command, FleetError, Membership};
 

@@ -41,6 +41,7 @@ mod dispatch;
 mod foreign;
 mod key_limits;
 mod quarantine;
+mod unhandled;
 
 use dispatch::ExecutionCompletion;
 pub(crate) use foreign::ForeignLane;
@@ -91,8 +92,6 @@ pub(crate) struct LanePipeline {
     pub(crate) batch_deadline: Duration,
     /// Whether this is the quarantine. There, one task runs at a time, after its start is recorded.
     pub(crate) is_quarantine: bool,
-    /// Whether this is the catch-all lane.
-    pub(crate) is_catch_all: bool,
     /// The permit for the one run at a time in the quarantine.
     pub(crate) quarantine_permit: Arc<Semaphore>,
     pub(crate) key_limits: Arc<KeyLimits>,

@@ -57,6 +57,10 @@ pub struct WorkerConfig {
     pub worker_id: Option<String>,
     /// Maximum number of attempts for kinds that set none, at least 1.
     pub max_attempts: u32,
+    /// How long a task whose kind no running worker has waits before it becomes a dead letter, at most 30 days; 0 if it
+    /// does not wait.
+    #[serde(with = "humantime_serde")]
+    pub unknown_kind_wait: Duration,
     /// The largest body that is processed, bytes. Larger ones become dead letters.
     pub max_payload: Size,
     /// Answers messages that have `reply_to`. Needs write permission on `amq.default`.
@@ -83,6 +87,7 @@ impl Default for WorkerConfig {
             receipt: None,
             worker_id: None,
             max_attempts: 5,
+            unknown_kind_wait: Duration::from_secs(600),
             max_payload: Size::mib(4),
             replies: false,
             reply_queues: ReplyQueues::default(),
@@ -90,6 +95,9 @@ impl Default for WorkerConfig {
         }
     }
 }
+
+/// The longest [`WorkerConfig::unknown_kind_wait`].
+const MAX_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Maximum length of a worker id; it is part of the name of its control queue.
 const MAX_ID_LENGTH: usize = 64;
@@ -108,6 +116,9 @@ impl Settings for WorkerConfig {
         Invalid::unless(self.max_attempts > 0, "max_attempts", "0", "expected 1 or more")?;
         self.reply_queues.validate(&self.common.prefix)?;
         Invalid::unless(self.max_payload.bytes() > 0, "max_payload", "0", "expected 1B or more")?;
+        let wait = self.unknown_kind_wait;
+        let value = humantime::format_duration(wait);
+        Invalid::unless(wait <= MAX_WAIT, "unknown_kind_wait", value, "expected 0s to 30days")?;
         let problem = format!("expected 1 to {MAX_ID_LENGTH} of a-z A-Z 0-9 . _ -");
         let id = self.worker_id.as_deref().filter(|id| !is_worker_id(id));
         Invalid::unless(id.is_none(), "worker_id", format_args!("{:?}", id.unwrap_or_default()), problem)

@@ -7,7 +7,8 @@
 //! | --- | --- |
 //! | success | [`write_to_sinks`](Settler::write_to_sinks) → [`publish_follow_ups`](Settler::publish_follow_ups) → [`ack`](Settler::ack) → [`reply`](Settler::reply) |
 //! | retry | [`retry`](Settler::retry): a copy waits in the lane's retry ladder, then ack |
-//! | deferral | [`defer`](Settler::defer): the same, without spending an attempt |
+//! | deferral | [`defer`](Settler::defer), [`wait_for_handler`](Settler::wait_for_handler): the same, without spending an attempt |
+//! | no handler here, but elsewhere | [`pass_on`](Settler::pass_on): a copy at the end of the lane's queue, then ack |
 //! | dead letter | [`dead_letter`](Settler::dead_letter): a copy in `garenne.dead`, then ack |
 //! | hand back | the delivery is dropped, and the broker requeues it |
 //!
@@ -46,6 +47,7 @@ use crate::{
     sink::{FinishedTask, SinkAnswer, SinkBuffer, WaitingTask, results},
     spans::AttemptSpan,
     task_publisher::TaskPublisher,
+    unhandled_kinds::UnhandledKinds,
 };
 
 mod copies;
@@ -78,6 +80,10 @@ pub(crate) struct Settler {
     pub(crate) ladder: Ladder,
     /// The maximum number of attempts for kinds whose retry policy sets none.
     pub(crate) max_attempts: u32,
+    /// How long tasks wait for a worker with a handler for their kind.
+    pub(crate) unknown_kind_wait: Duration,
+    /// The kinds whose tasks wait for that.
+    pub(crate) unhandled: Arc<UnhandledKinds>,
     /// The lanes that follow-ups and retries are published to.
     pub(crate) routes: Arc<Routes>,
     /// The queues that results may be sent to as replies; `None` if none are sent.

@@ -187,6 +187,8 @@ impl WorkerBuilder {
         if registry.is_empty() {
             return Err(RegistryError::Empty.into());
         }
+        let lanes = config.lanes.clone().serving(registry.deadlines().map(|(kind, _)| kind));
+        let config = WorkerConfig { lanes, ..config };
         let name = config.name().into();
         let (registry, tally) = (Arc::new(registry), Arc::default());
         Ok(Worker { name, config, registry, sinks, named_sinks, metrics, tally })

@@ -17,7 +17,7 @@ use amq_protocol::{
 use super::{
     content_type::{BATCH, ContentType},
     encoded::entry_bytes,
-    envelope::{Envelope, epoch_ms, expires_at, span_ms},
+    envelope::{Envelope, UnhandledRecord, epoch_ms, expires_at, span_ms},
     header::{self, long},
     id::TaskId,
     incarnation::WorkerIncarnation,
@@ -172,19 +172,28 @@ impl Copied {
     pub fn crashed(self, runs: u32, worker: &WorkerIncarnation) -> Self {
         self.with(header::QUARANTINE_RUNS, AMQPValue::LongUInt(runs))
             .with(header::QUARANTINE_WORKER, long(&worker.to_string()))
-            .without(header::QUARANTINE_SINCE)
+            .handled()
     }
 
-    /// Removes all quarantine headers, for a task that leaves the quarantine or enters it again.
+    /// Removes all quarantine headers and those of a task without a handler, for a task that leaves the quarantine or
+    /// enters it again.
     pub fn unmarked(self) -> Self {
-        self.without(header::QUARANTINE_RUNS)
-            .without(header::QUARANTINE_WORKER)
-            .without(header::QUARANTINE_SINCE)
+        self.without(header::QUARANTINE_RUNS).without(header::QUARANTINE_WORKER).handled()
     }
 
-    /// Sets when workers without its handler began to pass it on in the quarantine, in milliseconds since 1970.
-    pub fn handed_on(self, since: i64) -> Self {
-        self.with(header::QUARANTINE_SINCE, since)
+    /// Removes the headers that workers without the task's handler write.
+    fn handled(self) -> Self {
+        self.without(header::UNHANDLED_SINCE).without(header::PASSED_ON).without(header::RETURNS)
+    }
+
+    /// Sets what a worker without the task's handler records.
+    pub fn unhandled(self, record: UnhandledRecord) -> Self {
+        let UnhandledRecord { since, passed_on, returns } = record;
+        let copied = self.handled();
+        let copied = since.into_iter().fold(copied, |copied, at| copied.with(header::UNHANDLED_SINCE, at));
+        let counts = [(header::PASSED_ON, passed_on), (header::RETURNS, returns)];
+        let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+        counts.fold(copied, |copied, (name, count)| copied.with(name, AMQPValue::LongUInt(count)))
     }
 
     /// Sets the key to `id` if there is none, as [`NewTask::keyed`](super::NewTask::keyed) does.

@@ -57,8 +57,13 @@ headers! {
     QUARANTINE_RUNS = "garenne-quarantine-runs", Quarantine;
     /// The worker that crashed in the last of these runs, as `<worker>/<incarnation>`.
     QUARANTINE_WORKER = "garenne-quarantine-worker", Quarantine;
-    /// When workers without a handler for the task began to pass it on in the quarantine, in milliseconds since 1970.
-    QUARANTINE_SINCE = "garenne-quarantine-since", Quarantine;
+    /// Since when the task has been waiting for a worker with a handler for its kind, in milliseconds since 1970.
+    UNHANDLED_SINCE = "garenne-unhandled-since", Lane;
+    /// How often in a row workers without its handler passed the task on.
+    PASSED_ON = "garenne-passed-on", Lane;
+    /// Redeliveries that the broker counted before such workers copied the task. A copy begins with a count of 0, and a
+    /// task that crashes its workers must be recognized nevertheless.
+    RETURNS = "garenne-returns", Lane;
     /// When a task of a group was published, in milliseconds since 1970; the property `timestamp` has seconds.
     PUBLISHED_AT = "garenne-published-at", Publisher;
     /// Length of the chain of follow-ups that led to the task: 0 for a task that a client published, the parent's

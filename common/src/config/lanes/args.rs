@@ -13,7 +13,7 @@ const FIELDS: [&str; 4] = ["prefetch", "concurrency", "default_kind", "consumer_
 /// Flags of programs that consume. Flatten them with `#[command(flatten)]`, then call [`LaneArgs::add_to`].
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct LaneArgs {
-    /// Work on this lane and no other not named, with these settings; repeatable [default: all lanes]
+    /// Work on this lane and no other not named, with these settings; repeatable [default: the lanes whose bindings or default_kind are of kinds that the worker has, and the catch-all lane]
     #[arg(long = "lane", value_name = "NAME[:prefetch=N,concurrency=MIN..MAX]")]
     pub lanes: Vec<String>,
     /// Tasks held at once on each lane, which is its AMQP prefetch and local queue size [default: 200]

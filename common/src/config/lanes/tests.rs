@@ -100,6 +100,31 @@ fn the_lane_flag_selects_lanes_and_keeps_the_others_defined() {
 }
 
 #[test]
+fn a_worker_serves_the_lanes_that_give_it_its_kinds() {
+    let file = "[lanes.mail]\nbindings = [\"email.#\"]\n[lanes.gps]\nbindings = [\"gps.#\"]\n\
+                default_kind = \"position.store\"\n[lanes.direct]\nbindings = []\n\
+                [lanes.plant]\nmaps = [\"builtin:zigbee2mqtt\"]\n";
+    let serving = |flags: &[&str], kinds: &[&str]| {
+        let lanes = resolve(flags, &[], file).unwrap().serving(kinds.iter().copied());
+        assert_eq!(lanes.defined().count(), 7, "the topology has all of them");
+        names(&lanes).join(" ")
+    };
+    assert_eq!(serving(&[], &["email.send"]), "default direct mail");
+    assert_eq!(serving(&[], &["image.resize"]), "default direct");
+    assert_eq!(serving(&[], &["position.store"]), "default direct gps");
+    assert_eq!(serving(&[], &["reading.process", "alert.notify"]), "default direct fast slow");
+    assert_eq!(serving(&[], &["message.map"]), "default direct plant");
+    assert_eq!(
+        serving(&["--lane", "slow"], &["email.send"]),
+        "slow",
+        "a named lane is served whatever it holds"
+    );
+    let without_catch_all = [("GARENNE_LANES__DEFAULT__CATCH_ALL", "false")];
+    let lanes = resolve(&[], &without_catch_all, "").unwrap().serving(["reading.process"]);
+    assert_eq!(names(&lanes), ["default", "fast"], "it has no bindings, so any kind may be published to it");
+}
+
+#[test]
 fn a_lanes_own_setting_overrides_one_for_all_lanes_of_the_same_source() {
     let flags = ["--prefetch", "50", "--lane", "fast:prefetch=60", "--lane", "slow"];
     let lanes = resolve(&flags, &[], "").unwrap();

@@ -42,13 +42,38 @@ pub(crate) enum LifecycleEvent {
     RunEnded { task: String },
 }
 
-/// The kinds that a worker has handlers for.
+/// The kinds that a worker has handlers for, and the lanes that it takes them from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Handlers {
     pub(crate) kinds: Vec<String>,
     /// Whether it consumes the catch-all lane and has handlers for kinds that no lane's bindings match.
     pub(crate) catch_all: bool,
+    /// The lanes that it consumes, without the catch-all lane unless it has handlers for its tasks. [`None`] in the
+    /// records of earlier versions, whose workers consume every lane.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lanes: Option<Vec<String>>,
+}
+
+impl Handlers {
+    fn has(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|one| one == kind)
+    }
+
+    fn takes_from(&self, lane: &str) -> bool {
+        self.lanes.as_ref().is_none_or(|lanes| lanes.iter().any(|one| one == lane))
+    }
+}
+
+/// The running workers that have a handler for a kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KindWorkers {
+    /// All of them, whatever lanes they consume.
+    pub(crate) anywhere: usize,
+    /// Those that consume the lane in question.
+    pub(crate) in_lane: usize,
+    /// All running workers that consume the lane, with the handler or without it.
+    pub(crate) lane_consumers: usize,
 }
 
 /// The workers of the fleet and their runs of quarantined tasks, as read from the lifecycle stream.
@@ -89,10 +114,6 @@ pub(super) enum LoggedState {
 }
 
 impl LoggedWorker {
-    fn has_handler(&self, kind: &str) -> bool {
-        self.handlers.kinds.iter().any(|one| one == kind)
-    }
-
     fn is_running(&self) -> bool {
         matches!(self.state, LoggedState::Running { .. })
     }
@@ -182,20 +203,29 @@ impl LifecycleLog {
         self.runs.get(task).map(|run| &run.by)
     }
 
-    /// Whether a running worker has a handler for this kind.
-    pub(crate) fn has_handler(&self, kind: &str) -> bool {
-        self.workers.values().any(|worker| worker.is_running() && worker.has_handler(kind))
+    /// The running workers with a handler for this kind, and which of them consume the lane.
+    pub(crate) fn workers_of(&self, kind: &str, lane: &str) -> KindWorkers {
+        let mut found = KindWorkers::default();
+        for LoggedWorker { handlers, .. } in self.workers.values().filter(|worker| worker.is_running()) {
+            let (has_kind, takes) = (handlers.has(kind), handlers.takes_from(lane));
+            found.anywhere += usize::from(has_kind);
+            found.in_lane += usize::from(has_kind && takes);
+            found.lane_consumers += usize::from(takes);
+        }
+        found
     }
 
-    /// Whether a running worker other than `incarnation` consumes the catch-all lane for its own handlers: for that
-    /// of `kind` if one is given.
-    pub(crate) fn serves_catch_all(&self, incarnation: &str, kind: Option<&str>) -> bool {
-        self.workers.iter().any(|(id, worker)| {
-            id != incarnation
-                && worker.is_running()
-                && worker.handlers.catch_all
-                && kind.is_none_or(|kind| worker.has_handler(kind))
-        })
+    /// The incarnations of the running workers with a handler for this kind.
+    pub(crate) fn running_with(&self, kind: &str) -> Vec<WorkerIncarnation> {
+        let running = self.workers.iter().filter(|(_, it)| it.is_running() && it.handlers.has(kind));
+        running.map(|(id, worker)| WorkerIncarnation::new(worker.name.clone(), id)).collect()
+    }
+
+    /// Whether a running worker other than `incarnation` consumes the catch-all lane for its own handlers.
+    pub(crate) fn serves_catch_all(&self, incarnation: &str) -> bool {
+        self.workers
+            .iter()
+            .any(|(id, worker)| id != incarnation && worker.is_running() && worker.handlers.catch_all)
     }
 
     /// Removes entries that the stream does not keep either. `now` is in milliseconds since the Unix epoch.

@@ -1,7 +1,7 @@
 //! This worker as a member of the fleet: it reads the records of the others and publishes its own.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -27,7 +27,7 @@ use super::{
     crash_detector::CrashDetector,
     directives::{DirectiveEffect, Directives},
     grouped_tasks::GroupedTasks,
-    lifecycle::{Handlers, LifecycleEvent, LifecycleLog, LifecycleRecord},
+    lifecycle::{Handlers, KindWorkers, LifecycleEvent, LifecycleLog, LifecycleRecord},
     shared_check::SharedCheck,
 };
 use crate::panics::lock;
@@ -43,6 +43,10 @@ const MARK_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const HELLO_INTERVAL: Duration = Duration::from_secs(4 * 3600);
 /// How often expired entries are removed.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
+
+/// How long a worker with a handler for a kind counts as running after its control queue was seen, and how long the
+/// records count as complete after all were read. Bounds the requests that tasks without a handler cause.
+const KIND_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How often a worker that leaves the catch-all lane to others checks whether they still run.
 pub(crate) const CATCH_ALL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -60,8 +64,10 @@ pub(crate) struct Member {
     /// Tasks are added before they enter a pool, so that a stop of their group finds them.
     pub(crate) grouped: GroupedTasks,
     crash_check: SharedCheck,
-    /// Reads the lifecycle records that were written before, for the tasks of the catch-all lane.
+    /// Reads the lifecycle records that were written before, for tasks without a handler.
     catch_up_check: SharedCheck,
+    /// When a worker with a handler for each of these kinds was last looked up. They are kinds of logged workers.
+    kind_checks: Mutex<HashMap<String, Instant>>,
     /// Marks published to the lifecycle stream after the first one.
     marks_published: AtomicU64,
     /// The highest number of these marks that was read.
@@ -87,14 +93,13 @@ enum StreamRecord<R> {
 impl Member {
     pub(crate) fn new(
         worker: Arc<str>,
-        kinds: Vec<String>,
-        catch_all: bool,
+        handlers: Handlers,
         names: Names,
         broker: impl FleetBroker + 'static,
     ) -> Self {
         Self {
             worker,
-            handlers: Handlers { kinds, catch_all },
+            handlers,
             incarnation: uuid::Uuid::now_v7().to_string(),
             names,
             broker: Box::new(broker),
@@ -103,6 +108,7 @@ impl Member {
             grouped: GroupedTasks::default(),
             crash_check: SharedCheck::default(),
             catch_up_check: SharedCheck::default(),
+            kind_checks: Mutex::default(),
             marks_published: AtomicU64::new(0),
             marks_read: watch::Sender::new(0),
             hello_wanted: Notify::new(),
@@ -219,15 +225,22 @@ impl Member {
     async fn check_for_crashes(self: &Arc<Self>) {
         let running = self.lifecycle().running();
         for worker in running.into_iter().filter(|worker| worker.incarnation() != self.incarnation) {
-            if self.broker.control_queue_exists(worker.worker()).await == Some(false) {
-                tracing::warn!(%worker, "a worker's control queue is gone without a clean stop");
-                let died = record_of(worker.worker(), worker.incarnation(), LifecycleEvent::Died);
-                self.lifecycle().apply(died.clone(), Instant::now());
-                let this = Arc::clone(self);
-                let publishing = async move { this.publish_event(&died).await };
-                supervise::isolated("crash-report", publishing).spawn().detach();
-            }
+            self.look_for(&worker).await;
         }
+    }
+
+    /// Whether a worker's control queue exists, [`None`] if the broker does not answer. Reports a missing one.
+    async fn look_for(self: &Arc<Self>, worker: &WorkerIncarnation) -> Option<bool> {
+        let exists = self.broker.control_queue_exists(worker.worker()).await;
+        if exists == Some(false) {
+            tracing::warn!(%worker, "a worker's control queue is gone without a clean stop");
+            let died = record_of(worker.worker(), worker.incarnation(), LifecycleEvent::Died);
+            self.lifecycle().apply(died.clone(), Instant::now());
+            let this = Arc::clone(self);
+            let publishing = async move { this.publish_event(&died).await };
+            supervise::isolated("crash-report", publishing).spawn().detach();
+        }
+        exists
     }
 
     /// Returns the incarnation that crashed while it ran this quarantined task, which was redelivered.
@@ -289,22 +302,41 @@ impl Member {
         }
     }
 
-    /// Whether a running worker has a handler for this kind.
-    pub(crate) fn has_handler(&self, kind: &str) -> bool {
-        self.lifecycle().has_handler(kind)
+    /// The running workers with a handler for this kind, and which of them consume the lane. As far as the records that
+    /// were read so far tell.
+    pub(crate) fn workers_of(&self, kind: &str, lane: &str) -> KindWorkers {
+        self.lifecycle().workers_of(kind, lane)
     }
 
-    /// Whether another running worker consumes the catch-all lane and has a handler for this kind. Reads all records
-    /// that were written before, so that a worker that has just started counts.
-    pub(crate) async fn has_catch_all_handler(self: &Arc<Self>, kind: &str) -> bool {
-        self.catch_up_check.run_since(Instant::now(), self.catch_up()).await;
-        self.others_serve_catch_all(Some(kind)).await
+    /// Completes once [`workers_of`](Self::workers_of) knows whether a worker with a handler for this kind runs. If the
+    /// records name none, all that were written are read first, so that a worker that has just started counts. If they
+    /// name one, it counts if the broker has its control queue.
+    pub(crate) async fn look_for_kind(self: &Arc<Self>, kind: &str) {
+        if self.lifecycle().running_with(kind).is_empty() {
+            let since = Instant::now() - KIND_CHECK_INTERVAL;
+            self.catch_up_check.run_since(since, self.catch_up()).await;
+        }
+        let workers = self.lifecycle().running_with(kind);
+        {
+            let (mut checks, now) = (lock(&self.kind_checks), Instant::now());
+            checks.retain(|_, at| now - *at < KIND_CHECK_INTERVAL);
+            // One task looks, and the others go on with what is known.
+            if workers.is_empty() || checks.contains_key(kind) {
+                return;
+            }
+            checks.insert(kind.to_owned(), now);
+        }
+        for worker in workers {
+            if self.look_for(&worker).await != Some(false) {
+                return;
+            }
+        }
     }
 
-    /// Whether another running worker consumes the catch-all lane for its own handlers: for that of `kind` if one is
-    /// given. As far as the records that were read so far tell.
-    pub(crate) async fn others_serve_catch_all(self: &Arc<Self>, kind: Option<&str>) -> bool {
-        let logged = || self.lifecycle().serves_catch_all(&self.incarnation, kind);
+    /// Whether another running worker consumes the catch-all lane for its own handlers. As far as the records that were
+    /// read so far tell.
+    pub(crate) async fn others_serve_catch_all(self: &Arc<Self>) -> bool {
+        let logged = || self.lifecycle().serves_catch_all(&self.incarnation);
         if !logged() {
             return false;
         }

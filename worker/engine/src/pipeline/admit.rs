@@ -177,8 +177,8 @@ impl LanePipeline {
             return None;
         }
         let Some(entry) = entry else {
-            // It may take a request to the broker to know whether another worker still runs.
-            let settle = Arc::clone(self).settle_unknown_kind(admitted);
+            // It may take a request to the broker to know whether another worker has one.
+            let settle = Arc::clone(self).settle_unhandled(admitted);
             self.admit_later("unknown-kind", message, settle);
             return None;
         };
@@ -191,7 +191,7 @@ impl LanePipeline {
             });
             return None;
         }
-        if envelope.delivery_count >= SUSPICIOUS_RETURNS {
+        if envelope.returns() >= SUSPICIOUS_RETURNS {
             // Reading the lifecycle stream takes time, during which other tasks go on.
             let check = Arc::clone(self).quarantine_or_dispatch(admitted, entry);
             self.admit_later("quarantine-check", message, check);
@@ -214,23 +214,6 @@ impl LanePipeline {
     /// The lane whose pause applies to a task: this one, or in the quarantine the lane that the task is from.
     pub(super) fn pausing_lane(&self, task: &Envelope) -> Option<Arc<str>> {
         if self.is_quarantine { task.lane.as_deref().map(Into::into) } else { Some(Arc::clone(&self.lane)) }
-    }
-
-    /// Settles a task that this worker has no handler for. In the catch-all lane, where the kinds of all workers meet,
-    /// another worker may have one; then the task comes back after a short wait.
-    async fn settle_unknown_kind(self: Arc<Self>, admitted: Admitted) {
-        let InFlight { delivery, envelope, .. } = &admitted.task;
-        let kind = envelope.kind.as_str();
-        if self.is_catch_all {
-            let has_handler = self.member.has_catch_all_handler(kind);
-            match self.unless_aborted(delivery, has_handler).await {
-                Some(true) => return self.settler.defer(admitted.task, Duration::ZERO),
-                Some(false) => {}
-                None => return,
-            }
-        }
-        let error = format!("no handler for kind {kind:?}");
-        self.dead_letter(admitted, DeadReason::UnknownKind, &error);
     }
 
     /// Continues the admission of a message in the background. A panic there counts like one in

@@ -12,19 +12,18 @@ use std::{
 };
 
 use garenne_pool::Phase;
-use garenne_protocol::task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms, span_ms};
+use garenne_protocol::{
+    task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms},
+    topology::Names,
+};
 use rand::Rng;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Admitted, LanePipeline};
+use super::{Admitted, LanePipeline, unhandled::waiting_since};
 use crate::{consumer::Delivery, registry::Entry, settlement::InFlight};
 
 /// Crashed runs in the quarantine after which a task is dead-lettered as poison.
 const POISON_RUNS: u32 = 2;
-/// How long a task is passed to other workers while none in the fleet has a handler for it. The workers that have
-/// one may be restarting, perhaps because this task crashed them: orchestrators wait up to five minutes between
-/// two restarts.
-const HANDLER_GRACE: Duration = Duration::from_secs(600);
 /// How often a waiting task checks whether its channel died or the worker is shutting down.
 const ABORT_CHECK: Duration = Duration::from_millis(100);
 /// How long to wait until `run-ended` is confirmed. A broker that does not confirm it gets no settlement either.
@@ -43,14 +42,6 @@ fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
     earlier.saturating_add(1)
 }
 
-/// Whether another worker gets a task that this worker has no handler for. Returns since when it has been waiting for
-/// a handler, in milliseconds since 1970, or [`None`] if no worker of the fleet has one.
-fn pass_on_since(task: &Envelope, has_handler_elsewhere: bool, now: i64) -> Option<i64> {
-    // A time in the future comes from another clock or is forged; it must not extend the wait.
-    let since = task.quarantine.as_ref().and_then(|record| record.since).unwrap_or(now).min(now);
-    (has_handler_elsewhere || now.saturating_sub(since) < span_ms(HANDLER_GRACE)).then_some(since)
-}
-
 impl LanePipeline {
     /// Runs a quarantined task when no other runs in the quarantine, or settles it without a run.
     pub(super) async fn run_alone(self: Arc<Self>, admitted: Admitted, entry: Option<Arc<Entry>>) {
@@ -64,7 +55,7 @@ impl LanePipeline {
             Some(Some((worker, runs))) => return self.settle_crashed(admitted, &worker, runs),
             None => return,
         }
-        let Some(entry) = entry else { return self.settle_unhandled(admitted) };
+        let Some(entry) = entry else { return self.pass_to_other_worker(admitted) };
         if admitted.batch.is_some() && entry.options.deadline.is_some() {
             // Long tasks cannot run in a batch.
             return self.quarantine_records(admitted);
@@ -115,22 +106,19 @@ impl LanePipeline {
         self.settler.settle_each(admitted.into_tasks(), |settler, record| settler.quarantine(record));
     }
 
-    /// Settles a task that this worker has no handler for.
-    fn settle_unhandled(&self, admitted: Admitted) {
+    /// Settles a quarantined task that this worker has no handler for. The workers that have one may be restarting,
+    /// perhaps because this task crashed them: orchestrators wait up to five minutes between two restarts.
+    fn pass_to_other_worker(&self, admitted: Admitted) {
         let (envelope, now) = (&admitted.task.envelope, epoch_ms(SystemTime::now()));
-        let has_handler_elsewhere = self.member.has_handler(envelope.kind.as_str());
-        match pass_on_since(envelope, has_handler_elsewhere, now) {
-            Some(since) => {
-                // Tasks that all return through the delay queue return in the order of the acks, which is the order in
-                // which the broker delivers to the workers: each would reach the same wrong worker without end. A task
-                // that does not wait goes to a worker that is idle now, and not to this one, which has not acked it.
-                let at_once = has_handler_elsewhere && rand::rng().random();
-                self.settler.pass_to_other_worker(admitted.task, since, at_once);
-            }
-            None => {
-                let error = format!("no worker has a handler for kind {:?}", envelope.kind.as_str());
-                self.dead_letter(admitted, DeadReason::UnknownKind, &error);
-            }
+        if self.member.workers_of(envelope.kind.as_str(), Names::QUARANTINE).anywhere > 0 {
+            // Tasks that all return through the delay queue return in the order of the acks, which is the order in
+            // which the broker delivers to the workers: each would reach the same wrong worker without end. A task
+            // that does not wait goes to a worker that is idle now, and not to this one, which has not acked it.
+            return self.settler.pass_to_other_worker(admitted.task, None, rand::rng().random());
+        }
+        match waiting_since(envelope, self.settler.unknown_kind_wait, now) {
+            Some(since) => self.settler.pass_to_other_worker(admitted.task, Some(since), false),
+            None => self.dead_letter_unhandled(admitted),
         }
     }
 

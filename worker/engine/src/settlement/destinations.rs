@@ -6,19 +6,25 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_amqp::Target;
+use garenne_amqp::{Message, Target};
 use garenne_common::shutdown::Settlement;
 use garenne_protocol::{
-    task::{Copied, DeadReason, Envelope, TraceContext, WorkerIncarnation, epoch_ms, header},
-    topology::{Delay, LaneQueues},
+    task::{
+        Copied, DeadReason, Envelope, TraceContext, UnhandledRecord, WorkerIncarnation, epoch_ms, header,
+    },
+    topology::{Delay, LaneQueues, Names},
 };
 use rand::Rng;
 
 use super::{InFlight, Settler};
-use crate::{consumer::Delivery, handler::RetryPolicy, spans::AttemptSpan};
+use crate::{consumer::Delivery, force_close::after_last_answers, handler::RetryPolicy, spans::AttemptSpan};
 
 /// The longest wait of a retry or a deferral. Stop directives are kept as long.
 pub(super) const MAX_WAIT: Duration = Duration::from_millis(Envelope::MAX_MS.unsigned_abs());
+
+/// The largest count in the headers of a task without a handler. Larger ones have no further effect, and a header has a
+/// bound.
+const MOST_COUNTED: u32 = 1000;
 
 impl Settler {
     /// Publishes a task as a dead letter that did not start, then takes the original off its queue.
@@ -101,7 +107,7 @@ impl Settler {
         let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
         tracing::info!(task = %id, %kind, trace_id, attempt = spent, error, "attempt failed, will be retried");
         let now = SystemTime::now();
-        let copied = copy_of(&task).attempt(spent);
+        let copied = copy_of(&task).unmarked().attempt(spent);
         let (rung, copied) = match after {
             Some(after) => {
                 let after = after.min(MAX_WAIT);
@@ -121,8 +127,54 @@ impl Settler {
     pub(crate) fn defer(self: &Arc<Self>, task: InFlight, wait: Duration) {
         task.span.end(Settlement::Retried, None);
         let wait = wait.min(MAX_WAIT);
-        let copied = copy_of(&task).not_before(epoch_ms(SystemTime::now() + wait));
+        let copied = copy_of(&task).unmarked().not_before(epoch_ms(SystemTime::now() + wait));
         self.publish_to_ladder(task, None, self.ladder.rung_below(wait), copied);
+    }
+
+    /// Publishes a copy to the end of a lane's queue, for a worker that has the task's handler, without spending an
+    /// attempt.
+    pub(crate) fn pass_on(self: &Arc<Self>, task: InFlight, lane: Arc<str>) {
+        task.span.end(Settlement::Retried, None);
+        let queues = self.lane_queues(&lane);
+        let passed_on = task.envelope.unhandled.as_ref().map_or(0, |record| record.passed_on);
+        let passed_on = passed_on.saturating_add(1).min(MOST_COUNTED);
+        let record = UnhandledRecord { since: None, passed_on, returns: counted_returns(&task) };
+        let copied = Self::keyed(copy_of(&task).unhandled(record), &task, queues);
+        let (target, rung) = (Target::lane(queues), Target::queue(queues.rung(self.ladder.rungs()[0])));
+        let (this, delivery) = (Arc::clone(self), task.delivery);
+        self.in_background("pass-on", async move {
+            let properties = copied.clone().into_properties();
+            let message = Message { target, properties, body: delivery.body.clone() };
+            let published = tokio::select! {
+                published = this.publisher.publish(message) => published,
+                () = after_last_answers(&this.force_close) => return,
+            };
+            match published {
+                Ok(()) => delivery.settle(Settlement::Retried),
+                // The lane's queue may be full of such tasks, and would reject this one as long as this worker holds it.
+                Err(_) => this.publish_copy(lane, delivery, copied, rung, Settlement::Retried),
+            }
+        });
+    }
+
+    /// Publishes a copy that waits for `delay` because no running worker has its kind, without spending an attempt.
+    /// `since` is when it began to wait, in milliseconds since 1970.
+    pub(crate) fn wait_for_handler(self: &Arc<Self>, task: InFlight, since: i64, delay: Delay) {
+        task.span.end(Settlement::Retried, None);
+        self.count_unhandled(&task, since, delay);
+        let record = UnhandledRecord { since: Some(since), passed_on: 0, returns: counted_returns(&task) };
+        let copied = copy_of(&task).unhandled(record);
+        self.publish_to_ladder(task, None, delay, copied);
+    }
+
+    /// Counts a task that waits for a handler, and logs the first one of its kind.
+    fn count_unhandled(&self, task: &InFlight, since: i64, delay: Delay) {
+        let (lane, kind) = (&task.lane, task.envelope.kind.as_str());
+        let due = epoch_ms(SystemTime::now() + delay.as_duration());
+        if self.unhandled.add(lane, kind, since, due) {
+            let wait = self.unknown_kind_wait;
+            tracing::warn!(%lane, kind, ?wait, "no running worker has a handler for the kind, its tasks wait");
+        }
     }
 
     /// Publishes a copy to a delay queue of the task's lane, then takes the original off its queue.
@@ -145,9 +197,8 @@ impl Settler {
             return self.dead_letter_after(attempts, task, DeadReason::Malformed, error);
         };
         let queues = self.lane_queues(&lane);
-        let copied = copied.unmarked().without(header::LANE);
-        // A sharded lane distributes by key.
-        let copied = if queues.is_sharded() { copied.keyed(task.envelope.id.as_str()) } else { copied };
+        let copied = copied.without(header::LANE);
+        let copied = Self::keyed(copied, &task, queues);
         let target = Target::queue(queues.rung(rung));
         self.publish_copy(lane, task.delivery, copied, target, Settlement::Retried);
     }
@@ -177,12 +228,16 @@ impl Settler {
     }
 
     /// Returns a task to the quarantine because this worker has no handler for it, so that another worker gets
-    /// it, after a second or `at_once`. `since` is when it began to wait for a handler, in milliseconds since 1970.
+    /// it, after a second or `at_once`. `since` is when it began to wait for a handler, in milliseconds since 1970, if
+    /// no running worker has one.
     ///
     /// The broker delivers one task of the quarantine to a worker at a time, so that a copy that does not wait cannot
     /// reach this worker before the original is acked.
-    pub(crate) fn pass_to_other_worker(self: &Arc<Self>, task: InFlight, since: i64, at_once: bool) {
-        let copied = copy_of(&task).handed_on(since);
+    pub(crate) fn pass_to_other_worker(self: &Arc<Self>, task: InFlight, since: Option<i64>, at_once: bool) {
+        if let Some(since) = since {
+            self.count_unhandled(&task, since, Names::QUARANTINE_DELAY);
+        }
+        let copied = copy_of(&task).unhandled(UnhandledRecord { since, ..UnhandledRecord::default() });
         if at_once {
             let (lane, target) = (self.lane_of(&task), Target::queue(self.names.quarantine()));
             return self.publish_copy(lane, task.delivery, copied, target, Settlement::Retried);
@@ -198,6 +253,11 @@ impl Settler {
         let lane = self.lane_of(&task);
         let target = Target::queue(self.names.quarantine_retry());
         self.publish_copy(lane, task.delivery, copied, target, settlement);
+    }
+
+    /// The copy with a key if its lane is sharded, which distributes by key.
+    fn keyed(copied: Copied, task: &InFlight, queues: LaneQueues<'_>) -> Copied {
+        if queues.is_sharded() { copied.keyed(task.envelope.id.as_str()) } else { copied }
     }
 
     /// The lane whose retry ladder a task uses.
@@ -222,6 +282,11 @@ impl Settler {
     fn lane_queues<'a>(&'a self, lane: &'a str) -> LaneQueues<'a> {
         LaneQueues::new(&self.names, lane, self.routes.lanes.shards(lane))
     }
+}
+
+/// The redeliveries of a task, for the header of its copy.
+fn counted_returns(task: &InFlight) -> u32 {
+    task.envelope.returns().min(MOST_COUNTED)
 }
 
 /// The properties of a copy of a task. They include when a worker first received the task.

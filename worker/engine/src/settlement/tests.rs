@@ -71,6 +71,8 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         names: Names::new("garenne"),
         ladder: config.retry.ladder().unwrap(),
         max_attempts: 3,
+        unknown_kind_wait: config.unknown_kind_wait,
+        unhandled: Arc::default(),
         routes: Arc::new(routes),
         replies: Some(ReplyQueues(vec!["answers".to_owned()])),
         publisher: Publisher::observed(

@@ -1,7 +1,12 @@
 //! The content of the worker's heartbeats.
 
+use std::time::SystemTime;
+
 use garenne_pool::{Phase, TaskState};
-use garenne_protocol::heartbeat::{Heartbeat, LaneBeat, Stance, TaskBeat};
+use garenne_protocol::{
+    heartbeat::{Heartbeat, LaneBeat, Stance, TaskBeat},
+    task::epoch_ms,
+};
 
 use super::{LaneStatus, Status};
 use crate::consumer::Intake;
@@ -17,6 +22,7 @@ impl Status {
         let mut beat = Heartbeat {
             paused: self.member.directives.paused_groups(),
             paused_kinds: self.member.directives.paused_kinds(),
+            unhandled: self.settler.unhandled.beats(epoch_ms(SystemTime::now())),
             sinks: self.settler.sink_buffer.beats(),
             ..self.heartbeats.heartbeat(stance)
         };
@@ -61,6 +67,7 @@ impl Status {
             trouble: lane.problem(),
             delivered,
             held: delivered.saturating_sub(counted.settled_total()),
+            unhandled: beat.unhandled.iter().filter(|it| it.lane == name).map(|it| it.tasks).sum(),
             removed: counted.removed_total(),
             waited: counted.wait.get_sample_sum(),
             running_for: pool.tasks.iter().filter_map(|task| task.running_seconds).sum(),

@@ -44,7 +44,7 @@ async fn update_standby(
         }
         let update = async {
             if wanted == Intake::Open {
-                let is_standby = member.others_serve_catch_all(None).await;
+                let is_standby = member.others_serve_catch_all().await;
                 quiet.send_if_modified(|quiet| {
                     std::mem::replace(&mut quiet.is_standby, is_standby) != is_standby
                 });

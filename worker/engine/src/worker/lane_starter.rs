@@ -96,7 +96,6 @@ impl LaneStarter<'_> {
             spans: Arc::new(spans),
             batch_deadline: budget::batch_time(settings),
             is_quarantine: *is_quarantine,
-            is_catch_all: settings.catch_all,
             quarantine_permit: Arc::new(Semaphore::new(1)),
             key_limits: KeyLimits::new(settings, pool.clone()),
             pool_space: Notify::new(),

@@ -1,6 +1,9 @@
 //! The start of a worker: connect → compose → join → consume.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use garenne_amqp::{
     Broker, DeadLetters, HeartbeatPublisher, Publisher, PublisherConfig, retry_while_unavailable,
@@ -12,12 +15,13 @@ use garenne_common::{
     telemetry::{
         HeartbeatSource, Traces,
         admin::{self, AdminPort},
+        metrics::NewMetrics,
         traces::Service,
     },
 };
 use garenne_protocol::{
     heartbeat::Program,
-    task::Origin,
+    task::{Origin, epoch_ms},
     topology::{BrokerVersion, Names, Topology},
 };
 use tokio::{
@@ -36,7 +40,7 @@ use super::{
 use crate::{
     budget,
     consumer::{ConsumerConnection, Intake, MissingQueues},
-    fleet::{AmqpFleetBroker, Command as FleetCommand, Directives, Member, Membership},
+    fleet::{AmqpFleetBroker, Command as FleetCommand, Directives, Handlers, Member, Membership},
     handler::{Routes, WorkerContext},
     payload_memory,
     redelivery::RedeliveryTracker,
@@ -97,6 +101,11 @@ async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Co
     let topology = |version| Topology::new(&names, &config.lanes.specs(), &ladder, version);
     let version = ensure_topology(&broker, &connection, &publisher, topology, config.connect_timeout).await?;
     tracing::info!(%version, "connected to RabbitMQ");
+    if config.lanes.iter().next().is_none() {
+        tracing::warn!(
+            "no lane takes a kind of this worker: add a lane whose bindings match one, or a catch-all lane"
+        );
+    }
     warn_of_surplus_queues(config, &names, &connection).await;
     let sinks = open_sinks(worker, &publisher, &missing, &names).await?;
     let force_close = CancellationToken::new();
@@ -105,6 +114,8 @@ async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Co
         names,
         ladder,
         max_attempts: config.max_attempts,
+        unknown_kind_wait: config.unknown_kind_wait,
+        unhandled: Arc::default(),
         routes: Arc::new(Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() }),
         replies: config.replies.then(|| config.reply_queues.clone()),
         record_places: record_places(),
@@ -202,6 +213,10 @@ fn compose(worker: &Worker, connected: Connected) -> Result<Composed, WorkerErro
     let shown: Vec<_> = lanes.iter().map(|lane| (lane.pool.clone(), lane.metrics.clone())).collect();
     let stuck = metrics.tasks_stuck().clone();
     metrics.before_encode(move || update_gauges(&shown, &stuck));
+    let help = "Tasks that this worker put off because no running worker has a handler for their kind.";
+    let gauges = NewMetrics(metrics.registry()).gauges("garenne_unhandled_tasks", help, &["lane", "kind"]);
+    let unhandled = Arc::clone(&connected.settler.unhandled);
+    metrics.before_encode(move || unhandled.export(&gauges, epoch_ms(SystemTime::now())));
     Ok(Composed { connected, handlers, lanes })
 }
 
@@ -243,9 +258,8 @@ async fn join(
     let Connected { connection, settler, .. } = &composed.connected;
     let (connection, publisher, names) =
         (connection.clone(), settler.publisher.clone(), settler.names.clone());
-    let kinds = worker.registry.deadlines().map(|(kind, _)| kind.to_owned()).collect();
     let broker = AmqpFleetBroker { connection: connection.clone(), publisher, names: names.clone() };
-    let member = Member::new(Arc::clone(&worker.name), kinds, serves_catch_all(worker), names, broker);
+    let member = Member::new(Arc::clone(&worker.name), handlers_of(worker), names, broker);
     let read_timeout = worker.config.connect_timeout;
     let joining = Membership::join(member, connection, read_timeout, on_command, stop_task);
     let given_up = async {
@@ -263,11 +277,17 @@ async fn join(
     Ok(Some(Joined { composed, membership, heartbeat_requested }))
 }
 
-/// Whether the worker consumes the catch-all lane and has handlers for kinds that no lane's bindings match.
-fn serves_catch_all(worker: &Worker) -> bool {
+/// The worker's kinds, and the lanes that it consumes for them.
+fn handlers_of(worker: &Worker) -> Handlers {
     let lanes = &worker.config.lanes;
-    let mut kinds = worker.registry.deadlines().map(|(kind, _)| kind);
-    lanes.iter().any(|(_, lane)| lane.catch_all) && kinds.any(|kind| lanes.bound_to(kind).is_none())
+    let kinds: Vec<_> = worker.registry.deadlines().map(|(kind, _)| kind.to_owned()).collect();
+    let has_own = kinds.iter().any(|kind| lanes.bound_to(kind).is_none());
+    let consumed = lanes.iter().filter(|(_, lane)| has_own || !lane.catch_all);
+    Handlers {
+        catch_all: has_own && lanes.iter().any(|(_, lane)| lane.catch_all),
+        lanes: Some(consumed.map(|(name, _)| name.to_owned()).collect()),
+        kinds,
+    }
 }
 
 /// Step 4: consumes the queues of all lanes, sends heartbeats, and shows the worker's state on the admin port.

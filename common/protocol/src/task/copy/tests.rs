@@ -283,13 +283,17 @@ fn quarantine_headers_are_set_and_removed_together() {
     let task = Envelope::read("k", &original, None, |_| true, UNIX_EPOCH).unwrap();
     let read = |copy: Copied| {
         let read = Envelope::read("q", &copy.into_properties(), None, |_| true, UNIX_EPOCH).unwrap();
-        read.quarantine.map(|record| (record.runs, record.worker, record.since))
+        let quarantine = read.quarantine.map(|record| (record.runs, record.worker));
+        (quarantine, read.unhandled.map(|record| *record))
     };
-    let copy = Copied::of(&original, &task, UNIX_EPOCH).handed_on(9);
-    assert_eq!(read(copy.clone()), Some((0, None, Some(9))));
+    let record = UnhandledRecord { since: Some(9), passed_on: 2, returns: 3 };
+    let copy = Copied::of(&original, &task, UNIX_EPOCH).unhandled(record);
+    assert_eq!(read(copy.clone()), (None, Some(record)));
+    let later = UnhandledRecord { since: None, passed_on: 3, returns: 0 };
+    assert_eq!(read(copy.clone().unhandled(later)), (None, Some(later)), "a record replaces the earlier one");
     let copy = copy.crashed(1, &worker);
-    assert_eq!(read(copy.clone()), Some((1, Some(worker), None)));
-    assert_eq!(read(copy.handed_on(9).unmarked()), None);
+    assert_eq!(read(copy.clone()), (Some((1, Some(worker))), None));
+    assert_eq!(read(copy.unhandled(record).unmarked()), (None, None));
 }
 
 /// A copy of a message that could not be read, with these headers.

@@ -16,7 +16,7 @@ fn hello_at(worker: &str, incarnation: &str, at: i64) -> LifecycleRecord {
         worker,
         incarnation,
         at,
-        LifecycleEvent::Hello(Handlers { kinds: vec!["k".into()], catch_all: false }),
+        LifecycleEvent::Hello(Handlers { kinds: vec!["k".into()], catch_all: false, lanes: None }),
     )
 }
 
@@ -75,7 +75,10 @@ fn events_have_a_stable_json_form() {
     }
     let without_kinds = r#"{"event":"hello","worker":"w","incarnation":"i","at":1}"#;
     let read: LifecycleRecord = serde_json::from_str(without_kinds).unwrap();
-    assert_eq!(read.event, LifecycleEvent::Hello(Handlers { kinds: Vec::new(), catch_all: false }));
+    assert_eq!(
+        read.event,
+        LifecycleEvent::Hello(Handlers { kinds: Vec::new(), catch_all: false, lanes: None })
+    );
 }
 
 #[test]
@@ -183,14 +186,38 @@ fn a_workers_next_run_or_its_clean_stop_ends_its_previous_run() {
 #[test]
 fn a_handler_is_known_while_its_worker_is_running() {
     let mut lifecycle = lifecycle([hello("w", "a")]);
-    assert!(lifecycle.has_handler("k"));
-    assert!(!lifecycle.has_handler("other"));
+    let has_handler = |log: &LifecycleLog, kind| log.workers_of(kind, "any").anywhere == 1;
+    assert!(has_handler(&lifecycle, "k"));
+    assert!(!has_handler(&lifecycle, "other"));
     lifecycle.apply(died_at("w", "a", 1500), Instant::now());
-    assert!(!lifecycle.has_handler("k"));
+    assert!(!has_handler(&lifecycle, "k"));
     lifecycle.apply(hello("w", "a"), Instant::now());
-    assert!(lifecycle.has_handler("k"));
+    assert!(has_handler(&lifecycle, "k"));
     lifecycle.apply(goodbye("w", "a"), Instant::now());
-    assert!(!lifecycle.has_handler("k"));
+    assert!(!has_handler(&lifecycle, "k"));
+}
+
+#[test]
+fn the_workers_of_a_kind_are_counted_by_the_lanes_that_they_consume() {
+    let with = |worker: &str, kind: &str, lanes: Option<&[&str]>| {
+        let lanes = lanes.map(|lanes| lanes.iter().map(ToString::to_string).collect());
+        let handlers = Handlers { kinds: vec![kind.into()], catch_all: false, lanes };
+        record(worker, &format!("{worker}1"), 1, LifecycleEvent::Hello(handlers))
+    };
+    let log = lifecycle([
+        with("mailer", "email.send", Some(&["default", "mail"])),
+        with("stock", "reading.process", Some(&["fast"])),
+        with("older", "email.send", None),
+    ]);
+    let found = |kind, lane| {
+        let KindWorkers { anywhere, in_lane, lane_consumers } = log.workers_of(kind, lane);
+        (anywhere, in_lane, lane_consumers)
+    };
+    assert_eq!(found("email.send", "mail"), (2, 2, 2), "a record without lanes stands for all of them");
+    assert_eq!(found("email.send", "fast"), (2, 1, 2));
+    assert_eq!(found("reading.process", "mail"), (1, 0, 2));
+    assert_eq!(found("image.resize", "mail"), (0, 0, 2));
+    assert_eq!(log.running_with("reading.process"), [incarnation("stock", "stock1")]);
 }
 
 #[test]
@@ -231,18 +258,18 @@ fn a_replaced_worker_expires_by_the_time_of_its_replacement() {
 #[test]
 fn the_catch_all_lane_is_served_by_running_workers_with_handlers_for_it() {
     let serving = |worker: &str, kind: &str| {
-        let event = LifecycleEvent::Hello(Handlers { kinds: vec![kind.into()], catch_all: true });
+        let handlers = Handlers { kinds: vec![kind.into()], catch_all: true, lanes: None };
+        let event = LifecycleEvent::Hello(handlers);
         record(worker, &format!("{worker}1"), 1, event)
     };
     let mut log = LifecycleLog::default();
     let now = Instant::now();
     log.apply(hello("stock", "stock1"), now);
-    assert!(!log.serves_catch_all("me", None));
+    assert!(!log.serves_catch_all("me"));
     log.apply(serving("me", "mine"), now);
-    assert!(!log.serves_catch_all("me1", None), "the worker itself");
+    assert!(!log.serves_catch_all("me1"), "the worker itself");
     log.apply(serving("resizer", "image.resize"), now);
-    assert!(log.serves_catch_all("me1", None) && log.serves_catch_all("me1", Some("image.resize")));
-    assert!(!log.serves_catch_all("me1", Some("k")), "the stock worker has k, but does not serve the lane");
+    assert!(log.serves_catch_all("me1"));
     log.apply(goodbye("resizer", "resizer1"), now);
-    assert!(!log.serves_catch_all("me1", None));
+    assert!(!log.serves_catch_all("me1"));
 }

@@ -27,6 +27,13 @@ pub(crate) fn hello(member: &Member, worker: &str, incarnation: &str) {
     assert!(!read(member, &record));
 }
 
+/// The start record of a worker with one kind, which consumes these lanes.
+pub(crate) fn hello_in(member: &Member, worker: &str, kind: &str, lanes: &[&str]) {
+    let record = json!({"event": "hello", "worker": worker, "incarnation": format!("{worker}-1"), "at": now(),
+                        "kinds": [kind], "lanes": lanes});
+    assert!(!read(member, &record));
+}
+
 pub(crate) fn run(member: &Member, worker: &str, incarnation: &str, task: &str) {
     let record = json!({"event": "run-started", "worker": worker, "incarnation": incarnation, "at": now(), "task": task});
     assert!(!read(member, &record));
@@ -290,7 +297,32 @@ async fn a_run_is_recorded_from_its_start_to_its_end() {
 fn handlers_of_other_workers_are_known() {
     let (member, _fake) = member();
     hello(&member, "w", "a");
-    assert!(member.has_handler("k") && !member.has_handler("other"));
+    let known = |kind| member.workers_of(kind, "any").anywhere;
+    assert_eq!((known("k"), known("other")), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_lives_while_a_record_names_it_and_its_workers_control_queue_exists() {
+    let (member, fake) = member();
+    hello(&member, "one", "a");
+    hello(&member, "two", "b");
+    fake.set_control_queue("one", Some(true));
+    fake.set_control_queue("two", Some(true));
+    let checks = || fake.queue_checks.load(Ordering::Relaxed);
+    futures_util::future::join_all((0..50).map(|_| member.look_for_kind("k"))).await;
+    assert_eq!((member.workers_of("k", "any").anywhere, checks()), (2, 1), "one that runs is enough");
+    assert!(fake.records().is_empty(), "nothing has to be read for a known kind");
+    for worker in ["one", "two"] {
+        fake.set_control_queue(worker, Some(false));
+    }
+    sleep(KIND_CHECK_INTERVAL).await;
+    member.look_for_kind("k").await;
+    assert_eq!(member.workers_of("k", "any").anywhere, 0);
+    yield_now().await;
+    assert_eq!(fake.events("died"), 2);
+    member.look_for_kind("other").await;
+    assert!(fake.records().iter().any(|it| it["mark"].is_string()), "a worker that has just started counts");
+    assert!(lock(&member.kind_checks).len() <= 1, "unknown kinds are not remembered");
 }
 
 fn grouped(id: &str, group: &str, published: i64) -> Arc<Envelope> {

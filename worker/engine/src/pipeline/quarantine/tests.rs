@@ -1,7 +1,7 @@
 use garenne_common::{config::Lane, shutdown::Settlement, telemetry::Traces};
 use garenne_pool::{Pool, PoolConfig};
 use garenne_protocol::{
-    task::{ContentType, Kind, NewTask, QuarantineRecord, header},
+    task::{ContentType, Kind, NewTask, QuarantineRecord, UnhandledRecord, header},
     topology::Names,
 };
 use tokio::{
@@ -20,8 +20,6 @@ use crate::{
     spans::Spans,
 };
 
-const GRACE: i64 = 600_000;
-
 fn task() -> Envelope {
     let task = NewTask::new(Kind::parse("k").unwrap(), ContentType::Json, Vec::new());
     let now = SystemTime::now();
@@ -32,8 +30,8 @@ fn recorded(task: Envelope, record: QuarantineRecord) -> Envelope {
     Envelope { quarantine: Some(record.into()), ..task }
 }
 
-fn waiting_since(since: Option<i64>) -> QuarantineRecord {
-    QuarantineRecord { since, ..QuarantineRecord::default() }
+fn waiting(task: Envelope, since: Option<i64>) -> Envelope {
+    Envelope { unhandled: Some(UnhandledRecord { since, ..UnhandledRecord::default() }.into()), ..task }
 }
 
 #[test]
@@ -46,22 +44,6 @@ fn a_second_crash_makes_a_task_poison_only_if_the_first_stands() {
     assert_eq!(count_crash(&with_runs(u32::MAX), true), u32::MAX, "a forged number");
 }
 
-#[test]
-fn a_task_is_passed_on_without_limit_while_another_worker_has_a_handler() {
-    let waiting = recorded(task(), waiting_since(Some(1)));
-    assert_eq!(pass_on_since(&waiting, true, i64::MAX), Some(1));
-}
-
-#[test]
-fn a_task_without_a_handler_in_the_fleet_is_passed_on_for_ten_minutes() {
-    let now = 1_800_000_000_000;
-    let decision = |since| pass_on_since(&recorded(task(), waiting_since(since)), false, now);
-    assert_eq!(decision(None), Some(now));
-    assert_eq!(decision(Some(now - GRACE + 1)), Some(now - GRACE + 1));
-    assert_eq!(decision(Some(now - GRACE)), None);
-    assert_eq!(decision(Some(now + 1)), Some(now), "a time in the future counts as now");
-}
-
 /// Long enough for each step of a test on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -69,7 +51,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 pub(in crate::pipeline) struct TestEnv {
     pub(in crate::pipeline) test: TestSettler,
     pub(in crate::pipeline) broker: FakeBroker,
-    fleet: Arc<Fleet>,
+    pub(in crate::pipeline) fleet: Arc<Fleet>,
     pub(in crate::pipeline) pipeline: Arc<LanePipeline>,
 }
 
@@ -111,7 +93,6 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
         spans,
         batch_deadline: second,
         is_quarantine: true,
-        is_catch_all: false,
         quarantine_permit: Arc::new(Semaphore::new(1)),
         pool_space: Notify::new(),
     });
@@ -182,7 +163,7 @@ async fn a_task_is_quarantined_again_after_the_first_crash_and_poison_after_the_
     let mut again = self::env().await;
     again.crash("w");
     again.crash("v");
-    let record = QuarantineRecord { runs: 1, worker: Some(crashed), since: None };
+    let record = QuarantineRecord { runs: 1, worker: Some(crashed) };
     let task = recorded(again.task(), record);
     again.run_alone(true, task, entry).await;
     let copy = again.broker.next().await;
@@ -226,7 +207,7 @@ async fn a_task_without_an_id_is_copied_with_one_before_it_runs() {
 async fn a_task_without_a_handler_is_passed_on_and_finally_dead_lettered() {
     for (since, key) in [(None, "garenne.retry.quarantine.1s"), (Some(1), "garenne.dead")] {
         let mut env = env().await;
-        let task = recorded(env.task(), waiting_since(since));
+        let task = waiting(env.task(), since);
         env.run_alone(false, task, None).await;
         let copy = env.broker.next().await;
         assert_eq!(copy.key, key);

@@ -216,10 +216,10 @@ async fn a_crash_in_the_quarantine_is_recorded_in_the_copy() {
 async fn a_task_passed_to_another_worker_records_since_when_it_waits_for_a_handler() {
     for (at_once, queue) in [(false, "garenne.retry.quarantine.1s"), (true, "garenne.quarantine")] {
         let mut env = env().await;
-        env.test.settler.pass_to_other_worker(env.task(), 1234, at_once);
+        env.test.settler.pass_to_other_worker(env.task(), Some(1234), at_once);
         let copy = env.copy().await;
         assert_eq!(copy.key, queue);
-        assert_eq!(copy.number(header::QUARANTINE_SINCE), Some(1234));
+        assert_eq!(copy.number(header::UNHANDLED_SINCE), Some(1234));
         copy.ack();
         assert_eq!(env.settlement().await, Settlement::Retried);
     }

@@ -38,7 +38,7 @@ impl FakeFleet {
         self.records().iter().filter(|record| record["event"] == event).count()
     }
 
-    pub(super) fn set_control_queue(&self, worker: &str, exists: Option<bool>) {
+    pub(crate) fn set_control_queue(&self, worker: &str, exists: Option<bool>) {
         self.control_queues.lock().unwrap().insert(worker.to_owned(), exists);
     }
 }
@@ -77,7 +77,8 @@ impl FleetBroker for FakeBroker {
 pub(crate) fn member() -> (Arc<Member>, Arc<FakeFleet>) {
     let fake = Arc::new(FakeFleet::default());
     let broker = FakeBroker(Arc::clone(&fake));
-    let member = Arc::new(Member::new("me".into(), vec!["mine".into()], false, Names::new("p"), broker));
+    let handlers = Handlers { kinds: vec!["mine".into()], ..Handlers::default() };
+    let member = Arc::new(Member::new("me".into(), handlers, Names::new("p"), broker));
     *fake.reader.lock().unwrap() = Arc::downgrade(&member);
     (member, fake)
 }
