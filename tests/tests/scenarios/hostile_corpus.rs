@@ -176,7 +176,11 @@ async fn hostile_messages_all_have_an_outcome_and_every_good_task_is_done() -> R
     let mut random = StdRng::seed_from_u64(suite::seed(15)?);
     let env = TestEnv::new().await?;
     let plan = |name: &str| -> Result<_> {
-        let plan = env.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..4");
+        let plan = env
+            .worker(name)?
+            .env("GARENNE_UNKNOWN_KIND_WAIT", "0s")
+            .stdout()
+            .lane("fast:prefetch=50,concurrency=2..4");
         Ok(plan.option("--max-attempts", "2"))
     };
     let mut workers = Vec::new();

@@ -154,7 +154,7 @@ async fn a_soft_stop_requeues_waiting_tasks_of_every_shard() -> Result<()> {
 #[tokio::test]
 async fn dead_letters_of_a_sharded_lane_are_replayed_to_all_shards() -> Result<()> {
     let env = TestEnv::new().await?;
-    let worker = plan(&env, "failing", 4)?.start().await?;
+    let worker = plan(&env, "failing", 4)?.env("GARENNE_UNKNOWN_KIND_WAIT", "0s").start().await?;
     // Tasks without a key all go to one shard. The kind of the others is bound to no lane, so a replay must not depend
     // on bindings.
     env.publish("bench.sleep", &json!({"ms": "many"}), "odd", 20).await?;
