@@ -35,6 +35,7 @@ pub use self::{
     host::own_hosts_only,
     places::Visitor,
     port::AdminPort,
+    problem::problems_only,
     serve::serve_router,
     tls::ServerTls,
 };

@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
-use garenne_common::telemetry::admin::own_hosts_only;
+use garenne_common::telemetry::admin::{own_hosts_only, problems_only};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -81,8 +81,8 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
         .merge(commands)
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::map_response(secured))
         .with_state(Arc::clone(&app));
+    let router = problems_only(router).layer(middleware::map_response(secured));
     own_hosts_only(router, app.operator().settings.common.allowed_hosts.clone())
 }
 

@@ -72,6 +72,16 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "malformed", format!("body: {problem}")).at("body")
     }
 
+    /// What the router refuses: an unknown route, a wrong method, a query or path that cannot be read.
+    pub(super) fn of_router(status: StatusCode, detail: &str) -> Self {
+        let code = match status {
+            StatusCode::NOT_FOUND => "no-route",
+            StatusCode::METHOD_NOT_ALLOWED => "wrong-method",
+            _ => "bad-request",
+        };
+        Self::new(status, code, short(&detail))
+    }
+
     /// An invalid header or query parameter.
     pub(super) fn field(field: &'static str, problem: impl Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-field", format!("{field}: {problem}")).at(field)

@@ -12,10 +12,7 @@ use axum::{
 use garenne_protocol::{sensor::parse::Form, task::TaskId};
 use serde::Serialize;
 
-use super::{
-    observe::ConfirmedRecords,
-    request::{Authenticated, text},
-};
+use super::request::{Authenticated, ConfirmedRecords, text};
 use crate::{
     cloud_event::EventFormat, context::GatewayContext, ingest::ReadingsFormat, memory::Reservation,
     payload::Receipts, refusal::Refusal, task_publisher::Durability,

@@ -14,7 +14,10 @@ use garenne_common::config::Size;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{api::durability_header, observe::ConfirmedRecords, request::Authenticated};
+use super::{
+    api::durability_header,
+    request::{Authenticated, ConfirmedRecords},
+};
 use crate::{context::GatewayContext, influx::Precision, ingest::ReadingsFormat, refusal::Refusal};
 
 /// The query parameters of both versions of the API. Others, such as `db` and `bucket`, are ignored.

@@ -4,14 +4,16 @@
 use std::sync::Arc;
 
 use axum::{
-    body::Body,
+    body::{Body, to_bytes},
     extract::{Request, State},
-    http::Response,
+    http::{Method, Response, StatusCode, Uri, header},
     middleware::Next,
     response::IntoResponse,
 };
 
-use super::request_trace::RequestTrace;
+use garenne_protocol::quoted;
+
+use super::{influx::InfluxRefusal, request::ConfirmedRecords, request_trace::RequestTrace};
 use crate::{
     auth::Peer,
     context::GatewayContext,
@@ -19,9 +21,8 @@ use crate::{
     source_limit::SourcePermit,
 };
 
-/// The number of records that a response confirms.
-#[derive(Clone, Copy)]
-pub(super) struct ConfirmedRecords(pub(super) usize);
+/// Longest text of an error of the router, in bytes.
+const MAX_TEXT: usize = 16 * 1024;
 
 /// Counts every response, including those of the router, and writes refusals to the audit log.
 pub(super) async fn observe(
@@ -39,7 +40,10 @@ pub(super) async fn observe(
     request.extensions_mut().insert(trace.clone());
     let response = match admit(&gateway, &mut request) {
         // The permit is held until the response.
-        Ok(_source) => next.run(request).await,
+        Ok(_source) => {
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            explained(next.run(request).await, protocol, &method, &uri).await
+        }
         Err(refusal) => refusal.into_response(),
     };
     let records = response.extensions().get::<ConfirmedRecords>().map_or(0, |confirmed| confirmed.0);
@@ -60,6 +64,32 @@ pub(super) async fn observe(
         if status.is_server_error() {
             span.failed(status.canonical_reason().unwrap_or_default());
         }
+    }
+    response
+}
+
+/// The response, or in the place of the router's own error, which is a plain text or empty, one that programs can read.
+async fn explained(response: Response<Body>, protocol: &str, method: &Method, uri: &Uri) -> Response<Body> {
+    let (status, media_type) = (response.status(), response.headers().get(header::CONTENT_TYPE));
+    let is_plain = media_type.is_none_or(|it| it.as_bytes().starts_with(b"text/plain"));
+    if !(status.is_client_error() || status.is_server_error()) || !is_plain {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let text = to_bytes(body, MAX_TEXT).await.unwrap_or_default();
+    let path = quoted(uri.path());
+    let detail = match status {
+        StatusCode::NOT_FOUND => format!("no route {path}; GET /openapi.json lists them"),
+        StatusCode::METHOD_NOT_ALLOWED => format!("{method} is not allowed for {path}"),
+        _ => String::from_utf8_lossy(&text).into_owned(),
+    };
+    let refusal = Refusal::of_router(status, &detail);
+    let mut response = match protocol {
+        "influx" => InfluxRefusal::from(refusal).into_response(),
+        _ => refusal.into_response(),
+    };
+    if let Some(allowed) = parts.headers.get(header::ALLOW) {
+        response.headers_mut().insert(header::ALLOW, allowed.clone());
     }
     response
 }

@@ -12,8 +12,7 @@ use axum::{
 
 use super::{
     api::durability_header,
-    observe::ConfirmedRecords,
-    request::{Authenticated, text},
+    request::{Authenticated, ConfirmedRecords, text},
 };
 use crate::{
     auth::Peer,

@@ -28,6 +28,10 @@ use crate::{
     task_properties::{content_type, milliseconds, short_text},
 };
 
+/// The number of records that a response confirms.
+#[derive(Clone, Copy)]
+pub(super) struct ConfirmedRecords(pub(super) usize);
+
 /// An authenticated request. Its body is not read yet.
 pub(super) struct Authenticated {
     pub(super) caller: Arc<Caller>,

@@ -2,6 +2,35 @@
 
 use super::*;
 
+/// Errors of the router, which are plain texts or empty, are problem documents too, and InfluxDB's on its routes.
+#[tokio::test]
+async fn every_error_is_a_document() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    for (method, path, status, code, detail) in [
+        ("GET", "/nothing", 404, "no-route", "no route \"/nothing\"; GET /openapi.json lists them"),
+        ("POST", "/v1/nothing", 404, "no-route", "no route \"/v1/nothing\"; GET /openapi.json lists them"),
+        ("GET", "/v1/readings", 405, "wrong-method", "GET is not allowed for \"/v1/readings\""),
+        ("POST", "/v1/tasks/%ff", 400, "bad-request", "Invalid URL: Invalid UTF-8 in `kind`"),
+        ("GET", "/write", 405, "invalid", "GET is not allowed for \"/write\""),
+        ("POST", "/write?precision=s&precision=s", 400, "invalid", "Failed to deserialize query string"),
+    ] {
+        let url = format!("http://{}{path}", gateway.address);
+        let request = reqwest::Client::new().request(method.parse().unwrap(), url);
+        let response = request.send().await.unwrap();
+        let media_type = if code == "invalid" { "application/json" } else { "application/problem+json" };
+        assert_eq!(
+            (response.status().as_u16(), response.headers()["content-type"].to_str().unwrap()),
+            (status, media_type),
+            "{path}"
+        );
+        assert_eq!(response.headers().contains_key("allow"), status == 405, "{path}");
+        let problem: Value = response.json().await.unwrap();
+        assert_eq!(problem["code"], code, "{problem}");
+        let given = problem["detail"].as_str().or(problem["message"].as_str()).unwrap();
+        assert!(given.starts_with(detail), "{problem}");
+    }
+}
+
 #[tokio::test]
 async fn every_format_of_readings_becomes_one_task_per_record() {
     let gateway = start(MemoryPublisher::new(), Limits::default()).await;
