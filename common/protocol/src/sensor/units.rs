@@ -37,6 +37,9 @@ pub struct Incompatible {
     pub to: Unit,
 }
 
+/// Bytes of the longest text that may be another spelling of a symbol.
+const MAX_SYMBOL: usize = 40;
+
 static BY_SYMBOL: LazyLock<HashMap<&str, Unit>> =
     LazyLock::new(|| Unit::all().map(|unit| (unit.symbol(), unit)).collect());
 
@@ -54,9 +57,23 @@ impl Unit {
         })
     }
 
-    /// Looks up a symbol, without a suggestion for unknown ones.
+    /// Looks up a symbol, without a suggestion for unknown ones. `W/m²` is `W/m2`, and `µg/m³` is `ug/m3`.
     pub fn get(symbol: &str) -> Option<Self> {
-        BY_SYMBOL.get(symbol).copied()
+        let exact = BY_SYMBOL.get(symbol).copied();
+        if exact.is_some() || symbol.is_ascii() || symbol.len() > MAX_SYMBOL {
+            return exact;
+        }
+        let plain = symbol.chars().map(|character| match character {
+            '\u{b5}' | '\u{3bc}' => "u".into(),
+            '²' => "2".into(),
+            '³' => "3".into(),
+            'º' => "°".into(),
+            '\u{3a9}' | '\u{2126}' => "Ohm".into(),
+            '℃' => "°C".into(),
+            '℉' => "°F".into(),
+            other => Cow::Owned(other.to_string()),
+        });
+        BY_SYMBOL.get(plain.collect::<String>().as_str()).copied()
     }
 
     /// All known units, primary ones first.

@@ -3,7 +3,7 @@
 use garenne_protocol::sensor::Unit;
 
 /// Units of UCUM whose symbol differs in the registry, or stands for another unit there.
-const SYMBOLS: [(&str, &str); 22] = [
+const SYMBOLS: [(&str, &str); 25] = [
     ("1", "/"),
     ("%", "/100"),
     ("[ppm]", "ppm"),
@@ -19,6 +19,9 @@ const SYMBOLS: [(&str, &str); 22] = [
     ("/min", "1/min"),
     ("L", "l"),
     ("L/s", "l/s"),
+    ("L/min", "l/min"),
+    ("L/h", "l/h"),
+    ("MW.h", "MWh"),
     ("[degF]", "degF"),
     ("[psi]", "psi"),
     ("[mi_i]/h", "mph"),
@@ -71,6 +74,9 @@ mod tests {
             ("{request}", None),
             ("[degF]", Some("degF")),
             ("m/s2", Some("m/s2")),
+            ("L/min", Some("l/min")),
+            ("MW.h", Some("MWh")),
+            ("m3/h", Some("m3/h")),
             ("furlong", None),
             ("", None),
         ] {

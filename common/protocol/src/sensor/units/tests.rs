@@ -29,6 +29,18 @@ fn conversions_give_exact_values() {
         (1.0, "KiB", "B", 1024.0),
         (1.0, "KiB", "bit", 8192.0),
         (1.0, "MB/s", "Mbit/s", 8.0),
+        (1.0, "GB", "B", 1e9),
+        (1.0, "GB", "bit", 8e9),
+        (3.6, "m3/h", "l/s", 1.0),
+        (1.0, "m3/h", "l/h", 1000.0),
+        (6.0, "l/min", "l/s", 0.1),
+        (60.0, "l/min", "m3/h", 3.6),
+        (1.0, "MWh", "kWh", 1000.0),
+        (1.0, "MWh", "GJ", 3.6),
+        (1.0, "MW", "kW", 1000.0),
+        (1500.0, "uS/cm", "mS/cm", 1.5),
+        (1.0, "mS/cm", "S/m", 0.1),
+        (1.0, "W/m²", "W/m2", 1.0),
         (250.0, "ug/m3", "kg/m3", 2.5e-7),
         (0.0, "K", "Cel", -273.15),
         (25.0, "Cel", "K", 298.15),
@@ -38,6 +50,27 @@ fn conversions_give_exact_values() {
     ] {
         assert_eq!(unit(from).convert(value, unit(to)), Ok(expected), "{value} {from}");
     }
+}
+
+#[test]
+fn a_symbol_may_have_typographic_characters() {
+    for (given, symbol) in [
+        ("W/m²", Some("W/m2")),
+        ("m/s²", Some("m/s2")),
+        ("m²", Some("m2")),
+        ("m³/h", Some("m3/h")),
+        ("µg/m³", Some("ug/m3")),
+        ("μg/m³", Some("ug/m3")),
+        ("µS/cm", Some("uS/cm")),
+        ("ºC", Some("°C")),
+        ("℃", Some("°C")),
+        ("Ω", Some("Ohm")),
+        ("m⁴", None),
+        ("²", None),
+    ] {
+        assert_eq!(Unit::get(given).map(Unit::symbol), symbol, "{given}");
+    }
+    assert_eq!(Unit::get(&"²".repeat(1000)), None);
 }
 
 #[test]

@@ -102,7 +102,7 @@ proptest! {
             device: device.as_str().into(),
             metric: metric.as_str().into(),
             value,
-            unit: Some(unit),
+            unit: Some(unit).filter(|unit| unit.meant_for(&metric).is_none()),
             time: Timestamp::from_micros(micros).unwrap(),
         };
         let body = serde_json::to_vec(&[&reading]).unwrap();
