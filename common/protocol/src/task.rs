@@ -32,7 +32,7 @@ pub use kind::{Kind, KindError, matches_binding};
 pub use new_task::NewTask;
 pub use origin::Origin;
 pub use outcome::DeadReason;
-pub use reading::{ReadingTasks, reading_id};
+pub use reading::{ReadingTasks, has_assumed_time, reading_body, reading_id};
 pub use source::Source;
 pub use standing_order::StandingOrder;
 pub use trace::TraceContext;

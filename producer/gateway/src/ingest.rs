@@ -10,7 +10,7 @@ use garenne_protocol::{
         Record, Timestamp,
         parse::{Form, Limits as RecordLimits, readings_in},
     },
-    task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_id},
+    task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_body, reading_id},
 };
 use prometheus::IntCounter;
 use serde_json::value::RawValue;
@@ -340,7 +340,7 @@ impl Ingest {
 
     fn reading_tasks(&self, kind: &Kind, records: Vec<Record>, sender: &Sender) -> Vec<NewTask> {
         let tasks = records.into_iter().enumerate().map(|(index, record)| {
-            let body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
+            let body = reading_body(&record);
             let mut task = NewTask::new(kind.clone(), ContentType::Json, body);
             if let Some(id) = record_id(&record, sender, index) {
                 task.id = id;

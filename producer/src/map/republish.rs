@@ -189,7 +189,7 @@ mod tests {
         let (id, tasks) = read(&letter("n/a", "71.5")).unwrap();
         assert_eq!((id.as_str(), tasks.len()), ("l-1", 1));
         let body = String::from_utf8(tasks[0].body.clone()).unwrap();
-        assert!(body.contains("71.5") && body.contains("2026-11-26T10:00:00Z"), "{body}");
+        assert!(body.contains("71.5") && body.contains("2026-11-26T10:00:00-00:00"), "{body}");
         assert_eq!(read(&letter("n/a", "71.5")).unwrap().1[0].id, tasks[0].id);
         let encoded = read(&letter("n/a", r#"{"base64":"NzEuNQ=="}"#)).unwrap().1;
         assert_eq!(encoded[0].body, tasks[0].body);

@@ -9,6 +9,26 @@ pub fn reading_id(reading: &Reading) -> TaskId {
     TaskId::derived(&reading.identity().into(), &format!("{:x}", reading.value.to_bits()))
 }
 
+/// How the body of a reading ends whose time is not its sender's. RFC 3339 (section 4.3) means by this offset that the time
+/// is UTC and the sender's clock unknown; every reader of RFC 3339 takes it for UTC.
+const ASSUMED: &[u8] = br#"-00:00"}"#;
+
+/// The body of a reading's task. If its time was assumed, the body tells ([`has_assumed_time`]).
+pub fn reading_body(record: &Record) -> Vec<u8> {
+    let mut body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
+    // The time is the last field.
+    if record.time_assumed && body.ends_with(br#"Z"}"#) {
+        body.truncate(body.len() - 3);
+        body.extend_from_slice(ASSUMED);
+    }
+    body
+}
+
+/// Whether the body of a task is a single reading whose time a gateway, a bridge or a map assumed.
+pub fn has_assumed_time(body: &[u8]) -> bool {
+    body.trim_ascii_end().ends_with(ASSUMED)
+}
+
 /// The tasks of a payload's readings.
 #[derive(Clone, Debug)]
 pub struct ReadingTasks {
@@ -34,7 +54,7 @@ impl ReadingTasks {
             let given = record.id.as_ref().and_then(|id| TaskId::parse(id).ok());
             let id = given.or_else(|| (!record.time_assumed).then(|| reading_id(&record.reading)));
             repeatable &= id.is_some();
-            let body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
+            let body = reading_body(record);
             let id = id.unwrap_or_else(|| assumed(index));
             let task = NewTask::with_id(id, kind.clone(), ContentType::Json, body);
             NewTask { key: keyed.then(|| record.reading.device.to_string()), ..task }
@@ -65,6 +85,25 @@ mod tests {
         assert_eq!(reading_id(&reading), reading_id(&reading.clone()));
         assert_ne!(reading_id(&reading), reading_id(&Reading { value: 1.6, ..reading.clone() }));
         assert_ne!(reading_id(&reading), reading_id(&Reading { metric: "u".into(), ..reading }));
+    }
+
+    #[test]
+    fn a_body_tells_that_its_time_was_assumed_and_reads_back_equal() {
+        for (micros, time) in
+            [(1, "1970-01-01T00:00:00.000001"), (1_790_000_000_000_000, "2026-09-21T14:13:20")]
+        {
+            let reading = Reading { time: Timestamp::from_micros(micros).unwrap(), ..reading() };
+            for (time_assumed, offset) in [(true, "-00:00"), (false, "Z")] {
+                let body = reading_body(&Record { reading: reading.clone(), id: None, time_assumed });
+                let text = str::from_utf8(&body).unwrap();
+                assert!(text.ends_with(&format!(r#""time":"{time}{offset}"}}"#)), "{text}");
+                assert_eq!(has_assumed_time(&body), time_assumed);
+                assert_eq!(serde_json::from_slice::<Reading>(&body).unwrap(), reading);
+                let read = crate::sensor::readings_from("", &body, Timestamp::UNIX_EPOCH).unwrap();
+                assert_eq!((&read[0].reading, read[0].time_assumed), (&reading, false));
+            }
+        }
+        assert!(!has_assumed_time(br#"[{"time":"2026-09-21T14:13:20-00:00"}]"#));
     }
 
     #[test]

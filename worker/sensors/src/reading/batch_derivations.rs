@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use garenne_protocol::sensor::Timestamp;
+use garenne_protocol::{sensor::Timestamp, task::has_assumed_time};
 use garenne_readings::{Calibration, StoredReading, derive};
 
 use super::payload::Readings;
@@ -30,7 +30,8 @@ pub(super) struct BatchDerivations(HashMap<usize, Vec<JointValue>>);
 
 impl BatchDerivations {
     /// Derives values from all records of a batch. Ignores unreadable records, which fail as tasks of their own,
-    /// and readings sent without a time, which have no common time with others.
+    /// and readings in bodies without a time, which have no common time with others. A gateway gives the readings of one
+    /// request one time.
     pub(super) fn derive(bodies: &[(ContentType, Bytes)], calibration: &Calibration) -> Self {
         let mut readings = Vec::new();
         let mut records = Vec::new();
@@ -38,7 +39,8 @@ impl BatchDerivations {
         for (record, (content_type, body)) in bodies.iter().enumerate() {
             let Ok(Readings(read)) = Readings::read(*content_type, body) else { continue };
             let first = readings.len();
-            let timed = read.iter().filter(|reading| !reading.time_assumed);
+            let has_time = has_assumed_time(body);
+            let timed = read.iter().filter(|reading| has_time || !reading.time_assumed);
             readings.extend(timed.map(|reading| calibration.apply(reading)));
             records.resize(readings.len(), record);
             let values = derive::values(&readings[first..]).into_iter();
@@ -66,6 +68,7 @@ impl BatchDerivations {
 
 #[cfg(test)]
 mod tests {
+    use garenne_readings::Flag;
     use serde_json::{Value, json};
 
     use super::*;
@@ -107,6 +110,23 @@ mod tests {
         assert_eq!(derived(&[warm.clone(), other]), []);
         let untimed = json!({"device": "a", "metric": "humidity", "value": 50.0, "unit": "%RH"});
         assert_eq!(derived(&[warm, untimed]), []);
+        // Both are of one request without times, to which a gateway gave the time.
+        let assumed = |reading: &Value| {
+            let time = reading["time"].as_str().unwrap().replace('Z', "-00:00");
+            let Value::Object(mut reading) = reading.clone() else { panic!("{reading}") };
+            // The time is the last field of a gateway's reading.
+            reading.remove("time");
+            let fields = serde_json::to_string(&reading).unwrap();
+            (
+                ContentType::Json,
+                Bytes::from(format!("{},\"time\":\"{time}\"}}", fields.trim_end_matches('}'))),
+            )
+        };
+        let bodies = [reading("temperature", 20.0, "Cel", 0), reading("humidity", 50.0, "%RH", 0)];
+        let bodies: Vec<_> = bodies.iter().map(assumed).collect();
+        let derivations = BatchDerivations::derive(&bodies, &Calibration::default());
+        let [dew_point, ..] = derivations.of_record(1) else { panic!("{derivations:?}") };
+        assert_eq!(dew_point.value.quality, [Flag::TimeAssumed].into());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The payload of `reading.process`, in any format that the gateway accepts.
 
-use garenne_protocol::sensor::{Fault, Record, Timestamp, readings_from};
+use garenne_protocol::{
+    sensor::{Fault, Record, Timestamp, readings_from},
+    task::has_assumed_time,
+};
 use serde::Deserialize;
 use time::OffsetDateTime;
 
@@ -13,10 +16,15 @@ impl Payload for Readings {
     const KIND: &'static str = "reading.process";
 
     fn read(content_type: ContentType, body: &[u8]) -> Result<Self, PayloadError> {
-        readings_from(content_type.as_str(), body, now()).map(Self).map_err(|error| match error.code {
+        let records = readings_from(content_type.as_str(), body, now());
+        let mut records = records.map_err(|error| match error.code {
             Fault::Malformed => PayloadError::Malformed(error.to_string()),
             _ => PayloadError::Invalid(error.to_string()),
-        })
+        })?;
+        if has_assumed_time(body) {
+            records.iter_mut().for_each(|record| record.time_assumed = true);
+        }
+        Ok(Self(records))
     }
 }
 
