@@ -173,7 +173,7 @@ async fn analyze_in_parts(payload: &Payload, parts: &mut Parts<'_>) -> Result<An
     let power = unit * unit;
     let resolution = welch.resolution();
     let scaled_peaks = |spectrum: &[f64]| {
-        let mut found = peaks::highest(spectrum, resolution);
+        let mut found = peaks::highest(spectrum, resolution, rate);
         found.iter_mut().for_each(|peak| peak.power *= power);
         found
     };

@@ -9,6 +9,10 @@ pub const MAX_PEAKS: usize = 10;
 /// The smallest ratio of a peak to the median of the spectrum.
 pub const MIN_RATIO: f64 = 4.0;
 
+/// The standard deviation of the rounding errors of a transform of samples up to 1: 16 million of them lose fewer than seven
+/// bits.
+const ROUNDING: f64 = 100.0 * f64::EPSILON;
+
 /// A peak of a spectrum.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Peak {
@@ -19,24 +23,27 @@ pub struct Peak {
     pub power: f64,
 }
 
-/// The highest local maxima above [`MIN_RATIO`] times the median, highest first. The ends of the spectrum are no
-/// maxima. Of several equal values in a row the middle one is the maximum.
-pub fn highest(spectrum: &[f64], resolution: f64) -> Vec<Peak> {
-    let floor = MIN_RATIO * median(spectrum);
+/// The highest local maxima of the density of samples up to 1, highest first, above [`MIN_RATIO`] times the median and above
+/// rounding errors. The last frequency may be one, 0 Hz not: the mean is removed. Of several equal values in a row the middle
+/// one is the maximum.
+pub fn highest(spectrum: &[f64], resolution: f64, rate: f64) -> Vec<Peak> {
+    let floor = f64::max(MIN_RATIO * median(spectrum), MIN_RATIO * 2.0 * ROUNDING * ROUNDING / rate);
     let mut found: Vec<(usize, f64)> = Vec::new();
     let mut bin = 1;
-    while bin + 1 < spectrum.len() {
+    while bin < spectrum.len() {
         let power = spectrum[bin];
         let width = spectrum[bin..].iter().take_while(|other| **other == power).count();
         let after = bin + width;
-        if after < spectrum.len() && spectrum[bin - 1] < power && spectrum[after] < power && power > floor {
+        let is_above_next = spectrum.get(after).is_none_or(|next| *next < power);
+        if spectrum[bin - 1] < power && is_above_next && power > floor {
             found.push((bin + (width - 1) / 2, power));
         }
         bin = after;
     }
     found.sort_by(|one, other| other.1.total_cmp(&one.1));
     found.truncate(MAX_PEAKS);
-    let hz = |bin: usize| (bin as f64 + vertex_offset(&spectrum[bin - 1..=bin + 1])) * resolution;
+    let offset = |bin: usize| spectrum.get(bin - 1..=bin + 1).map_or(0.0, vertex_offset);
+    let hz = |bin: usize| (bin as f64 + offset(bin)) * resolution;
     found.into_iter().map(|(bin, power)| Peak { hz: hz(bin), power }).collect()
 }
 

@@ -252,6 +252,34 @@ fn zero_and_constant_signals_have_results() {
     );
 }
 
+/// The frequencies of the peaks of a signal, and of those of its envelope.
+fn peaks_of(rate: f64, count: u32, signal: impl Fn(f64) -> f64) -> (Vec<f64>, Vec<f64>) {
+    let samples: Vec<f64> = (0..count).map(|index| signal(f64::from(index))).collect();
+    let payload = Payload { sample_rate: rate, samples: samples.into(), ..Payload::default() };
+    let answer = analyze(&payload, &mut proceed).unwrap();
+    let hz = |peaks: Vec<Peak>| peaks.into_iter().map(|peak| peak.hz).collect();
+    (hz(answer.peaks), hz(answer.envelope_peaks))
+}
+
+#[test]
+fn tones_up_to_half_the_rate_are_peaks_and_rounding_is_none() {
+    use std::f64::consts::PI;
+    for (rate, count) in [(1_000.0, 4_096), (1e-3, 1_000), (48_000.0, 100_000), (1e9, 300)] {
+        let nyquist = peaks_of(rate, count, |index| 3e4 * (PI * index).cos());
+        assert_eq!(nyquist, (vec![rate / 2.0], vec![]), "{rate} {count}");
+        for offset in [0.1, -9.81, 1e6, 1e-30] {
+            assert_eq!(peaks_of(rate, count, |_| offset), (vec![], vec![]), "{rate} {count} {offset}");
+        }
+        // A tone between 0 Hz and half the rate, 140 dB above another one.
+        let tones = |index: f64| (0.25 * PI * (index % 8.0)).sin() + 1e-7 * (0.75 * PI * (index % 8.0)).sin();
+        let (peaks, _) = peaks_of(rate, count, tones);
+        assert_eq!(peaks.len(), 2, "{rate} {count}: {peaks:?}");
+        for (hz, share) in peaks.iter().zip([0.125, 0.375]) {
+            assert!((hz / rate - share).abs() < 1e-3, "{rate} {count}: {peaks:?}");
+        }
+    }
+}
+
 #[test]
 fn an_analysis_reports_progress_and_can_be_stopped() {
     let payload = Payload {

@@ -19,13 +19,16 @@ from scipy import signal, stats
 
 def peaks(density, resolution):
     floor = 4 * np.sort(density)[(len(density) - 1) // 2]
-    found = [i for i in signal.find_peaks(density)[0] if density[i] > floor]
+    # The last frequency may be a peak.
+    found = [i for i in signal.find_peaks(np.append(density, 0))[0] if density[i] > floor]
     found = sorted(found, key=lambda i: -density[i])[:10]
     rows = []
     for i in found:
-        left, middle, right = np.log(density[i - 1 : i + 2])
-        bend = left - 2 * middle + right
-        rows.append({"hz": (i + 0.5 * (left - right) / bend) * resolution, "power": density[i]})
+        offset = 0
+        if i + 1 < len(density):
+            left, middle, right = np.log(density[i - 1 : i + 2])
+            offset = 0.5 * (left - right) / (left - 2 * middle + right)
+        rows.append({"hz": (i + offset) * resolution, "power": density[i]})
     return rows
 
 
