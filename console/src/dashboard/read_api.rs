@@ -7,6 +7,7 @@ mod devices;
 mod format;
 mod query;
 mod readings;
+mod step;
 mod stream;
 
 pub(super) use devices::devices;

@@ -117,6 +117,18 @@ async fn readings_and_devices_are_read_as_json_and_csv() -> Result<()> {
         "time,unit,count,min,mean,max,flagged\n2026-09-01T00:00:00Z,Cel,3,20.5,21.333333333333332,22,1\n";
     assert_eq!(days, wanted);
 
+    // From the daily rollups, the hourly ones, and the readings.
+    for (step, begin) in [
+        ("1month", "2026-09-01T00:00:00Z"),
+        ("1month&zone=Europe/Berlin", "2026-08-31T22:00:00Z"),
+        ("1d&zone=Asia/Kolkata", "2026-08-31T18:30:00Z"),
+    ] {
+        let answer = dashboard.json(&format!("{SERIES}{DAY}&step={step}")).await?;
+        let bucket = &answer["buckets"][0];
+        assert_eq!((&answer["step_seconds"], &bucket["time"]), (&Value::Null, &json!(begin)), "{answer}");
+        assert_eq!((&bucket["count"], &bucket["flagged"]), (&json!(3), &json!(1)), "{answer}");
+    }
+
     let devices = dashboard.json("/v1/devices").await?;
     let names: Vec<_> =
         devices["devices"].as_array().context("devices")?.iter().map(|it| &it["device"]).collect();
@@ -133,7 +145,7 @@ async fn readings_and_devices_are_read_as_json_and_csv() -> Result<()> {
     let lines = dashboard.get_as("/v1/devices", "text/csv").await?.text().await?;
     assert!(
         lines.starts_with(
-            "device,metric,time,value,unit,quality,stored_at\n=cmd,temperature,2026-09-01T12:00:00Z,5,Cel,,"
+            "device,metric,time,value,unit,quality,stored_at\n\"'=cmd\",temperature,2026-09-01T12:00:00Z,5,Cel,,"
         ),
         "{lines}"
     );
@@ -148,6 +160,11 @@ async fn invalid_requests_are_refused_by_name() -> Result<()> {
         ("/v1/readings?device=a", StatusCode::BAD_REQUEST, "missing field `metric`"),
         ("/v1/readings?device=a&metric=%00", StatusCode::BAD_REQUEST, "metric: expected a name"),
         ("/v1/readings?device=a&metric=b&step=1s", StatusCode::BAD_REQUEST, "step: 1 s gives 8640"),
+        (
+            "/v1/readings?device=none&metric=b",
+            StatusCode::NOT_FOUND,
+            "no readings of device \"none\" are stored",
+        ),
         ("/v1/devices?limit=0", StatusCode::BAD_REQUEST, "limit: 0; expected 1 to 1000"),
         ("/v1/devices?device=none", StatusCode::NOT_FOUND, "no readings of device \"none\" are stored"),
     ] {

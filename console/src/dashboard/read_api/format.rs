@@ -59,15 +59,68 @@ impl Format {
     }
 }
 
-/// Adds a line of CSV.
-pub(super) fn csv_line(out: &mut Vec<u8>, fields: &[impl AsRef<[u8]>]) {
-    let mut writer = csv::Writer::from_writer(out);
-    writer.write_record(fields).and_then(|()| Ok(writer.flush()?)).expect("memory can be written");
+/// Adds a line of CSV that a spreadsheet reads as texts and numbers, never as formulas (OWASP, CSV Injection): a text that
+/// begins as a formula gets a single quote before it. Numbers stay as they are.
+pub(super) fn csv_line(out: &mut Vec<u8>, fields: &[impl AsRef<str>]) {
+    for (index, field) in fields.iter().map(AsRef::as_ref).enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        let quote = if is_formula(field) { "'" } else { "" };
+        // Spreadsheets of some countries separate at these too, and the text behind would be a field of its own.
+        let is_quoted = !quote.is_empty() || field.contains([',', ';', '\t', '"', '\r', '\n']);
+        let field = match is_quoted {
+            true => format!("\"{quote}{}\"", field.replace('"', "\"\"")),
+            false => field.to_owned(),
+        };
+        out.extend_from_slice(field.as_bytes());
+    }
+    out.push(b'\n');
+}
+
+/// Whether a spreadsheet computes a text. The last four characters are full-width forms of the first.
+fn is_formula(text: &str) -> bool {
+    let begins = text
+        .trim_start_matches(' ')
+        .starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}']);
+    begins && !text.parse().is_ok_and(f64::is_finite)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_spreadsheet_computes_no_field() {
+        let line = |fields: &[&str]| {
+            let mut out = Vec::new();
+            csv_line(&mut out, fields);
+            String::from_utf8(out).unwrap()
+        };
+        for (field, expected) in [
+            ("=1+1", "\"'=1+1\""),
+            ("+cmd|' /C calc'!A0", "\"'+cmd|' /C calc'!A0\""),
+            ("-2+3", "\"'-2+3\""),
+            ("@SUM(A1)", "\"'@SUM(A1)\""),
+            (" =1", "\"' =1\""),
+            ("\u{ff1d}1", "\"'\u{ff1d}1\""),
+            ("=HYPERLINK(\"x\")", "\"'=HYPERLINK(\"\"x\"\")\""),
+            ("a;=1", "\"a;=1\""),
+            ("a,b", "\"a,b\""),
+            ("a\"b", "\"a\"\"b\""),
+            ("-inf", "\"'-inf\""),
+            ("-5.25", "-5.25"),
+            ("-1e-30", "-1e-30"),
+            ("21.5", "21.5"),
+            ("hall/rack-2", "hall/rack-2"),
+            ("2026-11-24T09:15:30Z", "2026-11-24T09:15:30Z"),
+            ("%RH", "%RH"),
+            ("/100", "/100"),
+            ("", ""),
+        ] {
+            assert_eq!(line(&[field, "x"]), format!("{expected},x\n"), "{field}");
+        }
+    }
 
     #[test]
     fn the_parameter_takes_precedence_over_the_header() {

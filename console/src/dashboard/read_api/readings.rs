@@ -15,7 +15,8 @@ use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     format::{Format, csv_line},
-    query::{MAX_READINGS, MAX_ROWS, Parameters, ReadingsQuery, Source, Step},
+    query::{MAX_READINGS, MAX_ROWS, Parameters, ReadingsQuery},
+    step::{Buckets, Source},
     stream,
 };
 use crate::dashboard::{
@@ -39,9 +40,15 @@ pub(in crate::dashboard) async fn readings(
     let database = app.database()?;
     let snapshot = database.snapshot().await?;
     let tables = &database.tables;
-    match query.step {
+    let is_known = format!("SELECT FROM {tables}_series WHERE device = $1 LIMIT 1");
+    if in_time(snapshot.query_opt(&is_known, &[&query.device])).await?.is_none() {
+        snapshot.end().await;
+        let detail = format!("no readings of device {:?} are stored", query.device);
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+    }
+    match &query.buckets {
         None => stored_readings(snapshot, tables, &query, format).await,
-        Some(step) => buckets(snapshot, tables, &query, step, format).await,
+        Some(buckets) => bucket_rows(snapshot, tables, &query, buckets, format).await,
     }
 }
 
@@ -83,13 +90,14 @@ async fn stored_readings(
     Ok(response)
 }
 
-async fn buckets(
+async fn bucket_rows(
     snapshot: Snapshot,
     tables: &Tables,
     query: &ReadingsQuery,
-    Step { seconds, source }: Step,
+    buckets: &Buckets,
     format: Format,
 ) -> Result<Response, Problem> {
+    let source = buckets.source();
     let exceeds_limit = match source {
         Source::Readings => format!(
             "SELECT FROM {tables}_readings WHERE device = $1 AND metric = $2 AND time >= $3 AND time < $4
@@ -120,7 +128,12 @@ async fn buckets(
             ),
         });
     }
-    let bucket = |time: &str| format!("date_bin(make_interval(secs => $5), {time}, '2001-01-01Z')");
+    let bucket = |time: &str| match buckets {
+        Buckets::Seconds { .. } => format!("date_bin(make_interval(secs => $5), {time}, '2001-01-01Z')"),
+        Buckets::Calendar { .. } => {
+            format!("($5::timestamptz[])[width_bucket({time}, $5::timestamptz[])]")
+        }
+    };
     let of_rollups = |function: &str| {
         format!(
             "SELECT {}, unit, sum(count)::int8, min(min), {}, max(max), sum(flagged)::int8
@@ -143,10 +156,20 @@ async fn buckets(
             rollups::mean_of_values(tables, "r.value", "f.usable")
         ),
     };
-    let step = seconds as f64;
-    let rows = in_time(snapshot.query_raw(&select, parameters(query, &step))).await?;
+    let (seconds, times);
+    let (lengths, more): (&(dyn ToSql + Sync), _) = match buckets {
+        Buckets::Seconds { step, .. } => {
+            seconds = *step as f64;
+            (&seconds, vec![("step_seconds", json!(step))])
+        }
+        Buckets::Calendar { text, zone, times: begins } => {
+            times = begins;
+            (times, vec![("step_seconds", json!(null)), ("step", json!(text)), ("zone", json!(zone))])
+        }
+    };
+    let rows = in_time(snapshot.query_raw(&select, parameters(query, lengths))).await?;
     let begin = match format {
-        Format::Json => head(query, &[("step_seconds", json!(seconds))], "buckets"),
+        Format::Json => head(query, &more, "buckets"),
         Format::Csv => csv_head(&BUCKET),
     };
     let body = stream::body(snapshot, rows, format, begin, end(format), write_bucket).await?;
