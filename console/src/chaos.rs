@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::Path};
 
 use garenne_chaos::{Launcher, WorkerCommand};
-use garenne_common::exit::Failure;
+use garenne_common::{config::SecretUrl, exit::Failure};
 use garenne_protocol::topology::BrokerVersion;
 
 use crate::operator::Operator;
@@ -29,15 +29,23 @@ pub(crate) async fn ensure_topology(operator: &Operator) -> Result<BrokerVersion
 pub(crate) fn launcher(operator: &Operator, dir: &Path, config: Option<&Path>) -> anyhow::Result<Launcher> {
     let mut launcher = Launcher::new(std::env::current_exe()?, dir.to_owned());
     let common = &operator.settings.common;
-    let mut settings = vec![
-        ("GARENNE_AMQP_URL", common.amqp_url.expose().to_owned()),
-        ("GARENNE_PREFIX", common.prefix.clone()),
+    launcher.environment = vec![
+        url_variable("GARENNE_AMQP_URL", &common.amqp_url),
+        ("GARENNE_PREFIX".to_owned(), common.prefix.clone().into()),
     ];
     let postgres = operator.settings.postgres_url.as_ref();
-    settings.extend(postgres.map(|url| ("GARENNE_POSTGRES_URL", url.expose().to_owned())));
-    settings.extend(config.map(|path| ("GARENNE_CONFIG", path.display().to_string())));
-    launcher.environment = settings.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    launcher.environment.extend(postgres.map(|url| url_variable("GARENNE_POSTGRES_URL", url)));
+    launcher.environment.extend(config.map(|path| ("GARENNE_CONFIG".to_owned(), path.into())));
     Ok(launcher)
+}
+
+/// The variable that gives a process this URL: the file that it came from, so that the process reads a changed password
+/// too, or the URL itself.
+pub(crate) fn url_variable(name: &str, url: &SecretUrl) -> (String, OsString) {
+    match url.file() {
+        Some(file) => (format!("{name}_FILE"), file.into()),
+        None => (name.to_owned(), url.expose().into()),
+    }
 }
 
 /// `garenne-worker` with these arguments. It stores results in Postgres if the console knows one.

@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use axum::http::HeaderName;
@@ -119,5 +119,17 @@ impl Settings for ConsoleConfig {
         Invalid::unless(login || !require_login, "dashboard.require_login", require_login, problem)?;
         self.scale.validate()?;
         self.retry.ladder().map(drop)
+    }
+
+    fn read_from(&mut self, setting: &str, file: &Path) {
+        let url = match setting {
+            "postgres_url" => &mut self.postgres_url,
+            "worker_amqp_url" => &mut self.worker_amqp_url,
+            _ => &mut None,
+        };
+        match url {
+            Some(url) => url.read_from(file),
+            None => self.common.read_from(setting, file),
+        }
     }
 }

@@ -3,8 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, builder::RangedU64ValueParser};
-use garenne_common::config::{Certificates, ConfigError, read_secret_file};
-use secrecy::ExposeSecret;
+use garenne_common::config::Certificates;
 use serde::Serialize;
 
 /// Flags for sending readings.
@@ -16,7 +15,7 @@ pub(crate) struct SendingArgs {
     pub(crate) to: Option<String>,
     /// File with the token for the gateway
     #[arg(long, value_name = "FILE", requires = "to")]
-    token_file: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
     /// Certificate authorities of the gateway in PEM, in addition to the system's
     #[arg(long, value_name = "FILE", requires = "to")]
     ca: Option<PathBuf>,
@@ -44,16 +43,6 @@ pub(crate) struct SendingArgs {
 }
 
 impl SendingArgs {
-    /// The token for the gateway.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub(crate) fn token(&self) -> Result<Option<String>, ConfigError> {
-        let secret =
-            self.token_file.as_deref().map(|path| read_secret_file("token_file", path)).transpose()?;
-        Ok(secret.map(|secret| secret.expose_secret().to_owned()))
-    }
-
     /// The files of `--ca`, `--cert` and `--key`.
     pub(crate) fn certificates(&self) -> Certificates {
         Certificates { ca: self.ca.clone(), cert: self.cert.clone(), key: self.key.clone() }

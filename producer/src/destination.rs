@@ -8,6 +8,7 @@ mod line_connection;
 mod lines;
 mod mqtt;
 mod spooled;
+mod token;
 
 use std::time::Duration;
 

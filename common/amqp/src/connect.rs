@@ -110,7 +110,7 @@ impl Broker {
 
     /// Converts an error of a connection to this broker into one that says what to do.
     pub fn explain(&self, error: &lapin::Error) -> BrokerError {
-        BrokerError::from_lapin(error, &self.uri())
+        BrokerError::from_lapin(error, &self.uri(), self.source.is_some())
     }
 
     /// Makes one connection attempt, within 5 s: a proxy in front of the broker may accept the connection and
@@ -127,7 +127,7 @@ impl Broker {
         let attempt = frames::connect(uri.clone(), properties, tls, Arc::clone(&version));
         let connected = match tokio::time::timeout(ATTEMPT_TIMEOUT, attempt).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(BrokerError::from_lapin(&error, &uri)),
+            Ok(Err(error)) => Err(BrokerError::from_lapin(&error, &uri, self.source.is_some())),
             Err(_) => Err(BrokerError::Unavailable {
                 address: self.address(),
                 detail: format!("no AMQP answer within {} s", ATTEMPT_TIMEOUT.as_secs()),

@@ -33,6 +33,8 @@ pub enum BrokerError {
         vhost: String,
         /// The broker's reply text.
         detail: String,
+        /// Whether the URL is read again from its file for the next attempt, so that a changed password takes effect.
+        from_file: bool,
     },
     /// The broker's server properties hold no version, so its queues cannot be declared.
     #[error("the broker at {address} does not report its version; is it RabbitMQ? (--amqp-url)")]
@@ -72,10 +74,11 @@ pub(crate) fn address_of(uri: &lapin::uri::AMQPUri) -> String {
 impl BrokerError {
     /// True if another attempt with the same settings cannot succeed.
     pub fn is_final(&self) -> bool {
-        !matches!(self, Self::Unavailable { .. })
+        !matches!(self, Self::Unavailable { .. } | Self::Denied { from_file: true, .. })
     }
 
-    pub(crate) fn from_lapin(error: &lapin::Error, uri: &lapin::uri::AMQPUri) -> Self {
+    /// `from_file`: whether the URL is read again from its file for the next attempt.
+    pub(crate) fn from_lapin(error: &lapin::Error, uri: &lapin::uri::AMQPUri, from_file: bool) -> Self {
         let address = address_of(uri);
         let refusal = match (reply::of(error), error.kind()) {
             // Password or permission; no such virtual host or no right to enter it.
@@ -88,6 +91,7 @@ impl BrokerError {
             user: uri.authority.userinfo.username.clone(),
             vhost: uri.vhost.clone(),
             detail: refusal.to_owned(),
+            from_file,
         }
     }
 }

@@ -106,8 +106,10 @@ impl Common {
 
     /// Records the file that a setting was read from; see [`Settings::read_from`](super::Settings::read_from).
     pub fn read_from(&mut self, setting: &str, file: &Path) {
-        if setting == "amqp_url" {
-            self.amqp_url.read_from(file);
+        match (setting, &mut self.management_url) {
+            ("amqp_url", _) => self.amqp_url.read_from(file),
+            ("management_url", Some(url)) => url.read_from(file),
+            _ => {}
         }
     }
 }

@@ -56,7 +56,9 @@ impl Launcher {
             None => Command::new(program),
         };
         for (name, value) in &self.environment {
-            command.env(name, value).env_remove(format!("{name}_FILE"));
+            // A setting is given by its value or by its file, not by both.
+            let other = name.strip_suffix("_FILE").map_or_else(|| format!("{name}_FILE"), str::to_owned);
+            command.env(name, value).env_remove(other);
         }
         command
     }

@@ -21,12 +21,15 @@ const MAX_REASON: usize = 200;
 pub struct ManagementClient {
     /// Includes user and password, which the HTTP client sends as a header.
     base: Url,
+    /// The setting, if it came from a file.
+    source: Option<SecretUrl>,
     address: String,
     http: Client,
 }
 
 impl ManagementClient {
-    /// A client for the API at `url`, which includes user and password (default: `guest`). Nothing is sent yet.
+    /// A client for the API at `url`, which includes user and password (default: `guest`). Nothing is sent yet. A URL that
+    /// came from a file is read again for each request, so that a rotated password needs no restart.
     ///
     /// # Errors
     /// If the URL cannot be used.
@@ -34,18 +37,15 @@ impl ManagementClient {
         let invalid = |detail: String| {
             Failure::new(Exit::Config, format_args!("invalid management_url {}: {detail}", url.masked()))
         };
-        let mut base: Url = url.expose().parse().map_err(|error| invalid(format!("{error}")))?;
-        if base.username().is_empty() {
-            let guest = base.set_username("guest").and_then(|()| base.set_password(Some("guest")));
-            guest.map_err(|()| invalid("the host is missing".into()))?;
-        }
+        let base = with_user(url).map_err(invalid)?;
         let mut bare = base.clone();
         let _ = bare.set_username("").and_then(|()| bare.set_password(None));
         let address = bare.as_str().trim_end_matches('/').to_owned();
         // A kept connection belongs to the runtime that opened it, and a client may be used from several.
         let http = Client::builder().pool_max_idle_per_host(0).timeout(TIMEOUT).build();
         let http = http.map_err(|error| invalid(innermost(&error)))?;
-        Ok(Self { base, address, http })
+        let source = url.file().is_some().then(|| url.clone());
+        Ok(Self { base, source, address, http })
     }
 
     /// The address without user and password, which is also that of the management UI.
@@ -62,7 +62,8 @@ impl ManagementClient {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, Failure> {
-        let mut url = self.base.clone();
+        let base = self.current().await;
+        let mut url = base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push("api").extend(path);
         }
@@ -80,9 +81,22 @@ impl ManagementClient {
             _ if status.is_success() => {
                 serde_json::from_slice(&answer).map_err(|error| failed(format!("unexpected answer: {error}")))
             }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.denied(status)),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.denied(status, &base)),
             StatusCode::NOT_FOUND => Err(failed("not found".into())),
             _ => Err(failed(format!("{status}: {}", reason(&answer)))),
+        }
+    }
+
+    /// The URL that its file has now, or the first one if that cannot be read.
+    async fn current(&self) -> Url {
+        let Some(source) = &self.source else { return self.base.clone() };
+        match source.read_again().await.and_then(|url| with_user(&url)) {
+            Ok(url) => url,
+            Err(problem) => {
+                let file = source.file().unwrap_or("".as_ref()).display();
+                tracing::warn!(%file, problem, "cannot read management_url again, using the first one");
+                self.base.clone()
+            }
         }
     }
 
@@ -95,15 +109,25 @@ impl ManagementClient {
         Failure::new(Exit::BrokerUnavailable, line)
     }
 
-    fn denied(&self, status: StatusCode) -> Failure {
+    fn denied(&self, status: StatusCode, base: &Url) -> Failure {
         let line = format!(
             "the management API at {} denied access to user {:?} ({status}): the user needs the tag monitoring or \
              management and a permission on the virtual host",
             self.address,
-            self.base.username()
+            base.username()
         );
         Failure::new(Exit::Denied, line)
     }
+}
+
+/// The URL with its user, or `guest`.
+fn with_user(url: &SecretUrl) -> Result<Url, String> {
+    let mut base: Url = url.expose().parse().map_err(|error| format!("{error}"))?;
+    if base.username().is_empty() {
+        let guest = base.set_username("guest").and_then(|()| base.set_password(Some("guest")));
+        guest.map_err(|()| "the host is missing".to_owned())?;
+    }
+    Ok(base)
 }
 
 /// The broker's reason from the body of an error.
@@ -183,6 +207,22 @@ mod tests {
         let head = served.await.unwrap();
         assert!(head.starts_with("GET /api/queues/%2F?columns=name HTTP/1.1\r\n"), "{head}");
         assert!(head.contains("authorization: Basic Z3Vlc3Q6c2VjcmV0\r\n"), "{head}");
+    }
+
+    #[tokio::test]
+    async fn a_url_from_a_file_is_read_again_for_each_request() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (first, served) = answering("HTTP/1.1 401 Unauthorized\r\nconnection: close\r\n\r\n").await;
+        let port = first.address().rsplit_once(':').unwrap().1;
+        let mut url: SecretUrl = format!("http://guest:old@127.0.0.1:{port}").parse().unwrap();
+        url.read_from(file.path());
+        let client = ManagementClient::new(&url).unwrap();
+        std::fs::write(file.path(), format!("http://guest:secret@127.0.0.1:{port}\n")).unwrap();
+        assert_eq!(client.get::<Value>(&["queues"], &[]).await.unwrap_err().exit, Exit::Denied);
+        let head = served.await.unwrap();
+        assert!(head.contains("authorization: Basic Z3Vlc3Q6c2VjcmV0\r\n"), "{head}");
+        std::fs::write(file.path(), "").unwrap();
+        assert_eq!(client.current().await.password(), Some("old"), "the first one while there is no URL");
     }
 
     #[tokio::test]

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use garenne_chaos::audit::{Audit, EffectSource, count_effects};
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::{
+    config::SecretUrl,
+    exit::{Exit, Failure},
+};
 
 use super::{report::Report, run::Drill};
 use crate::{dead, output};
@@ -56,7 +59,12 @@ impl Drill<'_> {
     /// Counts the effects, and reads the dead letters if tasks are missing among the effects.
     pub(super) async fn count_outcomes(&mut self) -> Result<EffectSource, Failure> {
         let settings = &self.operator.settings;
-        let postgres = settings.postgres_url.as_ref().map(|url| url.expose());
+        // The password may have changed since the start.
+        let postgres = match &settings.postgres_url {
+            Some(url) => Some(url.read_again().await.unwrap_or_else(|_| url.clone())),
+            None => None,
+        };
+        let postgres = postgres.as_ref().map(SecretUrl::expose);
         let file = self.dir.join(super::run::EFFECTS_FILE_NAME);
         let sql = self.args.effects_sql.as_deref();
         let (source, effects) = count_effects(&file, postgres, sql, &settings.common.prefix).await?;

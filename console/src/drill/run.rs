@@ -89,14 +89,13 @@ impl<'a> Drill<'a> {
             .clone()
             .map(|command| BrokerRestart { broker: operator.broker.clone(), command });
         let settings = &operator.settings;
-        let mut url =
-            settings.worker_amqp_url.as_ref().unwrap_or(&settings.common.amqp_url).expose().to_owned();
-        let mut proxy = None;
+        let url = settings.worker_amqp_url.as_ref().unwrap_or(&settings.common.amqp_url);
+        let (mut variable, mut proxy) = (chaos::url_variable("GARENNE_AMQP_URL", url), None);
         if args.faults.cuts > 0 {
-            let (started, through_proxy) = proxy_for(&url).await?;
-            (url, proxy) = (through_proxy, Some(started));
+            let (started, through_proxy) = proxy_for(url.expose()).await?;
+            (variable, proxy) = (("GARENNE_AMQP_URL".to_owned(), through_proxy.into()), Some(started));
         }
-        launcher.environment.push(("GARENNE_AMQP_URL".into(), url.into()));
+        launcher.environment.push(variable);
         let command = match &args.worker {
             Some(command) => WorkerCommand::Shell(command.clone()),
             None => chaos::stock_worker(operator, &["--enable-bench"], None),

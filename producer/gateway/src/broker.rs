@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use garenne_amqp::{
-    Broker, BrokerError, Publisher, PublisherConfig,
+    Broker, BrokerError, PublishError, Publisher, PublisherConfig,
     declare::{TopologyError, apply, ensure},
     retry_while_unavailable,
 };
@@ -71,8 +71,8 @@ impl BrokerSettings {
         Topology::new(&self.names(), &self.lanes.specs(), &ladder, version)
     }
 
-    /// Ensures the topology and connects the publisher. While the broker is unavailable, retries until `connect_timeout`
-    /// is spent.
+    /// Ensures the topology and connects the publisher. While the broker is unavailable, or refuses a login whose URL is
+    /// read again from a file, retries until `connect_timeout` is spent.
     ///
     /// # Errors
     /// The broker cannot be reached within `connect_timeout` (exit code 69), denies access (77), or has an object of
@@ -80,9 +80,10 @@ impl BrokerSettings {
     pub(crate) async fn wait_connected(&self, broker: &Broker, publisher: &Publisher) -> Result<(), Failure> {
         let connect = || async {
             self.ensure_topology(broker).await?;
-            Ok::<_, Failure>(publisher.connect().await?)
+            Ok::<_, StartError>(publisher.connect().await?)
         };
-        retry_while_unavailable(self.connect_timeout, |failure: &Failure| failure.exit, connect).await
+        let connected = retry_while_unavailable(self.connect_timeout, StartError::exit_code, connect).await;
+        Ok(connected?)
     }
 
     /// A publisher that is not connected yet, and the broker that it connects to.
@@ -130,6 +131,39 @@ impl BrokerSettings {
     pub fn traces(&self, name: &'static str, instance: String, metrics: &Metrics) -> Result<Traces, Invalid> {
         let service = Service { name, instance, version: env!("CARGO_PKG_VERSION") };
         Traces::start(&self.common.otlp, &service, metrics)
+    }
+}
+
+/// Why the program could not start to publish.
+#[derive(Debug, Error)]
+enum StartError {
+    #[error(transparent)]
+    Topology(#[from] EnsureError),
+    #[error(transparent)]
+    Publisher(#[from] PublishError),
+}
+
+impl StartError {
+    /// The exit code if the attempt was the last one. A login that was refused counts as an unavailable broker while
+    /// its URL is read again from a file: the password there may be about to change.
+    fn exit_code(&self) -> Exit {
+        match self {
+            Self::Topology(EnsureError::Connect(error)) | Self::Publisher(PublishError::Connect(error))
+                if !error.is_final() =>
+            {
+                Exit::BrokerUnavailable
+            }
+            error => error.exit(),
+        }
+    }
+}
+
+impl HasExit for StartError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Topology(error) => error.exit(),
+            Self::Publisher(error) => error.exit(),
+        }
     }
 }
 

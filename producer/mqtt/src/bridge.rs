@@ -119,7 +119,9 @@ impl Bridge {
                     }
                 }
                 Err(error) => {
-                    let is_final = !matches!(error, ConnectError::Unavailable { .. });
+                    // A URL that came from a file is read again: its password may be about to change.
+                    let is_final =
+                        !matches!(error, ConnectError::Unavailable { .. }) && self.url.file().is_none();
                     if !self.subscribed && (is_final || Instant::now() >= deadline) {
                         return Err(error);
                     }

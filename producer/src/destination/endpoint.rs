@@ -20,6 +20,7 @@ use super::{
     lines::LineDestination,
     mqtt::MqttDestination,
     spooled::{SpoolCounts, SpooledConnection},
+    token::Token,
 };
 use crate::args::SendingArgs;
 
@@ -46,7 +47,10 @@ impl Endpoint {
         spool: SpoolSettings,
     ) -> Result<Self, Failure> {
         match &args.to {
-            Some(to) => Self::gateway(to, args.token()?, &args.certificates()),
+            Some(to) => {
+                let token = args.token_file.clone().map(Token::of).transpose()?;
+                Self::gateway(to, token, &args.certificates())
+            }
             None => Self::broker(settings, &SpoolSettings { spool: args.spool.clone(), ..spool }).await,
         }
     }
@@ -57,7 +61,7 @@ impl Endpoint {
     /// The URL is invalid, or a certificate cannot be read.
     pub(super) fn gateway(
         to: &str,
-        token: Option<String>,
+        token: Option<Token>,
         certificates: &Certificates,
     ) -> Result<Self, Failure> {
         let usage = |problem: String| Failure::new(Exit::Usage, problem);
@@ -75,7 +79,7 @@ impl Endpoint {
         }
         let tls =
             || client_config(certificates).map_err(|error| Failure::new(Exit::Config, format!("--{error}")));
-        let mut lines = None;
+        let (mut lines, token) = (None, token.map(Arc::new));
         let destination: Arc<dyn Destination> = match scheme {
             "http" | "https" => Arc::new(HttpDestination::new(to, token, tls()?)?),
             "tcp" | "tls" => {

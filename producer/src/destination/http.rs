@@ -1,5 +1,7 @@
 //! Sends readings to a gateway over HTTP, with or without TLS.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use garenne_common::exit::{Exit, Failure};
@@ -9,14 +11,18 @@ use garenne_gateway_client::{
 };
 use garenne_protocol::{sensor::Reading, task::TaskId};
 use rustls::ClientConfig;
+use secrecy::ExposeSecret;
 use serde::Deserialize;
 
-use super::{Destination, SendError};
+use super::{
+    Destination, SendError,
+    token::{Token, refused},
+};
 
 /// `POST /v1/readings` of one gateway.
 pub(super) struct HttpDestination {
     client: GatewayClient,
-    headers: HeaderMap,
+    token: Option<Arc<Token>>,
 }
 
 #[derive(Deserialize)]
@@ -28,26 +34,28 @@ impl HttpDestination {
     /// A gateway at `base`, such as `https://gateway.example:8080`.
     ///
     /// # Errors
-    /// The URL is invalid, or the token has characters that a header cannot have.
-    pub(super) fn new(base: &str, token: Option<String>, tls: ClientConfig) -> Result<Self, Failure> {
+    /// The URL is invalid.
+    pub(super) fn new(base: &str, token: Option<Arc<Token>>, tls: ClientConfig) -> Result<Self, Failure> {
         let usage = |problem: String| Failure::new(Exit::Usage, problem);
         let client = GatewayClient::new(base, "/v1/readings", tls)
             .map_err(|error| usage(format!("--to {base} is not a URL: {error}")))?;
-        let mut headers =
-            HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-        if let Some(token) = token {
-            authorize(&mut headers, &token).map_err(|error| usage(format!("--token-file: {error}")))?;
-        }
-        Ok(Self { client, headers })
+        Ok(Self { client, token })
     }
 
     async fn post(&self, readings: &[Reading]) -> Result<Vec<TaskId>, SendError> {
         let body = Bytes::from(serde_json::to_vec(readings).expect("readings are plain JSON"));
-        let answer = self.client.post(self.headers.clone(), body).await;
+        let mut headers =
+            HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        if let Some(token) = &self.token {
+            authorize(&mut headers, token.read()?.expose_secret())
+                .map_err(|error| SendError::fatal(format!("--token-file: {error}")))?;
+        }
+        let answer = self.client.post(headers, body).await;
         let answer =
             answer.map_err(|error| SendError::Retry { reason: error.to_string(), retry_after: None })?;
         let (status, retry_after) = (answer.status, answer.retry_after);
         if status == StatusCode::ACCEPTED {
+            self.token.iter().for_each(|token| token.accept());
             let ids = serde_json::from_slice::<Accepted>(&answer.body)
                 .ok()
                 .filter(|it| it.ids.len() == readings.len());
@@ -61,6 +69,9 @@ impl HttpDestination {
         match (status, problem.record) {
             (_, Some(index)) if status.is_client_error() && index < readings.len() => {
                 Err(SendError::InvalidReading { index, reason })
+            }
+            (StatusCode::UNAUTHORIZED, _) => {
+                Err(refused(self.token.as_deref(), format!("{} answered {reason}", self.client.uri())))
             }
             (StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT, _) => {
                 Err(SendError::Retry { reason, retry_after })

@@ -3,6 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use rustls::{ClientConfig, pki_types::ServerName};
+use secrecy::ExposeSecret;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
     net::TcpStream,
@@ -10,7 +11,10 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::SendError;
+use super::{
+    SendError,
+    token::{Token, refused},
+};
 
 /// An authenticated connection.
 pub(super) type LineConnection = BufReader<Box<dyn Stream>>;
@@ -27,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct LineConnector {
     /// Host and port.
     pub(super) address: String,
-    token: Option<String>,
+    pub(super) token: Option<Arc<Token>>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
@@ -38,7 +42,7 @@ impl LineConnector {
     /// `address` has no port, or its host cannot be in a certificate.
     pub(super) fn new(
         address: &str,
-        token: Option<String>,
+        token: Option<Arc<Token>>,
         tls: Option<ClientConfig>,
     ) -> Result<Self, String> {
         let host = match address.rsplit_once(':') {
@@ -65,7 +69,8 @@ impl LineConnector {
         let connected = timeout(TIMEOUT, async {
             let mut connection = self.open().await.map_err(|error| self.again(&error))?;
             if let Some(token) = &self.token {
-                self.authenticate(&mut connection, token).await?;
+                self.authenticate(&mut connection, token.read()?.expose_secret()).await?;
+                token.accept();
             }
             Ok(connection)
         });
@@ -98,7 +103,7 @@ impl LineConnector {
                 None => Ok(()),
                 Some(refusal) => {
                     let fatal = || SendError::fatal(format!("{}: {refusal}", self.address));
-                    Err(line_refusal(refusal).unwrap_or_else(fatal))
+                    Err(line_refusal(refusal, self.token.as_deref()).unwrap_or_else(fatal))
                 }
             },
         }
@@ -110,14 +115,18 @@ impl LineConnector {
     }
 }
 
+/// The code of a refused token.
+pub(super) const UNAUTHORIZED: &str = "unauthorized";
+
 /// The meaning of a refusal that no reading caused, by its code. `None` if the reading of the line did.
-pub(super) fn line_refusal(refusal: &str) -> Option<SendError> {
+pub(super) fn line_refusal(refusal: &str, token: Option<&Token>) -> Option<SendError> {
     let (code, _) = refusal.split_once(' ').unwrap_or((refusal, ""));
     match code {
         "busy" | "unavailable" | "rate-limited" | "timeout" => {
             Some(SendError::Retry { reason: refusal.to_owned(), retry_after: None })
         }
-        "unauthorized" | "tls-required" => Some(SendError::fatal(refusal.to_owned())),
+        UNAUTHORIZED => Some(refused(token, refusal.to_owned())),
+        "tls-required" => Some(SendError::fatal(refusal.to_owned())),
         _ => None,
     }
 }

@@ -12,7 +12,8 @@ use tokio::{
 
 use super::{
     Destination, SendError,
-    line_connection::{LineConnection, LineConnector, line_refusal},
+    line_connection::{LineConnection, LineConnector, UNAUTHORIZED, line_refusal},
+    token::Token,
 };
 
 /// A connection to a gateway, opened at the first request and again after an error.
@@ -43,14 +44,22 @@ impl LineDestination {
             None => self.connector.connect().await?,
         };
         let (answers, ended) = answers(&mut connection, &lines, readings.len()).await;
-        if ended.is_ok() {
+        // The connection has the token that it was opened with.
+        let refused = answers.iter().any(|line| line.strip_prefix("error ").is_some_and(is_unauthorized));
+        if ended.is_ok() && !refused {
             *slot = Some(connection);
         }
         let answers = answers.iter().enumerate();
         // A refusal before the connection's own error: the gateway closes the connection after some refusals.
-        let ids = answers.map(|(index, line)| answer(line.trim_end(), index)).collect::<Result<_, _>>()?;
+        let ids = answers
+            .map(|(index, line)| answer(line.trim_end(), index, self.connector.token.as_deref()))
+            .collect::<Result<_, _>>()?;
         ended.map_err(|error| self.connector.again(&error)).map(|()| ids)
     }
+}
+
+fn is_unauthorized(refusal: &str) -> bool {
+    refusal.split(' ').next() == Some(UNAUTHORIZED)
 }
 
 /// Writes the lines and reads `count` answers. Returns those that came, and the error if not all did.
@@ -81,7 +90,7 @@ async fn answers(
 }
 
 /// Parses the answer to one reading.
-fn answer(line: &str, index: usize) -> Result<TaskId, SendError> {
+fn answer(line: &str, index: usize, token: Option<&Token>) -> Result<TaskId, SendError> {
     if let Some(id) = line.strip_prefix("ok ") {
         // A gateway with a spool marks what the broker has not confirmed yet.
         let id = id.strip_suffix(" spooled").unwrap_or(id);
@@ -89,7 +98,7 @@ fn answer(line: &str, index: usize) -> Result<TaskId, SendError> {
             .map_err(|error| SendError::fatal(format!("invalid id from the gateway: {error}")));
     }
     let refusal = line.strip_prefix("error ").unwrap_or(line);
-    Err(line_refusal(refusal)
+    Err(line_refusal(refusal, token)
         .unwrap_or_else(|| SendError::InvalidReading { index, reason: refusal.to_owned() }))
 }
 
@@ -105,11 +114,11 @@ mod tests {
 
     #[test]
     fn answers_are_classified_by_their_code() {
-        assert_eq!(answer("ok 1-2", 0).unwrap().as_str(), "1-2");
-        assert_eq!(answer("ok 1-2 spooled", 0).unwrap().as_str(), "1-2");
+        assert_eq!(answer("ok 1-2", 0, None).unwrap().as_str(), "1-2");
+        assert_eq!(answer("ok 1-2 spooled", 0, None).unwrap().as_str(), "1-2");
         let again = SendError::Retry { reason: "busy the queue is full".to_owned(), retry_after: None };
-        assert_eq!(answer("error busy the queue is full", 3), Err(again));
+        assert_eq!(answer("error busy the queue is full", 3, None), Err(again));
         let refused = SendError::InvalidReading { index: 3, reason: "bad-name record 0: …".to_owned() };
-        assert_eq!(answer("error bad-name record 0: …", 3), Err(refused));
+        assert_eq!(answer("error bad-name record 0: …", 3, None), Err(refused));
     }
 }

@@ -22,13 +22,21 @@ fn readings(devices: &[&str]) -> Vec<Reading> {
     devices.iter().map(reading).collect()
 }
 
+fn token_file(token: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), token).unwrap();
+    file
+}
+
 async fn send(
     to: &str,
     token: Option<&str>,
     certificates: &Certificates,
     devices: &[&str],
 ) -> Result<Vec<TaskId>, SendError> {
-    let endpoint = Endpoint::gateway(to, token.map(str::to_owned), certificates).unwrap();
+    let file = token.map(token_file);
+    let token = file.as_ref().map(|file| Token::of(file.path().to_owned()).unwrap());
+    let endpoint = Endpoint::gateway(to, token, certificates).unwrap();
     endpoint.destination.send(&readings(devices)).await
 }
 
@@ -51,7 +59,9 @@ async fn readings_arrive_with_a_token_over_http_and_lines_with_and_without_tls()
 async fn a_connection_of_lines_is_authenticated_once_and_survives_a_refused_reading() {
     let gateway = TestGateway::start(false).await;
     let certificates = gateway.trusted();
-    let endpoint = Endpoint::gateway(&gateway.url("tls"), Some(TOKEN.to_owned()), &certificates).unwrap();
+    let file = token_file(TOKEN);
+    let token = Token::of(file.path().to_owned()).unwrap();
+    let endpoint = Endpoint::gateway(&gateway.url("tls"), Some(token), &certificates).unwrap();
     let sender = endpoint.for_sender();
     let error = sender.send(&readings(&["a", "", "c"])).await.unwrap_err();
     assert!(
@@ -78,6 +88,27 @@ async fn a_refused_token_or_no_token_ends_the_sending_at_once() {
         }
     }
     assert!(gateway.devices().is_empty());
+}
+
+#[tokio::test]
+async fn a_token_that_was_accepted_is_read_again_from_its_file() {
+    let gateway = TestGateway::start(false).await;
+    for scheme in ["http", "tcp"] {
+        let file = token_file(TOKEN);
+        let token = Token::of(file.path().to_owned()).unwrap();
+        let endpoint =
+            Endpoint::gateway(&gateway.url(scheme), Some(token), &Certificates::default()).unwrap();
+        // Each sender has a connection of its own.
+        let send = async |device| endpoint.for_sender().send(&readings(&[device])).await;
+        assert!(send("a").await.is_ok());
+        for content in ["another", ""] {
+            std::fs::write(file.path(), content).unwrap();
+            let error = send("b").await.unwrap_err();
+            assert!(matches!(error, SendError::Retry { .. }), "{scheme}: {error:?}");
+        }
+        std::fs::write(file.path(), TOKEN).unwrap();
+        assert!(send("c").await.is_ok());
+    }
 }
 
 #[tokio::test]
@@ -135,7 +166,9 @@ fn urls_and_files_that_do_not_fit_are_usage_errors() {
     assert_eq!(refused("mqtt://user:s3cret@h", &ca), (Exit::Usage, problem));
     let (exit, line) = refused("mqtt://user:s3cret@h/topic", &none);
     assert!(exit == Exit::Usage && !line.contains("s3cret"), "{line}");
-    let with_token = Endpoint::gateway("mqtt://h", Some("token".to_owned()), &none).err().unwrap();
+    let file = token_file("token");
+    let token = Token::of(file.path().to_owned()).unwrap();
+    let with_token = Endpoint::gateway("mqtt://h", Some(token), &none).err().unwrap();
     assert_eq!(with_token.line, "--token-file needs a gateway, an MQTT broker has user and password");
     let open = Endpoint::gateway("mqtts://user:s3cret@h", None, &ca).ok().unwrap();
     assert!(!open.name.contains("s3cret"), "{}", open.name);
