@@ -17,6 +17,7 @@ mod scenarios {
     mod console;
     mod consumer_timeout;
     mod copies;
+    mod counters;
     mod crash;
     mod credit;
     mod dashboard;

@@ -166,7 +166,7 @@ fn alarms(rules: &Rules, readings: &[StoredReading]) -> Vec<RaisedAlarm> {
                 pairs.windows(2).map(gap).filter(|(since, upto)| upto - since >= shortest).collect()
             }
             condition => {
-                let excursions = find_excursions(&condition, &convert(&usable));
+                let excursions = find_excursions(&condition, None, &convert(&usable));
                 excursions.into_iter().map(|excursion| (excursion.since, excursion.upto)).collect::<Vec<_>>()
             }
         };

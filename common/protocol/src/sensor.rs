@@ -4,6 +4,7 @@
 //! gateway and the worker get the same result for the same bytes.
 
 mod code;
+mod counter;
 mod fault;
 pub mod lenient;
 pub mod parse;
@@ -15,6 +16,7 @@ pub mod timestamp;
 pub mod units;
 
 pub use code::is_code;
+pub use counter::Counter;
 pub use fault::{BadField, BadRecord, Fault};
 pub use parse::{Limits, Record, Sifted, readings_from};
 pub use reading::Reading;

@@ -98,7 +98,9 @@ impl DerivedValues {
                  WHERE gone.metric = series.metric AND gone.time = series.last_time)"
         );
         let mark_stale = format!(
-            "UPDATE {tables}_series AS series SET stale = {tables}_stale_with(series.stale, new.stale), pending_at = NULL
+            "UPDATE {tables}_series AS series SET pending_at = NULL,
+                 stale = {tables}_stale_with(series.stale + new.stale, CASE WHEN series.counter IS NULL THEN '{{}}'
+                     ELSE {tables}_hours_after(series.device, series.metric, new.stale) END)
              FROM unnest($2::text[], $3::tstzmultirange[]) AS new(metric, stale)
              WHERE series.device = $1 AND series.metric = new.metric"
         );
@@ -232,6 +234,7 @@ fn changes(device: &str, rows: &[StoredRow]) -> DerivedChanges {
                     sent_unit: None,
                     calibration: None,
                     quality,
+                    counter: None,
                 });
                 origins.push(Origin { stored_at: row.get(6), task_id: row.get(7), worker: row.get(8) });
             }

@@ -117,6 +117,11 @@ impl Shared {
             }
             after = page.last;
         }
+        if !self.dry_run {
+            let client = self.pool.client().await?;
+            let declared = deadline(PAGE_TIMEOUT, self.pages.declare_counter(&client, series)).await;
+            finish(client, declared)?;
+        }
         Ok(true)
     }
 

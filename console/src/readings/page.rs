@@ -3,10 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use deadpool_postgres::Transaction;
-use garenne_database::{QueryResult, Tables};
+use garenne_database::{Connection, QueryResult, Tables};
+use garenne_protocol::sensor::Unit;
 use garenne_readings::{Calibration, NO_CALIBRATION};
 use time::OffsetDateTime;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{Json, ToSql};
 
 use super::{report::Counts, row::Row, selection::Series};
 
@@ -19,6 +20,8 @@ pub(super) struct Pages {
     load: String,
     sent_units: String,
     update: String,
+    newest: String,
+    declare: String,
 }
 
 /// The rows of a page, and the changes to write.
@@ -76,7 +79,16 @@ impl Pages {
              AND reading.time BETWEEN $3 AND $4
              AND reading.raw = new.raw AND reading.raw_unit IS NOT DISTINCT FROM new.known_raw_unit"
         );
-        Self { calibration, load, sent_units, update }
+        let newest = format!(
+            "SELECT time, raw_unit FROM {tables}_readings WHERE device = $1 AND metric = $2 AND raw IS NOT NULL
+             ORDER BY time DESC LIMIT 1"
+        );
+        let declare = format!(
+            "UPDATE {tables}_series AS s SET counter = $3, pending_at = NULL,
+                 stale = {tables}_stale_with(s.stale, {tables}_all_hours(s.device, s.metric))
+             WHERE s.device = $1 AND s.metric = $2 AND s.counter IS DISTINCT FROM $3"
+        );
+        Self { calibration, load, sent_units, update, newest, declare }
     }
 
     /// Reads the next readings of a series, and calibrates them.
@@ -195,6 +207,21 @@ impl Pages {
             &column(changed, |change| change.before.raw_unit.as_deref()),
         ];
         Ok(transaction.execute(&statement, &parameters).await? == changed.len() as u64)
+    }
+}
+
+impl Pages {
+    /// Stores how the consumption of the series follows from its values, by the calibration of its newest reading. If that
+    /// changes, all its rollups are computed again.
+    pub(super) async fn declare_counter(&self, client: &Connection, series: &Series) -> QueryResult<()> {
+        let Series { device, metric } = series;
+        let newest = client.prepare_cached(&self.newest).await?;
+        let Some(row) = client.query_opt(&newest, &[device, metric]).await? else { return Ok(()) };
+        let raw_unit = row.get::<_, Option<&str>>(1).and_then(Unit::get);
+        let time: OffsetDateTime = row.get(0);
+        let counter = self.calibration.calibrate(device, metric, time.into(), 1.0, raw_unit).counter;
+        let declare = client.prepare_cached(&self.declare).await?;
+        client.execute(&declare, &[device, metric, &counter.map(Json)]).await.map(drop)
     }
 }
 

@@ -33,7 +33,7 @@ impl Row {
             None => None,
         };
         let Series { device, metric } = series;
-        let Calibrated { value, unit, quality, version } =
+        let Calibrated { value, unit, quality, version, .. } =
             calibration.calibrate(device, metric, self.time.into(), self.raw, raw_unit);
         let computed = quality.into_iter().map(|flag| <&str>::from(flag).to_owned());
         let others = self.quality.iter().filter(|flag| !is_computed(flag)).cloned();

@@ -62,7 +62,7 @@ pub(super) async fn judged_in_order(
     for (device, samples) in stored {
         for rule in rules.matching(&device, "temperature") {
             let points: Vec<Point> = samples.iter().filter_map(|sample| rule.convert(sample)).collect();
-            let found = find_excursions(&rule.condition, &points);
+            let found = find_excursions(&rule.condition, None, &points);
             if !found.is_empty() {
                 alarms.insert((device.clone(), rule.name.clone()), found);
             }
@@ -167,7 +167,12 @@ async fn shuffled_readings_of_two_workers_give_the_alarms_of_the_order_of_time()
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let hook = Webhook::start([]).await?;
-    let more = ["below = 19\nclear = 21", "faster_than = 9\nper = \"20s\"", "stuck_for = \"4s\""];
+    let more = [
+        "below = 19\nclear = 21",
+        "faster_than = 9\nper = \"20s\"",
+        "stuck_for = \"4s\"",
+        "more_than = 30\nin = \"10s\"",
+    ];
     let mut text = "above = 23\nclear = 21".to_owned();
     for (name, rule) in (0..).zip(more) {
         text += &format!("\n[[rule]]\nname = \"r{name}\"\nmetric = \"temperature\"\nunit = \"Cel\"\n{rule}");
@@ -202,7 +207,7 @@ async fn shuffled_readings_of_two_workers_give_the_alarms_of_the_order_of_time()
     }
     env.until_settled(tasks.len()).await?;
     let expected = judged_in_order(&database, &Rules::load(&file).map_err(anyhow::Error::msg)?).await?;
-    assert_eq!(expected.len(), 8, "each rule has alarms: {:?}", expected.keys());
+    assert_eq!(expected.len(), 10, "each rule has alarms: {:?}", expected.keys());
     assert_eq!(stored_alarms(&database).await?, expected);
     let twice =
         "SELECT count(*) FROM garenne_notices GROUP BY payload #>> '{data,alarm}', payload #>> '{data,state}'

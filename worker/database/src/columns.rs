@@ -22,7 +22,7 @@ struct Columns {
     columns: &'static [(&'static str, &'static str)],
 }
 
-const COLUMNS: [Columns; 19] = [
+const COLUMNS: [Columns; 22] = [
     Columns {
         table: "readings",
         version: 1,
@@ -186,6 +186,9 @@ const COLUMNS: [Columns; 19] = [
         key: &[],
         columns: &[("rollup_error", "text"), ("rollup_failures", "integer"), ("rollup_failed_at", TIME)],
     },
+    Columns { table: "series", version: 10, key: &[], columns: &[("counter", "jsonb")] },
+    Columns { table: "rollups_hour", version: 10, key: &[], columns: &[("consumption", FLOAT)] },
+    Columns { table: "rollups_day", version: 10, key: &[], columns: &[("consumption", FLOAT)] },
     Columns { table: "rollups_hour", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
     Columns { table: "rollups_day", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
 ];
@@ -201,7 +204,7 @@ const INDEXES: [(&str, i32); 8] = [
     ("maintenance_by_end", 6),
     ("series_failing", 9),
 ];
-const FUNCTIONS: [(&str, i32); 9] = [
+const FUNCTIONS: [(&str, i32); 14] = [
     ("ensure_partition", 2),
     ("stale_with", 7),
     ("is_final_day", 7),
@@ -211,6 +214,11 @@ const FUNCTIONS: [(&str, i32); 9] = [
     ("daily", 7),
     ("roll_up", 7),
     ("mean", 9),
+    ("is_usable", 10),
+    ("counter_step", 10),
+    ("counter_steps", 10),
+    ("hours_after", 10),
+    ("all_hours", 10),
 ];
 
 const ROLLUP_KEY: [&str; 4] = ["device", "metric", "time", "unit"];

@@ -12,6 +12,7 @@ use std::{
 
 use deadpool_postgres::Transaction;
 use garenne_database::{QueryResult, Tables};
+use garenne_protocol::sensor::Unit;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -21,6 +22,7 @@ use crate::{
     micros::micros,
     notice::{Notice, NoticeSource},
     pending_rules::{PendingRules, SeriesPending},
+    series::{self, SeriesCounter},
     series_locks,
     usable_readings::{SeriesSpan, SpanStatements, is_usable},
 };
@@ -117,7 +119,8 @@ impl AlarmEvaluator {
     ) -> QueryResult<Vec<Notice>> {
         series_locks::lock(transaction, &self.tables, &BTreeSet::from([(device, metric)])).await?;
         let changed = times.map(|at| alarm::ChangedReading { at, is_usable: true }).collect();
-        let series = self.series(device, metric, None, changed, SeriesPending::default());
+        let counter = series::counter(transaction, &self.tables, device, metric).await?;
+        let series = self.series(device, metric, None, counter, changed, SeriesPending::default());
         let notices = self.evaluate_series(transaction, &mut [series]).await?;
         // Batches since the change may have been judged with the state before it.
         self.pending.clear(transaction, device, metric).await?;
@@ -199,18 +202,20 @@ impl AlarmEvaluator {
         changed: &[ChangedReading<'a>],
         task_id: impl Fn(&ChangedReading<'a>) -> &'a str,
     ) -> QueryResult<Vec<ChangedSeries<'a>>> {
-        let mut series: BTreeMap<(&str, &str), (&str, Vec<alarm::ChangedReading>)> = BTreeMap::new();
+        let mut series: BTreeMap<(&str, &str), (&str, Option<SeriesCounter>, Vec<alarm::ChangedReading>)> =
+            BTreeMap::new();
         for reading in changed {
             let row = reading.row;
-            let (cause, readings) = series.entry((&*row.device, &*row.metric)).or_default();
+            let (cause, counter, readings) = series.entry((&*row.device, &*row.metric)).or_default();
             *cause = task_id(reading);
+            *counter = row.counter.map(|counter| (counter, row.unit.and_then(Unit::get)));
             readings.push(alarm::ChangedReading { at: micros(row.time), is_usable: is_usable(row) });
         }
         let with_state: Vec<_> = series.keys().copied().filter(|key| self.has_pending(*key)).collect();
         let mut pending = self.pending.load(transaction, &with_state).await?;
-        let series = series.into_iter().map(|((device, metric), (task_id, readings))| {
+        let series = series.into_iter().map(|((device, metric), (task_id, counter, readings))| {
             let pending = pending.remove(&(device.to_owned(), metric.to_owned())).unwrap_or_default();
-            self.series(device, metric, Some(task_id), readings, pending)
+            self.series(device, metric, Some(task_id), counter, readings, pending)
         });
         Ok(series.collect())
     }
@@ -225,12 +230,13 @@ impl AlarmEvaluator {
         device: &'a str,
         metric: &'a str,
         task_id: Option<&'a str>,
+        counter: Option<SeriesCounter>,
         changed: Vec<alarm::ChangedReading>,
         SeriesPending { stored_at, rules: pending }: SeriesPending,
     ) -> ChangedSeries<'a> {
         let rules: Vec<_> = self.rules(device, metric).collect();
         let pending = self.pending.of_rules(&pending, &rules);
-        let judge = SeriesJudge::new(rules.iter().copied(), changed, pending, PageSizes::default());
+        let judge = SeriesJudge::new(rules.iter().copied(), counter, changed, pending, PageSizes::default());
         ChangedSeries { device, metric, rules, task_id, stored_at, judge }
     }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Quality flags that exclude a reading from judgement.
-const UNUSABLE: [Flag; 3] = [Flag::OutOfRange, Flag::Impossible, Flag::NotCalibrated];
+const UNUSABLE: [Flag; 4] = [Flag::OutOfRange, Flag::Impossible, Flag::NotCalibrated, Flag::CounterZero];
 
 /// A span of the readings of a device's metric.
 pub(super) struct SeriesSpan<'a> {

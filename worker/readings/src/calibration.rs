@@ -13,6 +13,12 @@
 //! valid   = [-40.0, 85.0]      # other values are flagged out-of-range and stored
 //!
 //! [[calibration]]
+//! metric       = "energy"
+//! counter      = true          # a cumulative counter: its steps are consumption
+//! wraps_at     = 65536         # raw values begin again at zero here; absent: never
+//! max_per_hour = 12.0          # the highest consumption of an hour, in the unit of the calibrated value
+//!
+//! [[calibration]]
 //! device = "flow-7"
 //! metric = "flow"
 //! polynomial = [0.02, 0.98, 1.5e-4]   # 0.02 + 0.98 x + 0.00015 x², instead of gain and offset
@@ -29,7 +35,7 @@
 use std::{collections::HashMap, path::Path, sync::Arc};
 
 use garenne_common::config::parse_toml;
-use garenne_protocol::sensor::{Record, Timestamp, Unit};
+use garenne_protocol::sensor::{Counter, Record, Timestamp, Unit};
 use serde::Deserialize;
 
 use crate::{
@@ -65,6 +71,8 @@ pub struct Calibrated {
     pub quality: Quality,
     /// The version of the rule. None if no rule applies, and the value is as sent.
     pub version: Option<Arc<str>>,
+    /// How consumption follows from the values, if the rule says that they are those of a counter.
+    pub counter: Option<Counter>,
 }
 
 #[derive(Deserialize)]
@@ -151,15 +159,19 @@ impl Calibration {
                 }
             }
         }
-        let (raw, stored, is_corrected) = ((raw, raw_unit), (value, unit), rule.is_some());
-        quality.extend(self.plausible.flags(&Candidate { device, metric, raw, stored, is_corrected }));
-        Calibrated { value, unit, quality, version: rule.map(|rule| Arc::clone(&rule.version)) }
+        let (sent, stored, is_corrected) = ((raw, raw_unit), (value, unit), rule.is_some());
+        quality.extend(self.plausible.flags(&Candidate { device, metric, raw: sent, stored, is_corrected }));
+        let counter = rule.and_then(|rule| rule.counter(raw_unit));
+        if counter.is_some() && raw == 0.0 {
+            quality.insert(Flag::CounterZero);
+        }
+        Calibrated { value, unit, quality, version: rule.map(|rule| Arc::clone(&rule.version)), counter }
     }
 
     /// The reading as it is stored.
     pub fn apply(&self, record: &Record) -> StoredReading {
         let reading = &record.reading;
-        let Calibrated { value, unit, mut quality, version } =
+        let Calibrated { value, unit, mut quality, version, counter } =
             self.calibrate(&reading.device, &reading.metric, reading.time, reading.value, reading.unit);
         if record.time_assumed {
             quality.insert(Flag::TimeAssumed);
@@ -175,6 +187,7 @@ impl Calibration {
             sent_unit: reading.unit,
             calibration: version,
             quality,
+            counter,
         }
     }
 }

@@ -210,6 +210,7 @@ pub fn values_with_inputs(readings: &[StoredReading]) -> Vec<Derived> {
                 sent_unit: None,
                 calibration: None,
                 quality: &warm.quality | &humid.quality,
+                counter: None,
             };
             derived.push(Derived { value, temperature, humidity });
         }

@@ -22,6 +22,8 @@ pub enum Flag {
     /// The calibration could not be applied: the unit measures another quantity, or the result is not finite.
     /// The value is as sent.
     NotCalibrated,
+    /// A counter at exactly zero: most often a device that has not read its meter yet.
+    CounterZero,
     /// The sender gave no time, or a time relative to now.
     TimeAssumed,
 }

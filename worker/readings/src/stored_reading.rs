@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use garenne_protocol::sensor::{Timestamp, Unit};
+use garenne_protocol::sensor::{Counter, Timestamp, Unit};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::quality::{Flag, Quality};
+use crate::{
+    quality::{Flag, Quality},
+};
 
 /// The stored version of a measured reading that no calibration rule applies to.
 pub const NO_CALIBRATION: &str = "none";
@@ -38,6 +40,9 @@ pub struct StoredReading {
     pub calibration: Option<Arc<str>>,
     /// Quality flags; empty for a good value.
     pub quality: Quality,
+    /// How consumption follows from the values, if they are those of a cumulative counter.
+    #[serde(skip)]
+    pub counter: Option<Counter>,
 }
 
 impl StoredReading {

@@ -16,6 +16,7 @@
 //! # Instead of above, one of
 //! # below = 2.0                         with clear, at or above which the alarm is cleared, and for
 //! # faster_than = 5.0, per = "10m"      changes by more than 5 units within 10 minutes
+//! # more_than = 5.0, in = "1h"           a counter consumes more than 5 units within an hour
 //! # stuck_for = "30m"                   exactly the same value for this long
 //! # silent_for = "10m"                  no reading stored for this long; with expected = ["greenhouse-1", …],
 //! #                                     devices of which one must be stored at all

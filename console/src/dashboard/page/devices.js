@@ -106,24 +106,26 @@ async function load(newest) {
   const flagged = buckets.reduce((sum, bucket) => sum + bucket.flagged, 0), others = buckets.some((bucket) => bucket.count > 0 && bucket.unit !== last?.unit);
   const low = Math.min(...points.map((point) => point.min)), high = Math.max(...points.map((point) => point.max));
   const range = points.length ? `from ${number(low)} to ${number(high)} ${last.unit ?? ""}` : "no readings";
-  const notes = [`Last ${name}: ${range}`, flagged && `${flagged} flagged readings left out`, others && "readings in other units left out"];
+  const used = shown.some((bucket) => bucket.consumption !== null) && shown.reduce((sum, bucket) => sum + bucket.consumption, 0);
+  const notes = [`Last ${name}: ${range}`, used !== false && `consumption ${number(used)} ${last.unit ?? ""}`.trim(), flagged && `${flagged} flagged readings left out`, others && "readings in other units left out"];
   set(made.note, notes.filter(Boolean).join("; ") + ".");
   made.curve.draw(points, from, to, `${metric} of the last ${name}: ${range}. Arrow keys read the values.`, last?.unit);
   made.points = points;
+  made.isCounter = used !== false;
   show(metric);
 }
 
 // The newest values as a table.
 function show(metric) {
-  const { values, table, points = [] } = cards.get(metric), seconds = PERIODS[period][1];
+  const { values, table, isCounter, points = [] } = cards.get(metric), seconds = PERIODS[period][1];
   if (!values.open) return;
   const line = (cell, texts) => {
     const row = h("tr");
     row.append(...texts.map((text, n) => h(cell, n ? "n" : "", text)));
     return row;
   };
-  const rows = points.slice(-24).reverse().map((point) => line("td", [when(point.at, seconds), number(point.min), number(point.mean), number(point.max), String(point.count)]));
-  const head = line("th", ["time", "minimum", "mean", "maximum", "readings"]);
+  const rows = points.slice(-24).reverse().map((point) => line("td", [when(point.at, seconds), number(point.min), number(point.mean), number(point.max), String(point.count), ...(isCounter ? [number(point.consumption)] : [])]));
+  const head = line("th", ["time", "minimum", "mean", "maximum", "readings", ...(isCounter ? ["consumption"] : [])]);
   for (const cell of head.children) cell.scope = "col";
   table.replaceChildren(head, ...rows);
 }

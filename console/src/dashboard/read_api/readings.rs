@@ -26,7 +26,7 @@ use crate::dashboard::{
 };
 
 const READING: [&str; 7] = ["time", "value", "unit", "raw", "raw_unit", "quality", "calibration"];
-const BUCKET: [&str; 7] = ["time", "unit", "count", "min", "mean", "max", "flagged"];
+const BUCKET: [&str; 8] = ["time", "unit", "count", "min", "mean", "max", "flagged", "consumption"];
 
 pub(in crate::dashboard) async fn readings(
     State(app): App,
@@ -136,7 +136,7 @@ async fn bucket_rows(
     };
     let of_rollups = |function: &str| {
         format!(
-            "SELECT {}, unit, sum(count)::int8, min(min), {}, max(max), sum(flagged)::int8
+            "SELECT {}, unit, sum(count)::int8, min(min), {}, max(max), sum(flagged)::int8, sum(consumption)
              FROM {tables}_{function}($1, $2, $3, $4) GROUP BY 1, 2 ORDER BY 1, 2",
             bucket("time"),
             rollups::mean_of_means(tables)
@@ -146,14 +146,19 @@ async fn bucket_rows(
         Source::Hours => of_rollups("hourly"),
         Source::Days => of_rollups("daily"),
         Source::Readings => format!(
-            "SELECT {}, coalesce(r.unit, ''), count(*) FILTER (WHERE f.usable), min(r.value) FILTER (WHERE f.usable),
-                    {}, max(r.value) FILTER (WHERE f.usable),
-                    count(*) FILTER (WHERE NOT f.usable)
-             FROM {tables}_readings AS r CROSS JOIN LATERAL (
-                 SELECT NOT r.quality && '{{out-of-range,impossible,not-calibrated}}'::text[] AS usable) AS f
-             WHERE r.device = $1 AND r.metric = $2 AND r.time >= $3 AND r.time < $4 GROUP BY 1, 2 ORDER BY 1, 2",
+            "SELECT b.*, CASE WHEN s.counter IS NOT NULL THEN coalesce(used.consumption, 0) END
+             FROM (SELECT {} AS time, coalesce(r.unit, '') AS unit, count(*) FILTER (WHERE f.usable),
+                          min(r.value) FILTER (WHERE f.usable), {}, max(r.value) FILTER (WHERE f.usable),
+                          count(*) FILTER (WHERE NOT f.usable)
+                   FROM {tables}_readings AS r CROSS JOIN LATERAL (SELECT {tables}_is_usable(r.quality) AS usable) AS f
+                   WHERE r.device = $1 AND r.metric = $2 AND r.time >= $3 AND r.time < $4 GROUP BY 1, 2) AS b
+             LEFT JOIN (SELECT {} AS time, step.unit, sum(step.step) AS consumption
+                        FROM {tables}_counter_steps($1, $2, $3, $4) AS step GROUP BY 1, 2) AS used USING (time, unit)
+             LEFT JOIN {tables}_series AS s ON s.device = $1 AND s.metric = $2
+             ORDER BY 1, 2",
             bucket("r.time"),
-            rollups::mean_of_values(tables, "r.value", "f.usable")
+            rollups::mean_of_values(tables, "r.value", "f.usable"),
+            bucket("step.time")
         ),
     };
     let (seconds, times);
@@ -242,16 +247,17 @@ fn write_reading(row: &Row, format: Format, is_first: bool, out: &mut Vec<u8>) {
 fn write_bucket(row: &Row, format: Format, is_first: bool, out: &mut Vec<u8>) {
     let time = Timestamp::from(row.get::<_, OffsetDateTime>(0));
     let (unit, count, flagged): (&str, i64, i64) = (row.get(1), row.get(2), row.get(6));
-    let [min, mean, max]: [Option<f64>; 3] = [3, 4, 5].map(|index| row.get(index));
+    let [min, mean, max, consumption]: [Option<f64>; 4] = [3, 4, 5, 7].map(|index| row.get(index));
     let fields = || {
         let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-        let [min, mean, max] = [min, mean, max].map(number);
-        vec![time.to_string(), unit.to_owned(), count.to_string(), min, mean, max, flagged.to_string()]
+        let [min, mean, max, used] = [min, mean, max, consumption].map(number);
+        vec![time.to_string(), unit.to_owned(), count.to_string(), min, mean, max, flagged.to_string(), used]
     };
     let unit = (!unit.is_empty()).then_some(unit);
     let json = || {
         json!({
             "time": time, "unit": unit, "count": count, "min": min, "mean": mean, "max": max, "flagged": flagged,
+            "consumption": consumption,
         })
     };
     format.write(out, is_first, fields, json);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_protocol::task::NewTask;
+use garenne_protocol::{sensor::Counter, task::NewTask};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use time::OffsetDateTime;
@@ -50,6 +50,8 @@ pub struct ReadingRow {
     /// For a derived reading: metrics and values of the two readings that it was computed from, of the same device and
     /// time. If one of them is stored with another value, the derived one is not stored.
     pub derived_from: Option<[(Arc<str>, f64); 2]>,
+    /// For a reading of a cumulative counter: how consumption follows from its values. Stored with the series.
+    pub counter: Option<Counter>,
 }
 
 impl Output {

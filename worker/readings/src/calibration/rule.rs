@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_protocol::sensor::Unit;
+use garenne_protocol::sensor::{Counter, Unit};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -30,6 +30,16 @@ pub struct Rule {
     polynomial: Vec<f64>,
     /// The lowest and highest valid value, after correction.
     valid: Option<[f64; 2]>,
+    counter: Option<CounterRule>,
+}
+
+/// How the values of a counter become consumption, as the file says it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct CounterRule {
+    /// In the unit of the raw value.
+    wraps_at: Option<f64>,
+    /// In the unit of the corrected value.
+    max_per_hour: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -46,6 +56,10 @@ pub(super) struct RuleEntry {
     offset: Option<f64>,
     polynomial: Option<Vec<f64>>,
     valid: Option<[f64; 2]>,
+    #[serde(default)]
+    counter: bool,
+    wraps_at: Option<f64>,
+    max_per_hour: Option<f64>,
 }
 
 impl Rule {
@@ -72,11 +86,25 @@ impl Rule {
         entry.valid.map(|valid| range("valid", valid)).transpose()?;
         let period = Period::parse(entry.from.as_ref(), entry.until.as_ref())?;
         let unit = unit(entry.unit.as_deref())?;
+        let counter = match (entry.counter, entry.wraps_at, entry.max_per_hour) {
+            (false, None, None) => None,
+            (false, ..) => return Err("wraps_at and max_per_hour: only allowed with counter = true".to_owned()),
+            (true, wraps_at, max_per_hour) => {
+                // A counter that restarts must restart at zero.
+                if polynomial.iter().enumerate().any(|(power, coefficient)| power != 1 && *coefficient != 0.0) {
+                    return Err("counter: only gain is allowed, without offset or polynomial".to_owned());
+                }
+                Some(CounterRule {
+                    wraps_at: wraps_at.map(|limit| positive("wraps_at", limit)).transpose()?,
+                    max_per_hour: max_per_hour.map(|limit| positive("max_per_hour", limit)).transpose()?,
+                })
+            }
+        };
         let version = match entry.version {
             Some(version) => checked_version(&version)?,
-            None => hash(unit, &polynomial, entry.valid),
+            None => hash(unit, &polynomial, entry.valid, counter.is_some()),
         };
-        Ok(Self { period, version, unit, polynomial, valid: entry.valid })
+        Ok(Self { period, version, unit, polynomial, valid: entry.valid, counter })
     }
 
     /// The version that is stored with the readings that this rule applies to.
@@ -86,7 +114,15 @@ impl Rule {
 
     /// Whether every value becomes the same as with another rule.
     pub(super) fn corrects_as(&self, other: &Self) -> bool {
-        (self.unit, &self.polynomial, self.valid) == (other.unit, &other.polynomial, other.valid)
+        (self.unit, &self.polynomial, self.valid, self.counter.is_some())
+            == (other.unit, &other.polynomial, other.valid, other.counter.is_some())
+    }
+
+    /// How consumption follows from values that were sent in a unit; none if they are not those of a counter.
+    pub(super) fn counter(&self, unit: Option<Unit>) -> Option<Counter> {
+        let CounterRule { wraps_at, max_per_hour } = self.counter?;
+        let wraps_at = wraps_at.and_then(|raw| self.apply(raw, unit).ok()).map(|(corrected, _)| corrected);
+        Some(Counter { wraps_at, max_per_hour })
     }
 
     /// Converts a value to the rule's unit and corrects it. A value without a unit is taken to be in the rule's
@@ -110,6 +146,13 @@ impl Rule {
     }
 }
 
+fn positive(name: &str, number: f64) -> Result<f64, String> {
+    match finite(name, number)? {
+        number if number > 0.0 => Ok(number),
+        number => Err(format!("{name}: {number}; expected more than 0")),
+    }
+}
+
 fn checked_version(version: &str) -> Result<Arc<str>, String> {
     if version == NO_CALIBRATION {
         return Err(format!("version: {version:?} is stored with readings that no rule applies to"));
@@ -125,7 +168,7 @@ fn checked_version(version: &str) -> Result<Arc<str>, String> {
 
 /// A version from everything that the result depends on, so not from the period: a rule that is prolonged keeps its
 /// version, and so do the readings. Eight hexadecimal digits.
-fn hash(unit: Option<Unit>, polynomial: &[f64], valid: Option<[f64; 2]>) -> Arc<str> {
+fn hash(unit: Option<Unit>, polynomial: &[f64], valid: Option<[f64; 2]>, is_counter: bool) -> Arc<str> {
     let mut hash = Sha256::new();
     hash.update(unit.map_or("", Unit::symbol));
     let valid = valid.as_ref().map_or(&[][..], |range| range.as_slice());
@@ -135,6 +178,10 @@ fn hash(unit: Option<Unit>, polynomial: &[f64], valid: Option<[f64; 2]>) -> Arc<
             // -0.0 corrects as 0.0.
             hash.update((number + 0.0).to_bits().to_be_bytes());
         }
+    }
+    // The versions of rules for other values are as they were before there were counters.
+    if is_counter {
+        hash.update("counter");
     }
     let digest = hash.finalize();
     digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()

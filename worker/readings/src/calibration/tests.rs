@@ -49,7 +49,10 @@ fn errors_name_the_rule_and_the_value() {
         (rule("valid = [5.0, 1.0]"), of("valid: [5, 1] is not a range; expected [low, high]")),
         (rule("polynomial = []"), of("polynomial: 0 coefficients; expected 1 to 10")),
         (rule("polynomial = [1.0]\ngain = 2.0"), of("polynomial: not allowed with gain or offset")),
-        (rule("gian = 2.0"), "line 4: unknown field `gian`, expected one of `device`, `metric`, `from`, `until`, `version`, `unit`, `gain`, `offset`, `polynomial`, `valid`".into()),
+        (rule("counter = true\noffset = 1"), of("counter: only gain is allowed, without offset or polynomial")),
+        (rule("counter = true\nwraps_at = 0"), of("wraps_at: 0; expected more than 0")),
+        (rule("max_per_hour = 5"), of("wraps_at and max_per_hour: only allowed with counter = true")),
+        (rule("gian = 2.0"), "line 4: unknown field `gian`, expected one of `device`, `metric`, `from`, `until`, `version`, `unit`, `gain`, `offset`, `polynomial`, `valid`, `counter`, `wraps_at`, `max_per_hour`".into()),
         (rule("gain = \"2\""), "line 4: invalid type: string \"2\", expected f64".into()),
         (rule("from = \"2026-03-01\""), of("from: 2026-03-01: not an RFC 3339 date and time such as 2026-11-20T07:30:00Z")),
         (rule("until = 2026-03-01T00:00:00"), of("until: 2026-03-01T00:00:00: no UTC offset; end it with Z or an offset such as +02:00")),
@@ -61,6 +64,19 @@ fn errors_name_the_rule_and_the_value() {
     ] {
         assert_eq!(Calibration::parse(&text).unwrap_err(), message, "{text}");
     }
+}
+
+#[test]
+fn a_counter_is_declared_in_raw_values_and_stored_in_corrected_ones() {
+    let rules = "[[calibration]]\nmetric = \"energy\"\nunit = \"Wh\"\ngain = 0.5\ncounter = true\nwraps_at = 65536\nmax_per_hour = 40";
+    let calibration = Calibration::parse(rules).unwrap();
+    let time = Timestamp::from_micros(0).unwrap();
+    let calibrated = |raw| calibration.calibrate("a", "energy", time, raw, Unit::get("kWh"));
+    let counter = Counter { wraps_at: Some(32_768_000.0), max_per_hour: Some(40.0) };
+    assert_eq!((calibrated(2.0).value, calibrated(2.0).counter), (1000.0, Some(counter)));
+    assert!(calibrated(2.0).quality.is_empty());
+    assert_eq!(calibrated(0.0).quality, [Flag::CounterZero].into());
+    assert_eq!(calibration.calibrate("a", "power", time, 0.0, None).counter, None);
 }
 
 #[test]

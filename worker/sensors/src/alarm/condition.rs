@@ -57,6 +57,13 @@ pub enum Condition {
         /// The time to which `limit` refers.
         per: Micros,
     },
+    /// Raised by a consumption of a counter of more than `limit` within `within`. Cleared by the first reading with less.
+    Consumption {
+        /// The largest consumption that raises nothing; 0 or more.
+        limit: f64,
+        /// The time to which `limit` refers.
+        within: Micros,
+    },
     /// Raised by values that are exactly equal for `duration` in three readings or more, or in `readings` readings.
     Stuck {
         /// The time from the first to the last equal reading.
@@ -92,7 +99,10 @@ impl Condition {
     pub(super) fn required_hold(&self) -> Option<Hold> {
         match self {
             Self::Above { hold, .. } | Self::Below { hold, .. } => *hold,
-            Self::RateOfChange { .. } | Self::Stuck { .. } | Self::Silent { .. } => None,
+            Self::RateOfChange { .. }
+            | Self::Consumption { .. }
+            | Self::Stuck { .. }
+            | Self::Silent { .. } => None,
         }
     }
 
@@ -101,7 +111,10 @@ impl Condition {
         match self {
             Self::Above { limit, .. } => value > *limit,
             Self::Below { limit, .. } => value < *limit,
-            Self::RateOfChange { .. } | Self::Stuck { .. } | Self::Silent { .. } => false,
+            Self::RateOfChange { .. }
+            | Self::Consumption { .. }
+            | Self::Stuck { .. }
+            | Self::Silent { .. } => false,
         }
     }
 
@@ -117,6 +130,7 @@ impl Condition {
             Self::Above { limit, hold, .. } => format!("above {limit}{}", held(hold)),
             Self::Below { limit, hold, .. } => format!("below {limit}{}", held(hold)),
             Self::RateOfChange { limit, per } => format!("changes by more than {limit} in {}", shown(per)),
+            Self::Consumption { limit, within } => format!("consumes more than {limit} in {}", shown(within)),
             Self::Stuck { duration, .. } => format!("has not changed for {}", shown(duration)),
             Self::Silent { duration } => format!("silent for {}", humantime::format_duration(*duration)),
         }

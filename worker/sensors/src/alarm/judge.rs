@@ -2,6 +2,9 @@
 
 mod references;
 mod run;
+mod usage;
+
+use garenne_protocol::sensor::Counter;
 
 use super::{
     condition::{Condition, Hold, Micros, Point},
@@ -9,10 +12,12 @@ use super::{
 };
 pub(super) use references::References;
 pub(super) use run::Run;
+pub(super) use usage::Usage;
 
-/// Returns the excursions in points that are ordered by time. [`Condition::Silent`] has none.
-pub fn find_excursions(condition: &Condition, points: &[Point]) -> Vec<Excursion> {
-    let mut judge = Judge::new(*condition);
+/// Returns the excursions in points that are ordered by time. [`Condition::Silent`] has none. `counter` is that of the
+/// series, if it has one.
+pub fn find_excursions(condition: &Condition, counter: Option<Counter>, points: &[Point]) -> Vec<Excursion> {
+    let mut judge = Judge::new(*condition, counter);
     let mut excursions: Vec<_> = points.iter().filter_map(|point| judge.judge(*point)).collect();
     excursions.extend(judge.excursion());
     excursions
@@ -22,6 +27,8 @@ pub fn find_excursions(condition: &Condition, points: &[Point]) -> Vec<Excursion
 #[derive(Clone, Debug)]
 pub(super) struct Judge {
     condition: Condition,
+    /// How the values of a counter differ.
+    counter: Option<Counter>,
     memory: Memory,
     /// The excursion that the newest reading belongs to.
     excursion: Option<Excursion>,
@@ -29,35 +36,44 @@ pub(super) struct Judge {
 }
 
 /// The earlier readings that a condition needs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Memory {
     /// Whether the last reading was in an excursion.
     Nothing,
     References(References),
     Run(Option<Run>),
+    Usage(Usage),
 }
 
 impl Judge {
-    pub(super) fn new(condition: Condition) -> Self {
+    pub(super) fn new(condition: Condition, counter: Option<Counter>) -> Self {
         let memory = match condition {
             Condition::Above { hold: Some(_), .. } | Condition::Below { hold: Some(_), .. } => {
                 Memory::Run(None)
             }
             Condition::Above { .. } | Condition::Below { .. } | Condition::Silent { .. } => Memory::Nothing,
             Condition::RateOfChange { per, .. } => Memory::References(References::new(per)),
+            Condition::Consumption { within, .. } => {
+                Memory::Usage(Usage::new(counter.unwrap_or_default(), within))
+            }
             Condition::Stuck { .. } => Memory::Run(None),
         };
-        Self::restored(condition, memory, None)
+        Self::restored(condition, counter, memory, None)
     }
 
     /// A judge that has judged all earlier readings.
-    pub(super) fn restored(condition: Condition, memory: Memory, excursion: Option<Excursion>) -> Self {
-        Self { condition, memory, excursion, newest: None }
+    pub(super) fn restored(
+        condition: Condition,
+        counter: Option<Counter>,
+        memory: Memory,
+        excursion: Option<Excursion>,
+    ) -> Self {
+        Self { condition, counter, memory, excursion, newest: None }
     }
 
     /// A judge that has no reading to judge.
     pub(super) fn idle(condition: Condition, excursion: Option<Excursion>) -> Self {
-        Self::restored(condition, Memory::Nothing, excursion)
+        Self::restored(condition, None, Memory::Nothing, excursion)
     }
 
     /// The excursion that the newest reading belongs to.
@@ -67,15 +83,15 @@ impl Judge {
 
     /// The run of the newest readings of a condition that must hold, while there is no excursion.
     pub(super) fn held_run(&self) -> Option<Option<Run>> {
-        match (self.memory, self.excursion) {
-            (Memory::Run(run), None) if self.condition.has_hold() => Some(run),
+        match (&self.memory, self.excursion) {
+            (Memory::Run(run), None) if self.condition.has_hold() => Some(*run),
             _ => None,
         }
     }
 
     /// Judges the next reading. Returns the excursion that it ends.
-    pub(super) fn judge(&mut self, point: Point) -> Option<Excursion> {
-        let violates = self.violates(point);
+    pub(super) fn judge(&mut self, mut point: Point) -> Option<Excursion> {
+        let violates = self.violates(&mut point);
         self.newest = Some(point.at);
         match &mut self.excursion {
             Some(excursion) if violates => excursion.upto = point.at,
@@ -93,16 +109,17 @@ impl Judge {
     }
 
     /// Judges the next reading of an excursion that is known not to end before the readings that follow.
-    pub(super) fn judge_within(&mut self, point: Point) {
-        let violates = self.violates(point);
+    pub(super) fn judge_within(&mut self, mut point: Point) {
+        let violates = self.violates(&mut point);
         self.newest = Some(point.at);
         if let Some(excursion) = self.excursion.as_mut().filter(|_| violates) {
             excursion.upto = point.at;
         }
     }
 
-    fn violates(&mut self, point: Point) -> bool {
-        let is_on = self.excursion.is_some();
+    /// Whether a reading violates the condition. Its value becomes the one that an alarm reports.
+    fn violates(&mut self, reading: &mut Point) -> bool {
+        let (is_on, point) = (self.excursion.is_some(), *reading);
         match (self.condition, &mut self.memory) {
             (Condition::Above { limit, clear, hold }, memory) => {
                 let is_beyond = point.value > limit || (is_on && point.value > clear);
@@ -115,8 +132,16 @@ impl Judge {
             (Condition::RateOfChange { limit, per }, Memory::References(references)) => {
                 references.advance(point).is_some_and(|reference| {
                     let share = point.at.saturating_sub(reference.at) as f64 / per as f64;
-                    (point.value - reference.value).abs() > limit * share
+                    let change = match self.counter {
+                        Some(counter) => counter.step((reference.at, reference.value), (point.at, point.value)),
+                        None => (point.value - reference.value).abs(),
+                    };
+                    change > limit * share
                 })
+            }
+            (Condition::Consumption { limit, .. }, Memory::Usage(usage)) => {
+                reading.value = usage.advance(point);
+                reading.value > limit
             }
             (Condition::Stuck { duration, readings }, Memory::Run(run)) => {
                 let run = match run {
@@ -147,6 +172,7 @@ impl Judge {
                 references.are_after(changed)
                     && (newest == Some(excursion.upto) || (is_last_known && excursion.upto == earlier.upto))
             }
+            (Memory::Usage(usage), ..) => usage.is_after(changed),
             // The run is the same if it and the reading before it were not changed.
             (Memory::Run(Some(run)), None, None) => run.before.is_some_and(|before| changed < before),
             // The newest reading ended the run, and would have ended any other.

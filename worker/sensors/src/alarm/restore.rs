@@ -5,12 +5,14 @@
 
 use std::ops::ControlFlow;
 
+use garenne_protocol::sensor::Counter;
+
 use super::{
     change::Alarm,
     condition::{Condition, Micros},
     excursion::Excursion,
     history::{History, Span},
-    judge::{Judge, Memory, References, Run},
+    judge::{Judge, Memory, References, Run, Usage},
     pending::Pending,
     rules::Rule,
 };
@@ -32,13 +34,14 @@ pub(super) struct Restored {
 /// These spans are needed, too.
 pub(super) fn restore(
     rule: &Rule,
+    counter: Option<Counter>,
     start: Micros,
     open: Option<&Alarm>,
     pending: Option<&Pending>,
     history: &History,
 ) -> Result<Restored, Vec<Span>> {
     if let (None, Some(pending)) = (open, pending.filter(|pending| pending.upto < start)) {
-        let judge = Judge::restored(rule.condition, pending.memory(), None);
+        let judge = Judge::restored(rule.condition, counter, pending.memory(), None);
         return Ok(Restored { judge, from: start });
     }
     let horizon = rule.condition.duration().saturating_mul(4).max(MIN_HORIZON);
@@ -86,6 +89,12 @@ pub(super) fn restore(
                             .map_err(|span| vec![span])?,
                     )
                 }
+                (Condition::Consumption { within, .. }, _) => {
+                    let usage = Usage::new(counter.unwrap_or_default(), within);
+                    Memory::Usage(
+                        usage_before(usage, rule, start, horizon, history).map_err(|span| vec![span])?,
+                    )
+                }
                 (_, open) => match (condition.required_hold(), open) {
                     (None, _) => Memory::Nothing,
                     (Some(_), Some(_)) => Memory::Run(None),
@@ -103,7 +112,7 @@ pub(super) fn restore(
             (memory, open.map(|alarm| Excursion { upto: upto(alarm), ..alarm.resumed() }), start)
         }
     };
-    Ok(Restored { judge: Judge::restored(rule.condition, memory, excursion), from })
+    Ok(Restored { judge: Judge::restored(rule.condition, counter, memory, excursion), from })
 }
 
 /// The run of readings before `start`, or so much of it that it is long enough.
@@ -143,10 +152,32 @@ fn run_before(
     Ok(run)
 }
 
+/// The consumption until the reading at `start`, which needs all readings of its time and the one before.
+fn usage_before(
+    mut usage: Usage,
+    rule: &Rule,
+    start: Micros,
+    horizon: Micros,
+    history: &History,
+) -> Result<Usage, Span> {
+    let begin = usage.begin(start);
+    let mut points = Vec::new();
+    history.visit_all(rule, start, horizon, |point| {
+        points.push(point);
+        if point.at < begin { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    for point in points.into_iter().rev() {
+        usage.advance(point);
+    }
+    Ok(usage)
+}
+
 impl Condition {
     fn duration(&self) -> Micros {
         match self {
-            Self::RateOfChange { per: duration, .. } | Self::Stuck { duration, .. } => *duration,
+            Self::RateOfChange { per: duration, .. }
+            | Self::Consumption { within: duration, .. }
+            | Self::Stuck { duration, .. } => *duration,
             Self::Above { hold, .. } | Self::Below { hold, .. } => hold.map_or(0, |hold| hold.duration),
             Self::Silent { .. } => 0,
         }

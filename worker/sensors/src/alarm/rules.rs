@@ -97,6 +97,9 @@ struct RuleEntry {
     faster_than: Option<f64>,
     #[serde(default, with = "humantime_serde")]
     per: Option<Duration>,
+    more_than: Option<f64>,
+    #[serde(default, rename = "in", with = "humantime_serde")]
+    within: Option<Duration>,
     #[serde(default, with = "humantime_serde")]
     stuck_for: Option<Duration>,
     #[serde(default, with = "humantime_serde")]
@@ -160,7 +163,7 @@ impl Rules {
 
 impl RuleEntry {
     fn condition(&self) -> Result<Condition, String> {
-        let Self { above, below, clear, faster_than, per, stuck_for, silent_for, .. } = *self;
+        let Self { above, below, clear, faster_than, per, more_than, within, stuck_for, silent_for, .. } = *self;
         if clear.is_some() && above.is_none() && below.is_none() {
             return Err("clear: only allowed with above or below".to_owned());
         }
@@ -174,23 +177,26 @@ impl RuleEntry {
         if per.is_some() && faster_than.is_none() {
             return Err("per: only allowed with faster_than".to_owned());
         }
+        if within.is_some() && more_than.is_none() {
+            return Err("in: only allowed with more_than".to_owned());
+        }
         let limits = |name: &str, limit: f64| -> Result<(f64, f64), String> {
             Ok((finite(name, limit)?, finite("clear", clear.unwrap_or(limit))?))
         };
-        match (above, below, faster_than, stuck_for, silent_for) {
-            (Some(above), None, None, None, None) => match limits("above", above)? {
+        match (above, below, faster_than, more_than, stuck_for, silent_for) {
+            (Some(above), None, None, None, None, None) => match limits("above", above)? {
                 (limit, clear) if clear > limit => {
                     Err(format!("clear: {clear} is greater than above ({limit})"))
                 }
                 (limit, clear) => Ok(Condition::Above { limit, clear, hold }),
             },
-            (None, Some(below), None, None, None) => match limits("below", below)? {
+            (None, Some(below), None, None, None, None) => match limits("below", below)? {
                 (limit, clear) if clear < limit => {
                     Err(format!("clear: {clear} is less than below ({limit})"))
                 }
                 (limit, clear) => Ok(Condition::Below { limit, clear, hold }),
             },
-            (None, None, Some(limit), None, None) => {
+            (None, None, Some(limit), None, None, None) => {
                 let limit = finite("faster_than", limit)?;
                 if limit < 0.0 {
                     return Err(format!(
@@ -200,19 +206,27 @@ impl RuleEntry {
                 let per = per.ok_or("faster_than: per is missing, such as per = \"10m\"")?;
                 Ok(Condition::RateOfChange { limit, per: micros("per", per)? })
             }
-            (None, None, None, Some(duration), None) => {
+            (None, None, None, Some(limit), None, None) => {
+                let limit = finite("more_than", limit)?;
+                if limit < 0.0 {
+                    return Err(format!("more_than: {limit}; expected 0 or more"));
+                }
+                let within = within.ok_or("more_than: in is missing, such as in = \"1h\"")?;
+                Ok(Condition::Consumption { limit, within: micros("in", within)? })
+            }
+            (None, None, None, None, Some(duration), None) => {
                 let duration = micros("stuck_for", duration)?;
                 Ok(Condition::Stuck { duration, readings: MAX_STUCK_READINGS })
             }
-            (None, None, None, None, Some(duration)) => {
+            (None, None, None, None, None, Some(duration)) => {
                 micros("silent_for", duration)?;
                 Ok(Condition::Silent { duration })
             }
             _ => {
-                let numbers = [above, below, faster_than].into_iter().flatten().count();
+                let numbers = [above, below, faster_than, more_than].into_iter().flatten().count();
                 let durations = [stuck_for, silent_for].into_iter().flatten().count();
                 Err(format!(
-                    "{} conditions; expected exactly one of above, below, faster_than, stuck_for and silent_for",
+                    "{} conditions; expected exactly one of above, below, faster_than, more_than, stuck_for and silent_for",
                     numbers + durations
                 ))
             }
@@ -266,8 +280,11 @@ impl Rule {
     }
 
     /// The sample in the rule's unit; none if it measures another quantity. A sample of unknown unit is taken as it
-    /// is.
+    /// is. A zero says nothing about consumption.
     pub fn convert(&self, sample: &Sample) -> Option<Point> {
+        if sample.value == 0.0 && matches!(self.condition, Condition::Consumption { .. }) {
+            return None;
+        }
         let value = match (sample.unit, self.unit) {
             (Some(from), Some(to)) => from.convert(sample.value, to).ok()?,
             _ => sample.value,
@@ -324,7 +341,7 @@ mod tests {
         };
         assert_eq!(
             refused(""),
-            "rule 1 (\"r\"): 0 conditions; expected exactly one of above, below, faster_than, stuck_for and silent_for"
+            "rule 1 (\"r\"): 0 conditions; expected exactly one of above, below, faster_than, more_than, stuck_for and silent_for"
         );
         assert_eq!(refused("above = 1\nclear = 2"), "rule 1 (\"r\"): clear: 2 is greater than above (1)");
         assert_eq!(refused("below = 1\nclear = 0"), "rule 1 (\"r\"): clear: 0 is less than below (1)");
@@ -337,6 +354,9 @@ mod tests {
             refused("stuck_for = \"1ms\""),
             "rule 1 (\"r\"): stuck_for: 1ms; expected 1 second to 30 days"
         );
+        assert_eq!(refused("more_than = 5"), "rule 1 (\"r\"): more_than: in is missing, such as in = \"1h\"");
+        assert_eq!(refused("more_than = -1\nin = \"1h\""), "rule 1 (\"r\"): more_than: -1; expected 0 or more");
+        assert_eq!(refused("above = 1\nin = \"1h\""), "rule 1 (\"r\"): in: only allowed with more_than");
         assert_eq!(refused("above = 1\nper = \"1m\""), "rule 1 (\"r\"): per: only allowed with faster_than");
         assert_eq!(
             refused("stuck_for = \"1m\"\nfor = \"1m\""),

@@ -5,6 +5,8 @@ mod rule_judge;
 
 use std::collections::VecDeque;
 
+use garenne_protocol::sensor::{Counter, Unit};
+
 use super::{
     change::{Alarm, AlarmChange},
     condition::{Condition, Micros, Sample},
@@ -109,9 +111,11 @@ enum Wanted {
 
 impl<'r> SeriesJudge<'r> {
     /// Judges changed readings by the rules that apply to the series. `pending` has the state of rules, by their places,
-    /// after the newest reading before the change; rules without it read the readings before a changed one.
+    /// after the newest reading before the change; rules without it read the readings before a changed one. `counter` says
+    /// how the values of a counter differ, and in which unit they are stored.
     pub fn new(
         rules: impl IntoIterator<Item = &'r Rule>,
+        counter: Option<(Counter, Option<Unit>)>,
         mut changed: Vec<ChangedReading>,
         pending: impl IntoIterator<Item = (usize, Pending)>,
         sizes: PageSizes,
@@ -119,7 +123,9 @@ impl<'r> SeriesJudge<'r> {
         changed.sort_unstable();
         let is_judged = |rule: &&Rule| !matches!(rule.condition, Condition::Silent { .. });
         let rules = rules.into_iter().enumerate().filter(|(_, rule)| is_judged(rule));
-        let rules: Vec<_> = rules.map(|(place, rule)| RuleJudge::new(place, rule)).collect();
+        let of_rule = |rule: &Rule| counter.map(|(counter, unit)| counter.converted(unit, rule.unit));
+        let rules: Vec<_> =
+            rules.map(|(place, rule)| RuleJudge::new(place, rule, of_rule(rule))).collect();
         if rules.is_empty() {
             changed.clear();
         }

@@ -21,5 +21,6 @@ pub(super) fn row(reading: &StoredReading, derived_from: Option<[(Arc<str>, f64)
         calibration: reading.raw.map(|_| version()),
         quality: reading.quality.iter().map(Into::into).collect(),
         derived_from,
+        counter: reading.counter,
     }
 }

@@ -1,5 +1,7 @@
 //! Judges the readings of a series by one rule, and keeps its alarms.
 
+use garenne_protocol::sensor::Counter;
+
 use crate::alarm::{
     change::Alarm,
     condition::{Micros, Sample},
@@ -15,6 +17,8 @@ use crate::alarm::{
 #[derive(Debug)]
 pub(super) struct RuleJudge<'r> {
     rule: &'r Rule,
+    /// That of the series, in the rule's unit.
+    counter: Option<Counter>,
     judge: Judge,
     /// The time from which on readings are judged.
     pub(super) from: Micros,
@@ -24,10 +28,11 @@ pub(super) struct RuleJudge<'r> {
 }
 
 impl<'r> RuleJudge<'r> {
-    pub(super) fn new(place: usize, rule: &'r Rule) -> Self {
+    pub(super) fn new(place: usize, rule: &'r Rule, counter: Option<Counter>) -> Self {
         Self {
             rule,
-            judge: Judge::new(rule.condition),
+            counter,
+            judge: Judge::new(rule.condition, counter),
             from: Micros::MAX,
             alarms: Reconciler::new(place),
             pending: None,
@@ -41,7 +46,7 @@ impl<'r> RuleJudge<'r> {
 
     /// The readings before `from` that restoring needs besides `history`, for each of the alarms that may be open.
     pub(super) fn history_of(&self, from: Micros, open: &[Option<&Alarm>], history: &History) -> Vec<Span> {
-        let restored = |open| restore(self.rule, from, open, self.pending.as_ref(), history);
+        let restored = |open| restore(self.rule, self.counter, from, open, self.pending.as_ref(), history);
         open.iter().filter_map(|open| restored(*open).err()).flatten().collect()
     }
 
@@ -53,7 +58,7 @@ impl<'r> RuleJudge<'r> {
             (self.judge, self.from) = (Judge::idle(self.rule.condition, open.map(Alarm::resumed)), start);
             return Vec::new();
         }
-        match restore(self.rule, start, open, self.pending.as_ref(), history) {
+        match restore(self.rule, self.counter, start, open, self.pending.as_ref(), history) {
             Ok(restored) => {
                 (self.judge, self.from) = (restored.judge, restored.from);
                 Vec::new()

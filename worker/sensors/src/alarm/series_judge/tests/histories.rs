@@ -50,7 +50,7 @@ proptest! {
         history in history(),
         spacing in prop::sample::select(vec![4_000, 9_000, 35_000, 300_000, 1_500_000]),
         sizes in page_sizes(),
-        chosen in prop::collection::vec(0_usize..8, 1..4),
+        chosen in prop::collection::vec(0_usize..10, 1..4),
         forgetting in prop::collection::vec(prop::bool::weighted(0.2), 60),
     ) {
         let all = rules();
@@ -65,7 +65,7 @@ proptest! {
             for (place, rule) in rules.iter().enumerate() {
                 let points = store.points(rule);
                 let expected = reference(rule, &points);
-                prop_assert_eq!(&find_excursions(&rule.condition, &points), &expected);
+                prop_assert_eq!(&find_excursions(&rule.condition, None, &points), &expected);
                 prop_assert_eq!(store.intervals(place), expected, "{:?}", rule.condition);
                 store.check_pending(place, rule, &points)?;
             }
@@ -81,7 +81,7 @@ proptest! {
             (prop_oneof![any::<i64>().prop_map(|at| at / 4), 0_i64..5], prop::num::f64::ANY),
             0..50,
         ),
-        alarms in prop::collection::vec((0_usize..8, -9_i64..9, 0_i64..9, prop::option::of(0_i64..9)), 0..9),
+        alarms in prop::collection::vec((0_usize..10, -9_i64..9, 0_i64..9, prop::option::of(0_i64..9)), 0..9),
         changed in prop::collection::vec((any::<prop::sample::Index>(), prop::num::f64::ANY), 1..9),
         sizes in page_sizes(),
     ) {

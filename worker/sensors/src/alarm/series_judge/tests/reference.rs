@@ -1,5 +1,7 @@
 //! The expected alarms: all readings judged in order of time, from the definitions in docs/sensor-data.md.
 
+use garenne_protocol::sensor::Counter;
+
 use crate::alarm::{Condition, Excursion, Hold, Point, Rule};
 
 /// Judges all readings in order of time.
@@ -8,6 +10,7 @@ pub(super) fn reference(rule: &Rule, points: &[Point]) -> Vec<Excursion> {
     for (index, point) in points.iter().enumerate() {
         let before = &points[..index];
         let last = found.last().copied().filter(|last| last.ended.is_none());
+        let mut consumed: Option<f64> = None;
         let (violates, hold) = match rule.condition {
             Condition::Above { limit, clear, hold } => {
                 let is_held = || has_held(before, point, hold, |value| value > limit);
@@ -26,6 +29,15 @@ pub(super) fn reference(rule: &Rule, points: &[Point]) -> Vec<Excursion> {
                 };
                 (other.is_some_and(is_fast), per)
             }
+            Condition::Consumption { limit, within } => {
+                let share = |point: &Point| point.at.div_euclid(within / 100);
+                let pairs = points[..=index].windows(2).filter(|pair| share(&pair[1]) > share(point) - 100);
+                let step = |pair: &[Point]| {
+                    Counter::default().step((pair[0].at, pair[0].value), (pair[1].at, pair[1].value))
+                };
+                consumed = Some(pairs.map(step).sum());
+                (consumed > Some(limit), 0)
+            }
             Condition::Stuck { duration, readings } => {
                 let equal = before.iter().rev().take_while(|other| other.value == point.value);
                 let count = 1 + equal.clone().count();
@@ -38,7 +50,7 @@ pub(super) fn reference(rule: &Rule, points: &[Point]) -> Vec<Excursion> {
             Some(last) if violates => last.upto = point.at,
             Some(last) if point.at - last.upto >= hold => last.ended = Some(point.at),
             None if violates => {
-                found.push(Excursion { since: point.at, upto: point.at, ended: None, value: point.value });
+                found.push(Excursion { since: point.at, upto: point.at, ended: None, value: consumed.unwrap_or(point.value) });
             }
             _ => {}
         }

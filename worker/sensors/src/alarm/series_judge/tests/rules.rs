@@ -13,6 +13,8 @@ pub(super) fn rules() -> Vec<Rule> {
         "stuck_for = \"1s\"",
         "above = 5\nclear = 3\nfor = \"1s\"",
         "below = 5\nfor = \"1s\"",
+        "more_than = 4\nin = \"1s\"",
+        "more_than = 20\nin = \"10s\"",
     ];
     let rule = |condition| {
         let text = format!("[[rule]]\nname = \"r\"\nmetric = \"m\"\nunit = \"Cel\"\n{condition}");

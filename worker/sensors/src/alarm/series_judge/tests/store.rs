@@ -65,7 +65,7 @@ impl Store {
         }
         let changed = changed.into_iter().map(|(at, is_usable)| ChangedReading { at, is_usable }).collect();
         let pending = std::mem::take(&mut self.pending);
-        let mut judge = SeriesJudge::new(rules, changed, pending, sizes);
+        let mut judge = SeriesJudge::new(rules, None, changed, pending, sizes);
         for _ in 0.. {
             let spans = judge.spans();
             if spans.is_empty() {

@@ -1,0 +1,166 @@
+//! Cumulative counters: the consumption between stored readings, in any order of arrival.
+
+use anyhow::Result;
+use garenne_protocol::sensor::Counter;
+use garenne_tests::harness::{
+    client::with_id,
+    dashboard::Dashboard,
+    postgres::{Database, Postgres},
+    suite,
+    test_env::TestEnv,
+    wait::{Seen, eventually},
+};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use serde_json::json;
+
+/// 2026-09-21T12:00:00Z
+const BEGIN: i64 = 1_790_078_400 - 86_400;
+
+const CALIBRATION: &str = r#"
+    [[calibration]]
+    metric = "energy"
+    unit = "kWh"
+    counter = true
+
+    [[calibration]]
+    metric = "pulses"
+    counter = true
+    wraps_at = 65536
+    max_per_hour = 600
+"#;
+
+async fn reading(env: &TestEnv, id: &str, device: &str, metric: &str, minute: i64, value: f64) -> Result<()> {
+    let time = BEGIN + minute * 60;
+    let mut body = json!({"device": device, "metric": metric, "value": value, "time": time});
+    if metric == "energy" {
+        body["unit"] = json!("kWh");
+    }
+    env.client().publish("garenne.tasks", "reading.process", with_id(id), body.to_string().as_bytes()).await
+}
+
+/// Begin, in hours, and consumption of each hour of a device.
+async fn hours(database: &Database, device: &str, metric: &str) -> Result<Vec<(i64, f64)>> {
+    let hours = format!(
+        "SELECT ((extract(epoch FROM time) - {BEGIN}) / 3600)::int8, consumption
+         FROM garenne_hourly($1, $2, '2026-01-01Z', '2027-01-01Z') ORDER BY 1"
+    );
+    let rows = database.connect().await?.query(&hours, &[&device, &metric]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), (row.get::<_, f64>(1) * 1e6).round() / 1e6)).collect())
+}
+
+/// Resets, wraps, a momentary zero and an exchanged meter, in order and shuffled, repeated and replaced: hours, days, the
+/// read API and a rule agree, and so do the two forms of the rule for one step.
+#[tokio::test]
+async fn consumption_is_the_same_in_every_order_of_arrival() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let file = |name: &str, text: &str| {
+        let path = env.folder().join(name);
+        std::fs::write(&path, text).map(|()| path.display().to_string())
+    };
+    let rules = "[[rule]]\nname = \"much\"\nmetric = \"energy\"\nunit = \"Wh\"\nmore_than = 20000\nin = \"1h\"\n
+                 [[rule]]\nname = \"jump\"\nmetric = \"energy\"\nunit = \"kWh\"\nfaster_than = 100\nper = \"1h\"\n";
+    let worker = env
+        .worker("storing")?
+        .option("--sink", "postgres")
+        .option("--postgres-url", database.url())
+        .env("GARENNE_ON_CONFLICT", "replace")
+        .env("GARENNE_CALIBRATION", file("calibration.toml", CALIBRATION)?)
+        .env("GARENNE_RULES", file("rules.toml", rules)?)
+        .start()
+        .await?;
+    let energy = [
+        (0, 15_508.51),
+        (30, 0.0),
+        (50, 15_508.55),
+        (70, 15_520.0),
+        // Restarted at zero: 15 until then, and 25 more.
+        (130, 15.0),
+        (150, 40.0),
+        // Nothing for some hours, and then all of it in the hour of the next reading.
+        (400, 50.0),
+    ];
+    let pulses = [(0, 65_500.0), (10, 65_530.0), (20, 14.0), (30, 20_000.0), (61, 20_007.0)];
+    let mut tasks: Vec<(String, &str, &str, i64, f64)> = Vec::new();
+    for (metric, readings) in [("energy", &energy[..]), ("pulses", &pulses[..])] {
+        for (minute, value) in readings {
+            tasks.push((format!("{metric} {minute}"), "shuffled", metric, *minute, *value));
+            // The first version of some readings is wrong.
+            if minute % 20 == 10 {
+                tasks.push((format!("{metric} {minute} wrong"), "shuffled", metric, *minute, value + 1.0));
+            }
+        }
+    }
+    let mut random = StdRng::seed_from_u64(suite::seed(31)?);
+    tasks.shuffle(&mut random);
+    // The right version comes last.
+    tasks.sort_by_key(|(id, ..)| !id.ends_with("wrong"));
+    let mut settled = 0;
+    for (id, device, metric, minute, value) in tasks {
+        reading(&env, &id, device, metric, minute, value).await?;
+        settled += 1;
+        env.until_settled(settled).await?;
+    }
+    for (minute, value) in energy {
+        for id in ["once", "again"] {
+            reading(&env, &format!("ordered {minute} {id}"), "ordered", "energy", minute, value).await?;
+        }
+        settled += 2;
+        env.until_settled(settled).await?;
+    }
+    let expected = [(0, 0.04), (1, 11.45), (2, 40.0), (6, 10.0)];
+    let pulses = [(0, 30.0 + 20.0), (1, 7.0)];
+    let check = async || {
+        assert_eq!(hours(&database, "ordered", "energy").await?, expected);
+        assert_eq!(hours(&database, "shuffled", "energy").await?, expected);
+        assert_eq!(hours(&database, "shuffled", "pulses").await?, pulses);
+        anyhow::Ok(())
+    };
+    check().await?;
+    let stale = "SELECT count(*) FROM garenne_series WHERE stale && tstzrange(NULL, now() - interval '2 hours')";
+    eventually("every rollup is computed", async || {
+        let stale = database.text(stale).await?;
+        Ok(Seen::when(stale == "0", format!("{stale} stale series")))
+    })
+    .await?;
+    check().await?;
+    let days = "SELECT round(sum(consumption)::numeric, 6) FROM garenne_rollups_day WHERE metric = 'energy' GROUP BY device";
+    assert_eq!(database.text(&format!("SELECT string_agg(round::text, ' ') FROM ({days}) AS days")).await?, "61.490000 61.490000");
+    let flagged = "SELECT string_agg(DISTINCT array_to_string(quality, ',') || ' ' || value, ' ') FROM garenne_readings
+                   WHERE quality <> '{}'";
+    assert_eq!(database.text(flagged).await?, "counter-zero 0");
+
+    // Neither the zero nor the restart is a jump; 40 kWh in the hour before 150 are too much.
+    let alarms = "SELECT string_agg(device || ' ' || rule || ' ' || round(value::numeric), ', ' ORDER BY device)
+                  FROM garenne_alarms WHERE withdrawn_at IS NULL";
+    assert_eq!(database.text(alarms).await?, "ordered much 40000, shuffled much 40000");
+
+    let dashboard = Dashboard::with_database(&env, &database.url()).await?;
+    for (step, wanted) in [("1h", "11.45"), ("20m", "11.45")] {
+        let path = format!("/v1/readings?device=shuffled&metric=energy&from={}&to={}&step={step}&format=csv", BEGIN + 3600, BEGIN + 7200);
+        let answer = dashboard.get(&path).await?.text().await?;
+        let consumption = answer.lines().nth(1).and_then(|line| line.rsplit(',').next()).map(str::to_owned);
+        let consumption: f64 = consumption.unwrap_or_default().parse()?;
+        assert_eq!(format!("{consumption:.2}"), wanted, "{answer}");
+    }
+
+    // The rule for one step, in both languages.
+    let client = database.connect().await?;
+    let step = "SELECT garenne_counter_step($1, to_timestamp(0), $2, to_timestamp($3::float8), $4)";
+    let mut pick = |choices: &[f64]| choices[random.random_range(0..choices.len())];
+    for _ in 0..500 {
+        let counter = Counter {
+            wraps_at: Some(pick(&[0.0, 100.0, 65_536.0])).filter(|wraps_at| *wraps_at > 0.0),
+            max_per_hour: Some(pick(&[0.0, 40.0, 1e6])).filter(|most| *most > 0.0),
+        };
+        let (base, value) = (pick(&[0.5, 3.0, 99.0, 65_530.0, -4.0, 1.7e308]), pick(&[0.5, 4.0, 98.0, 65_535.0, -5.0, -1.7e308]));
+        let seconds = pick(&[1.0, 1800.0, 3600.0, 1e6]);
+        let parameters = tokio_postgres::types::Json(counter);
+        let stored: f64 = client.query_one(step, &[&parameters, &base, &seconds, &value]).await?.get(0);
+        let judged = counter.step((0, base), ((seconds * 1e6) as i64, value));
+        assert!((stored - judged).abs() < 1e-9, "{counter:?} {base} {value} {seconds}: {stored} and {judged}");
+    }
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!(receipt.dead, 0, "{receipt:?}");
+    Ok(())
+}
