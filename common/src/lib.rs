@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod client_tls;
 pub mod config;
 pub mod exit;
+pub mod log_limit;
 pub mod pattern;
 pub mod reloaded;
 pub mod resilience;

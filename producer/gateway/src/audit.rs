@@ -1,20 +1,12 @@
 //! The audit log: a line for each refusal, within a limit on lines per second, and a counter of all.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::Arc;
 
+use garenne_common::log_limit::LogLimit;
 use garenne_protocol::task::TraceContext;
 use prometheus::{IntCounterVec, Registry, register_int_counter_vec_with_registry};
-use tokio::time::Instant;
 
 use crate::auth::Peer;
-
-/// Most lines per reason in one [`INTERVAL`].
-const MAX_LINES: u64 = 10;
-const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why something was refused: the protocol and the refusal's code. Both are texts of the program, so their number is
 /// bounded.
@@ -24,14 +16,7 @@ type Reason = (&'static str, &'static str);
 #[derive(Clone)]
 pub(crate) struct Audit {
     refusals: IntCounterVec,
-    intervals: Arc<Mutex<HashMap<Reason, Interval>>>,
-}
-
-/// The lines of a reason since `started`.
-struct Interval {
-    started: Instant,
-    lines: u64,
-    suppressed: u64,
+    lines: Arc<LogLimit<Reason>>,
 }
 
 impl Audit {
@@ -44,7 +29,7 @@ impl Audit {
             &["protocol", "reason"],
             registry
         )?;
-        Ok(Self { refusals, intervals: Arc::default() })
+        Ok(Self { refusals, lines: Arc::default() })
     }
 
     /// Counts a refusal and logs the peer, the protocol and the refusal's code, unless there were too many lines of this
@@ -73,71 +58,27 @@ impl Audit {
 
     fn log(&self, peer: &Peer, (protocol, code): Reason, line: Option<u64>, trace: Option<&TraceContext>) {
         self.refusals.with_label_values(&[protocol, code]).inc();
-        if self.takes((protocol, code)) {
+        let reason = (protocol, code);
+        if self.lines.takes(reason, |suppressed| report(reason, suppressed)) {
             let trace_id = trace.map(TraceContext::trace_id);
             let (peer, device) = (peer.address, peer.device().map_or("-", |device| device));
             tracing::info!(target: "garenne_gateway::audit", %peer, device, protocol, code, line, trace_id, "refused");
         }
     }
 
-    /// Whether there is room for a line of this reason.
-    fn takes(&self, reason: Reason) -> bool {
-        let mut intervals = self.intervals.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let interval = intervals.entry(reason).or_insert(Interval { started: now, lines: 0, suppressed: 0 });
-        if now.duration_since(interval.started) >= INTERVAL {
-            interval.report(reason);
-            *interval = Interval { started: now, lines: 0, suppressed: 0 };
-        }
-        let takes = interval.lines < MAX_LINES;
-        let count = if takes { &mut interval.lines } else { &mut interval.suppressed };
-        *count += 1;
-        takes
-    }
-
-    /// Logs how many lines were left out in intervals that have ended. Returns their number.
-    pub(crate) fn report_suppressed(&self) -> u64 {
-        let mut intervals = self.intervals.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut total = 0;
-        intervals.retain(|reason, interval| {
-            let is_over = interval.started.elapsed() >= INTERVAL;
-            if is_over {
-                interval.report(*reason);
-                total += interval.suppressed;
-            }
-            !is_over
-        });
-        total
+    /// Logs how many lines were left out in intervals that have ended.
+    pub(crate) fn report_suppressed(&self) {
+        self.lines.report(report);
     }
 }
 
-impl Interval {
-    fn report(&self, (protocol, code): Reason) {
-        if self.suppressed > 0 {
-            let suppressed = self.suppressed;
-            tracing::info!(target: "garenne_gateway::audit", protocol, code, suppressed, "more were refused");
-        }
-    }
+fn report((protocol, code): Reason, suppressed: u64) {
+    tracing::info!(target: "garenne_gateway::audit", protocol, code, suppressed, "more were refused");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn lines_are_limited_for_each_reason_and_the_rest_is_counted() {
-        let registry = Registry::new();
-        let audit = Audit::register(&registry).unwrap();
-        let lines =
-            |code: &'static str, refusals: u32| (0..refusals).filter(|_| audit.takes(("tcp", code))).count();
-        assert_eq!((lines("unauthorized", 1000), lines("busy", 3)), (10, 3));
-        assert_eq!(audit.report_suppressed(), 0, "the second has not ended");
-        tokio::time::advance(INTERVAL).await;
-        assert_eq!(audit.report_suppressed(), 990);
-        assert_eq!((audit.report_suppressed(), lines("unauthorized", 11)), (0, 10));
-        tokio::time::advance(INTERVAL).await;
-        assert_eq!(lines("unauthorized", 1), 1, "a new second, also without a report");
-    }
 
     #[test]
     fn every_refusal_is_counted() {

@@ -26,6 +26,7 @@ use std::{
 use garenne_amqp::{DeadLetters, PublishError, Publisher, Target};
 use garenne_common::supervise;
 use garenne_common::{
+    log_limit::LogLimit,
     shutdown::Settlement,
     telemetry::{Metrics, Traces},
 };
@@ -97,6 +98,8 @@ pub(crate) struct Settler {
     pub(crate) sink_buffer: SinkBuffer,
     pub(crate) redeliveries: RedeliveryTracker,
     pub(crate) metrics: Metrics,
+    /// Bounds the log lines of dead letters, which a publisher can cause as fast as it publishes.
+    pub(crate) dead_letter_log: LogLimit<DeadReason>,
     pub(crate) traces: Traces,
     /// The runtime of the broker connections. Tasks complete on other threads.
     pub(crate) runtime: Handle,
@@ -137,6 +140,7 @@ impl Settler {
     pub(crate) async fn idle(&self) {
         self.tracker.close();
         self.tracker.wait().await;
+        self.report_dead_letters();
     }
 
     /// Offers a result to all sinks. [`Self::sinks_answered`] continues once they have answered.

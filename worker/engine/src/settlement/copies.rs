@@ -80,7 +80,9 @@ impl Settler {
         let bare = message_of(&delivery, dead.bare(), Target::queue(self.names.dead()));
         let text = |text: &Option<ShortString>| text.as_ref().map_or_else(String::new, ToString::to_string);
         let (task, kind) = (text(bare.properties.message_id()), text(bare.properties.kind()));
-        tracing::warn!(task, kind, lane, error = problem, "dead letter without most of its properties");
+        if self.logs_dead_letter(DeadReason::TooLarge) {
+            tracing::warn!(task, kind, lane, error = problem, "dead letter without most of its properties");
+        }
         let published = match error {
             // The dead letter has the same body.
             PublishError::TooLarge { what: "body", .. } => Published::Never(error),

@@ -26,6 +26,11 @@ pub(super) const MAX_WAIT: Duration = Duration::from_millis(Envelope::MAX_MS.uns
 /// bound.
 const MOST_COUNTED: u32 = 1000;
 
+/// Logs how many lines of dead letters were left out.
+fn more_dead_letters(reason: DeadReason, suppressed: u64) {
+    tracing::warn!(%reason, suppressed, "more dead letters");
+}
+
 impl Settler {
     /// Publishes a task as a dead letter that did not start, then takes the original off its queue.
     ///
@@ -54,7 +59,9 @@ impl Settler {
     ) {
         task.span.end_dead(reason, &error);
         let (id, kind) = (&task.envelope.id, &task.envelope.kind);
-        tracing::warn!(task = %id, %kind, trace_id = task.envelope.trace_id(), %reason, error, "dead letter");
+        if self.logs_dead_letter(reason) {
+            tracing::warn!(task = %id, %kind, trace_id = task.envelope.trace_id(), %reason, error, "dead letter");
+        }
         self.metrics.kind(kind.as_str()).dead(reason);
         let lane = self.lane_of(&task);
         let copied = copy_of(&task);
@@ -77,13 +84,26 @@ impl Settler {
         // The trace headers may be valid although the rest is not.
         let trace = header::trace(delivery.head.properties.headers());
         let trace_id = trace.as_ref().map(TraceContext::trace_id);
-        tracing::warn!(kind, trace_id, %reason, error, "dead letter");
+        if self.logs_dead_letter(reason) {
+            tracing::warn!(kind, trace_id, %reason, error, "dead letter");
+        }
         self.metrics.kind(kind).dead(reason);
         let now = SystemTime::now();
         let copied = Copied::verbatim(&delivery.head.properties, delivery.head.routing_key.as_str(), now);
         let copied = copied.first_seen(delivery.head.received_at);
         let copied = copied.dead(reason, &error, &self.worker, &lane, now);
         self.publish_copy(lane, delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
+    }
+
+    /// Whether there is room for the log line of a dead letter: ten a second for each reason. The others are counted in
+    /// the log, and all in `garenne_dead_total`.
+    pub(super) fn logs_dead_letter(&self, reason: DeadReason) -> bool {
+        self.dead_letter_log.takes(reason, |suppressed| more_dead_letters(reason, suppressed))
+    }
+
+    /// Logs how many lines were left out in the seconds that have ended.
+    pub(crate) fn report_dead_letters(&self) {
+        self.dead_letter_log.report(more_dead_letters);
     }
 
     /// Spends an attempt: publishes a copy for the next one, or a dead letter if this was the last.

@@ -89,6 +89,7 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry)),
         redeliveries: RedeliveryTracker::default(),
         metrics: metrics.clone(),
+        dead_letter_log: LogLimit::default(),
         traces: Traces::default(),
         runtime: Handle::current(),
         tracker: TaskTracker::new(),
@@ -102,6 +103,15 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
     let envelope = Envelope::read("any.thing", &task.properties(now), None, |_| true, now).unwrap();
     let generation = Arc::new(ChannelGeneration::new(counters, 1));
     TestSettler { settler, entry, lane: "fast".into(), generation, envelope: Arc::new(envelope), metrics }
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_lines_of_dead_letters_are_limited_for_each_reason() {
+    let settler = settler_of(Vec::new()).settler;
+    let lines = |reason| (0..20_000).filter(|_| settler.logs_dead_letter(reason)).count();
+    assert_eq!((lines(DeadReason::Malformed), lines(DeadReason::Rejected)), (10, 10));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(lines(DeadReason::Malformed), 10);
 }
 
 fn success() -> Outcome {

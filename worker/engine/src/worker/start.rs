@@ -11,6 +11,7 @@ use garenne_amqp::{
 use garenne_common::{
     config::{Concurrency, Lane as LaneConfig},
     exit::HasExit,
+    log_limit::LogLimit,
     shutdown::Command,
     telemetry::{
         HeartbeatSource, Traces,
@@ -125,6 +126,7 @@ async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Co
         sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(metrics.registry())),
         redeliveries: RedeliveryTracker::default(),
         metrics: metrics.clone(),
+        dead_letter_log: LogLimit::default(),
         traces,
         runtime: tokio::runtime::Handle::current(),
         tracker: TaskTracker::new(),
@@ -212,7 +214,11 @@ fn compose(worker: &Worker, connected: Connected) -> Result<Composed, WorkerErro
     let lanes = lanes.collect::<Result<Vec<_>, WorkerError>>()?;
     let shown: Vec<_> = lanes.iter().map(|lane| (lane.pool.clone(), lane.metrics.clone())).collect();
     let stuck = metrics.tasks_stuck().clone();
-    metrics.before_encode(move || update_gauges(&shown, &stuck));
+    let settler = Arc::clone(&connected.settler);
+    metrics.before_encode(move || {
+        update_gauges(&shown, &stuck);
+        settler.report_dead_letters();
+    });
     let help = "Tasks that this worker put off because no running worker has a handler for their kind.";
     let gauges = NewMetrics(metrics.registry()).gauges("garenne_unhandled_tasks", help, &["lane", "kind"]);
     let unhandled = Arc::clone(&connected.settler.unhandled);
