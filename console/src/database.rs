@@ -90,24 +90,37 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
                 |problem: String| Failure::new(Exit::Config, format!("{}: {problem}", policy.display()));
             let text = std::fs::read_to_string(policy).map_err(|error| invalid(error.to_string()))?;
             let retention = Retention::parse(&text).map_err(invalid)?;
-            if !dry_run {
-                for series in prune::roll_up(&pool, &tables).await.map_err(failed)? {
-                    output::note(format_args!("{series}; its readings from that time on are kept"));
-                }
+            let failing = match dry_run {
+                true => prune::failing(&pool, &tables).await,
+                false => prune::roll_up(&pool, &tables).await,
+            };
+            for series in failing.map_err(failed)? {
+                output::note(format_args!("{series}; its readings from that time on are kept"));
             }
             let expired = retention.expired(&pool, &tables).await.map_err(failed)?;
             if expired.is_empty() {
                 output::lines("nothing to remove\n")?;
             }
+            let mut exit = Exit::Done;
             for expired in &expired {
                 let line = describe(expired);
                 if *dry_run {
                     output::lines(&format!("would remove {line}\n"))?;
                 } else {
-                    let removed = prune::remove(&pool, &tables, expired).await.map_err(failed)?;
+                    let removed = match prune::remove(&pool, &tables, expired).await {
+                        Ok(removed) => removed,
+                        Err(error) if error.kind == ErrorKind::Transient => return Err(failed(error)),
+                        // A trigger or a key of the user refuses these rows. The others are not to blame.
+                        Err(error) => {
+                            output::note(format_args!("failed to remove {line}: {error}"));
+                            exit = Exit::Failed;
+                            continue;
+                        }
+                    };
                     let verb = if removed.is_some() { "removed" } else { "kept" };
                     let rows = removed.unwrap_or(expired.rows);
-                    output::lines(&format!("{verb} {}\n", describe(&Expired { rows, ..expired.clone() })))?;
+                    output::lines(&format!("{verb} {}
+", describe(&Expired { rows, ..expired.clone() })))?;
                     if removed.is_none_or(|rows| rows < expired.rows) {
                         output::note(
                             "the others are kept until their rollups are computed; run the command again",
@@ -115,7 +128,7 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
                     }
                 }
             }
-            Ok(Exit::Done)
+            Ok(exit)
         }
     }
 }

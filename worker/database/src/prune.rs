@@ -43,6 +43,14 @@ pub async fn roll_up(pool: &PostgresPool, tables: &Tables) -> Result<Vec<Failing
             Step::Busy | Step::End => break,
         }
     }
+    failing(pool, tables).await
+}
+
+/// The series whose rollups cannot be computed, and whose readings are kept therefore.
+///
+/// # Errors
+/// The database cannot be used.
+pub async fn failing(pool: &PostgresPool, tables: &Tables) -> Result<Vec<FailingSeries>, DatabaseError> {
     Ok(rollups::failing(&*pool.client().await?, tables).await?)
 }
 
