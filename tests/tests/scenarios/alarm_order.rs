@@ -10,6 +10,7 @@ use garenne_tests::harness::{
     postgres::{Database, Postgres},
     suite,
     test_env::TestEnv,
+    wait::{Seen, eventually},
     webhook::Webhook,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -262,5 +263,53 @@ async fn the_other_readings_of_a_task_with_a_conflict_are_judged() -> Result<()>
     let hot = Excursion { since: at, upto: at, ended: None, value: 60.0 };
     assert_eq!(stored_alarms(&database).await?.into_values().collect::<Vec<_>>(), [[hot]]);
     assert_eq!(worker.stop().await?.receipt.dead, 1);
+    Ok(())
+}
+
+/// A later notice of an alarm leaves after the task of the one before is done or dead, with two workers and a receiver that
+/// refuses one and then fails for a while.
+#[tokio::test]
+async fn notices_of_an_alarm_leave_one_after_another() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let hook = Webhook::start([(400, ""), (503, ""), (503, "")]).await?;
+    rules(&env, "above = 50")?;
+    let plan = |name| anyhow::Ok(watching(&env, name, &database, &hook)?.env("GARENNE_ALERT__RETRIES", "0"));
+    let first = plan("first")?.start().await?;
+    let second = plan("second")?.start().await?;
+    readings(&env, "dead", "dead", &[(10, 60.0)]).await?;
+    assert_eq!(env.take_all("garenne.dead", 1).await?.len(), 1);
+    let devices = ["dead", "d1", "d2", "d3"];
+    for device in devices {
+        readings(&env, &format!("on-{device}"), device, &[(20, 61.0)]).await?;
+    }
+    eventually("the alarms are open", async || {
+        let open = stored_alarms(&database).await?.len();
+        Ok(Seen::when(open == devices.len(), open))
+    })
+    .await?;
+    for device in devices {
+        readings(&env, &format!("off-{device}"), device, &[(30, 10.0)]).await?;
+    }
+    let mut received: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for alert in hook.until_alerts(7).await? {
+        let data = &alert["data"];
+        let told = format!("{} {}", data["state"].as_str().unwrap_or_default(), data["sequence"]);
+        received.entry(data["alarm"].to_string()).or_default().push(told);
+    }
+    let mut received: Vec<_> = received.into_values().collect();
+    received.sort();
+    let both = vec!["raised 1".to_owned(), "cleared 2".to_owned()];
+    assert_eq!(received, [vec!["cleared 2".to_owned()], both.clone(), both.clone(), both]);
+    let attempts =
+        "SELECT count(*) FROM garenne_notices JOIN garenne_notice_attempts USING (id) WHERE has_ended";
+    eventually("every end is recorded", async || {
+        let ended = database.text(attempts).await?;
+        Ok(Seen::when(ended == "8", ended))
+    })
+    .await?;
+    for worker in [first, second] {
+        worker.stop().await?;
+    }
     Ok(())
 }

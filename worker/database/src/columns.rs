@@ -22,7 +22,7 @@ struct Columns {
     columns: &'static [(&'static str, &'static str)],
 }
 
-const COLUMNS: [Columns; 22] = [
+const COLUMNS: [Columns; 25] = [
     Columns {
         table: "readings",
         version: 1,
@@ -186,15 +186,28 @@ const COLUMNS: [Columns; 22] = [
         key: &[],
         columns: &[("rollup_error", "text"), ("rollup_failures", "integer"), ("rollup_failed_at", TIME)],
     },
-    Columns { table: "series", version: 10, key: &[], columns: &[("counter", "jsonb")] },
-    Columns { table: "rollups_hour", version: 10, key: &[], columns: &[("consumption", FLOAT)] },
-    Columns { table: "rollups_day", version: 10, key: &[], columns: &[("consumption", FLOAT)] },
+    Columns { table: "alarms", version: 10, key: &[], columns: &[("notices", "integer")] },
+    Columns {
+        table: "notices",
+        version: 10,
+        key: &[],
+        columns: &[("alarm", "text"), ("sequence", "integer")],
+    },
+    Columns {
+        table: "notice_attempts",
+        version: 10,
+        key: &["id"],
+        columns: &[("id", "text"), ("at", TIME), ("has_ended", "boolean")],
+    },
+    Columns { table: "series", version: 11, key: &[], columns: &[("counter", "jsonb")] },
+    Columns { table: "rollups_hour", version: 11, key: &[], columns: &[("consumption", FLOAT)] },
+    Columns { table: "rollups_day", version: 11, key: &[], columns: &[("consumption", FLOAT)] },
     Columns { table: "rollups_hour", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
     Columns { table: "rollups_day", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
 ];
 
 /// Ends of the names of indexes that are not keys, and of functions, each with its version.
-const INDEXES: [(&str, i32); 8] = [
+const INDEXES: [(&str, i32); 9] = [
     ("alarms_by_rule", 4),
     ("alarms_open", 4),
     ("notices_unpublished", 4),
@@ -203,6 +216,7 @@ const INDEXES: [(&str, i32); 8] = [
     ("alarms_withheld", 6),
     ("maintenance_by_end", 6),
     ("series_failing", 9),
+    ("notices_by_alarm", 10),
 ];
 const FUNCTIONS: [(&str, i32); 14] = [
     ("ensure_partition", 2),
@@ -214,11 +228,11 @@ const FUNCTIONS: [(&str, i32); 14] = [
     ("daily", 7),
     ("roll_up", 7),
     ("mean", 9),
-    ("is_usable", 10),
-    ("counter_step", 10),
-    ("counter_steps", 10),
-    ("hours_after", 10),
-    ("all_hours", 10),
+    ("is_usable", 11),
+    ("counter_step", 11),
+    ("counter_steps", 11),
+    ("hours_after", 11),
+    ("all_hours", 11),
 ];
 
 const ROLLUP_KEY: [&str; 4] = ["device", "metric", "time", "unit"];

@@ -178,6 +178,13 @@ pub trait Sink: Send + Sync + 'static {
     /// [`SinkError`] if it is not known that the batch is stored. Its results are offered again after a pause.
     fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>>;
 
+    /// Tells that a task was copied to be tried again, or is a dead letter, after the broker has confirmed the copy. Not
+    /// every such task is told: the worker may end before, and the broker has dead letters of its own. Must not block. The
+    /// default does nothing.
+    fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
+        let _ = (kind, task_id, is_dead);
+    }
+
     /// Works in the background, beside the writes. The default does nothing.
     ///
     /// It starts when the worker consumes, and is told to [stop](SinkContext::stopping) after the last write. It is

@@ -116,7 +116,7 @@ impl<'a> AlarmMonitor<'a> {
         let Some(notices) = self.rejudging.judge_next(&transaction, self.evaluator).await? else {
             return Ok(false);
         };
-        self.relay.commit(transaction, notices).await?;
+        self.relay.commit(transaction, notices, &[]).await?;
         Ok(true)
     }
 
@@ -125,7 +125,7 @@ impl<'a> AlarmMonitor<'a> {
         let transaction = client.transaction().await?;
         let notices = self.due.take(&transaction).await?;
         let may_be_more = notices.len() >= due_notices::AT_ONCE;
-        self.relay.commit(transaction, notices).await?;
+        self.relay.commit(transaction, notices, &[]).await?;
         Ok(may_be_more)
     }
 
@@ -134,6 +134,6 @@ impl<'a> AlarmMonitor<'a> {
         let transaction = client.transaction().await?;
         let notices = self.registry.close_unruled(&transaction).await?;
         self.rejudging.delete_unruled(&transaction).await?;
-        self.relay.commit(transaction, notices).await
+        self.relay.commit(transaction, notices, &[]).await
     }
 }

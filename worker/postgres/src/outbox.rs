@@ -3,6 +3,10 @@
 //! A notice is stored in the transaction that changes the alarm, so that there is neither an alarm without its notice
 //! nor a notice of a change that was undone. The [relay](crate::relay) publishes it later and marks it.
 //!
+//! The notices of an alarm are numbered, and leave one after another: a receiver gets `raised` before `cleared`, also if its
+//! task is tried again for hours. The sink records the end of a notice's task with its result. A task that runs in a worker
+//! without this sink, or has not run at all, is waited for only for [`MAX_UNHEARD`].
+//!
 //! No notice is stored while the alarm is muted. The row of the alarm has what its receivers know, and the
 //! [alarm monitor](crate::alarm_monitor) stores the notices that are due afterwards.
 
@@ -14,7 +18,11 @@ use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId, TraceContext};
 use serde_json::Value;
 use tokio_postgres::{Client, types::Json};
 
-use crate::{columns::column, fleet_check, notice::Notice};
+use crate::{
+    columns::{Parameters, column},
+    fleet_check,
+    notice::Notice,
+};
 use garenne_sensors::alarm::AlarmEvent;
 
 /// After this time, in which the fleet has been checking its alarms without a gap, the owner of a notice counts as gone. A
@@ -22,8 +30,12 @@ use garenne_sensors::alarm::AlarmEvent;
 const OWNER_TIME: Duration = Duration::from_secs(20);
 /// The age from which on a notice has no owner, so that none is lost if checks are always interrupted.
 const MAX_OWNED: Duration = Duration::from_secs(3600);
+/// How long the next notice of an alarm waits for the end of the one before, since that was published or its task was last
+/// heard of. Attempts are at most an hour apart.
+const MAX_UNHEARD: Duration = Duration::from_secs(600);
+const MAX_BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2 * 3600);
 /// Notices that are deleted by one statement, at most.
-const DELETED_AT_ONCE: u64 = 1000;
+const DELETED_AT_ONCE: i64 = 1000;
 
 /// The statements for a fleet's notices.
 pub(super) struct OutboxStatements {
@@ -31,6 +43,8 @@ pub(super) struct OutboxStatements {
     store: String,
     lock: String,
     mark: String,
+    end: String,
+    record: String,
     delete: String,
 }
 
@@ -38,7 +52,9 @@ impl OutboxStatements {
     pub(super) fn new(tables: &Tables) -> Self {
         let table = format!("{tables}_notices");
         let is_muted = muting::is_muted(tables);
+        let attempts = format!("{tables}_notice_attempts");
         let (owner_time, max_owned) = (OWNER_TIME.as_secs(), MAX_OWNED.as_secs());
+        let (max_unheard, between_attempts) = (MAX_UNHEARD.as_secs(), MAX_BETWEEN_ATTEMPTS.as_secs());
         let is_checking = fleet_check::is_uninterrupted(tables, OWNER_TIME);
         Self {
             mute: format!(
@@ -54,22 +70,66 @@ impl OutboxStatements {
                  RETURNING alarm.id, is_muted, changed.notified_at IS NOT NULL"
             ),
             store: format!(
-                "INSERT INTO {table} (id, task_id, trace, kind, payload, owner)
-                 SELECT *, $6::text FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::jsonb[])
+                "WITH input AS (
+                     SELECT *, row_number() OVER (PARTITION BY alarm ORDER BY place)::int AS number
+                     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::jsonb[], $6::text[])
+                          WITH ORDINALITY AS input(id, task_id, trace, kind, payload, alarm, place)
+                     WHERE NOT EXISTS (SELECT FROM {table} AS n WHERE n.id = input.id)
+                 ), counted AS (
+                     UPDATE {tables}_alarms AS a SET notices = a.notices + further.count
+                     FROM (SELECT alarm, count(*)::int AS count FROM input GROUP BY alarm) AS further
+                     WHERE a.id = further.alarm RETURNING a.id, a.notices - further.count AS before
+                 )
+                 INSERT INTO {table} (id, task_id, trace, kind, payload, owner, alarm, sequence)
+                 SELECT input.id, task_id, trace, kind,
+                        jsonb_set(payload, '{{data,sequence}}', to_jsonb(coalesce(before, 0) + number)), $7::text, alarm,
+                        coalesce(before, 0) + number
+                 FROM input LEFT JOIN counted ON counted.id = input.alarm
                  ON CONFLICT DO NOTHING"
             ),
             lock: format!(
-                "SELECT id, task_id, trace, kind, payload FROM {table}
+                "SELECT id, task_id, trace, kind, payload FROM {table} AS n
                  WHERE published_at IS NULL AND (
                      owner IS NULL OR owner = $2 OR at < now() - interval '{max_owned} seconds'
                      OR at < now() - interval '{owner_time} seconds' AND {is_checking})
-                 ORDER BY at LIMIT $1 FOR UPDATE SKIP LOCKED"
+                 AND NOT EXISTS (
+                     SELECT FROM (
+                         SELECT id, published_at FROM {table} AS p WHERE p.alarm = n.alarm AND p.sequence < n.sequence
+                         ORDER BY p.sequence DESC LIMIT 1) AS previous
+                     LEFT JOIN {attempts} AS t USING (id)
+                     WHERE t.has_ended IS NOT TRUE AND (
+                         previous.published_at IS NULL
+                         OR previous.published_at > now() - interval '{max_unheard} seconds'
+                         OR t.at > now() - interval '{between_attempts} seconds'))
+                 ORDER BY at, sequence LIMIT $1 FOR UPDATE SKIP LOCKED"
             ),
             mark: format!("UPDATE {table} SET published_at = now() WHERE id = ANY($1)"),
+            // The next notices become those of this worker, which publishes them at once. Locked ones are being published.
+            end: format!(
+                "WITH ended AS (
+                     INSERT INTO {attempts} AS t (id, has_ended)
+                     SELECT id, true FROM {table} WHERE id = ANY($1) ORDER BY id
+                     ON CONFLICT (id) DO UPDATE SET at = now(), has_ended = true WHERE NOT t.has_ended RETURNING id
+                 ), next AS (
+                     SELECT n.id FROM {table} AS p JOIN {table} AS n ON n.alarm = p.alarm AND n.sequence > p.sequence
+                     WHERE p.id IN (SELECT id FROM ended) AND n.published_at IS NULL ORDER BY n.id
+                     FOR UPDATE OF n SKIP LOCKED
+                 )
+                 UPDATE {table} SET owner = $2 WHERE id IN (SELECT id FROM next)"
+            ),
+            record: format!(
+                "INSERT INTO {attempts} AS t (id, has_ended)
+                 SELECT id, false FROM {table} WHERE id = ANY($1) ORDER BY id
+                 ON CONFLICT (id) DO UPDATE SET at = now() WHERE NOT t.has_ended"
+            ),
             delete: format!(
-                "DELETE FROM {table} WHERE id IN (
-                     SELECT id FROM {table} WHERE published_at < now() - interval '7 days'
-                     LIMIT {DELETED_AT_ONCE} FOR UPDATE SKIP LOCKED)"
+                "WITH gone AS (
+                     DELETE FROM {table} WHERE id IN (
+                         SELECT id FROM {table} WHERE published_at < now() - interval '7 days'
+                         LIMIT {DELETED_AT_ONCE} FOR UPDATE SKIP LOCKED)
+                     RETURNING id
+                 ), forgotten AS (DELETE FROM {attempts} WHERE id IN (SELECT id FROM gone))
+                 SELECT count(*) FROM gone"
             ),
         }
     }
@@ -93,7 +153,9 @@ impl OutboxStatements {
         let traces = column(notices, |notice| notice.trace.as_deref());
         let kinds = column(notices, |notice| notice.kind);
         let payloads = column(notices, |notice| Json(&notice.payload));
-        transaction.execute(&statement, &[&ids, &task_ids, &traces, &kinds, &payloads, &owner]).await?;
+        let alarms = column(notices, |notice| notice.alarm.as_str());
+        let parameters: Parameters<'_, 7> = [&ids, &task_ids, &traces, &kinds, &payloads, &alarms, &owner];
+        transaction.execute(&statement, &parameters).await?;
         Ok(true)
     }
 
@@ -134,7 +196,7 @@ impl OutboxStatements {
     }
 
     /// Locks unpublished notices of `owner` and of owners that are gone, the oldest first, and returns their tasks. Notices
-    /// that another worker has locked are left out.
+    /// that another worker has locked, or that wait for the one before, are left out.
     pub(super) async fn lock_unpublished(
         &self,
         transaction: &Transaction<'_>,
@@ -166,8 +228,29 @@ impl OutboxStatements {
         transaction.execute(&statement, &[&ids]).await.map(drop)
     }
 
+    /// Records that the tasks of notices are done or dead. Other ids are ignored. `owner` will publish the next notices.
+    pub(super) async fn end(
+        &self,
+        transaction: &Transaction<'_>,
+        ids: &[&str],
+        owner: Option<&str>,
+    ) -> QueryResult<()> {
+        let statement = transaction.prepare_cached(&self.end).await?;
+        transaction.execute(&statement, &[&ids, &owner]).await.map(drop)
+    }
+
+    /// Records that the tasks of notices were tried and will be tried again.
+    pub(super) async fn record_attempts(
+        &self,
+        transaction: &Transaction<'_>,
+        ids: &[&str],
+    ) -> QueryResult<()> {
+        let statement = transaction.prepare_cached(&self.record).await?;
+        transaction.execute(&statement, &[&ids]).await.map(drop)
+    }
+
     /// Deletes notices that were published long ago. Returns whether there may be more.
     pub(super) async fn delete_old(&self, client: &Client) -> QueryResult<bool> {
-        Ok(client.execute(&self.delete, &[]).await? == DELETED_AT_ONCE)
+        Ok(client.query_one(&self.delete, &[]).await?.get::<_, i64>(0) == DELETED_AT_ONCE)
     }
 }

@@ -5,9 +5,12 @@
 //! database is away before it is marked, the relay remembers that, and marks it when the database is back; the relays of
 //! other workers leave it alone, because it has an owner. So it is published at least once, and twice only if a worker ends
 //! between the confirm and the mark. The second task has the same id.
+//!
+//! The relay also records what the worker tells about the tasks of notices that have no result: those that are tried again,
+//! and dead letters. Later notices of the same alarm wait for that.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -36,6 +39,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(3);
 const DELETE_INTERVAL: Duration = Duration::from_secs(3600);
 /// How long notices are published after a stop.
 const LAST_NOTICES: Duration = Duration::from_secs(5);
+/// Tasks without a result that are remembered until they are recorded, at most.
+const MAX_REMEMBERED: usize = 10_000;
 /// Time limit of each statement.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -50,6 +55,8 @@ pub(super) struct Relay {
     is_running: AtomicBool,
     /// Notices that were published while the database did not answer that they were marked.
     unmarked: Mutex<BTreeSet<String>>,
+    /// Tasks without a result that are not recorded, and whether they are dead.
+    unrecorded: Mutex<BTreeMap<String, bool>>,
 }
 
 impl Relay {
@@ -61,23 +68,37 @@ impl Relay {
             owner: Uuid::now_v7().to_string(),
             is_running: AtomicBool::new(false),
             unmarked: Mutex::default(),
+            unrecorded: Mutex::default(),
         }
     }
 
-    /// Stores notices at the end of a transaction, commits it, and wakes the relay. Returns whether there are notices to
-    /// publish.
+    /// Stores notices at the end of a transaction, commits it, and wakes the relay. `done` are tasks that may be those of
+    /// notices, and have a result. Returns whether there are notices to publish.
     pub(super) async fn commit(
         &self,
         transaction: Transaction<'_>,
         notices: Vec<Notice>,
+        done: &[&str],
     ) -> QueryResult<bool> {
         let owner = self.is_running.load(Ordering::Relaxed).then_some(self.owner.as_str());
         let has_notices = self.outbox.store(&transaction, notices, owner).await?;
+        if !done.is_empty() {
+            self.outbox.end(&transaction, done, owner).await?;
+        }
         transaction.commit().await?;
-        if has_notices {
+        if has_notices || !done.is_empty() {
             self.stored.notify_one();
         }
         Ok(has_notices)
+    }
+
+    /// Remembers that a task, which may be that of a notice, will be tried again, or is dead.
+    pub(super) fn has_no_result(&self, task_id: &str, is_dead: bool) {
+        let mut unrecorded = lock(&self.unrecorded);
+        if unrecorded.len() < MAX_REMEMBERED {
+            *unrecorded.entry(task_id.to_owned()).or_default() |= is_dead;
+            self.stored.notify_one();
+        }
     }
 
     /// Publishes until the worker stops, and then what is left, for a few seconds. The rest is for other workers. Does
@@ -156,6 +177,7 @@ impl Relay {
         publisher: &TaskPublisher,
     ) -> Result<usize, String> {
         self.mark_unmarked(client).await?;
+        self.record_unrecorded(client).await?;
         let transaction = in_time(client.transaction()).await?;
         let tasks = in_time(self.outbox.lock_unpublished(&transaction, BATCH, &self.owner)).await?;
         if tasks.is_empty() {
@@ -194,8 +216,26 @@ impl Relay {
         Ok(())
     }
 
+    /// Records the tasks without a result.
+    async fn record_unrecorded(&self, client: &mut Object) -> Result<(), String> {
+        let tasks = lock(&self.unrecorded).clone();
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let ids = |dead: bool| -> Vec<&str> {
+            tasks.iter().filter(|(_, is_dead)| **is_dead == dead).map(|(id, _)| id.as_str()).collect()
+        };
+        let transaction = in_time(client.transaction()).await?;
+        in_time(self.outbox.end(&transaction, &ids(true), Some(&self.owner))).await?;
+        in_time(self.outbox.record_attempts(&transaction, &ids(false))).await?;
+        in_time(transaction.commit()).await?;
+        // What was added or has changed meanwhile stays.
+        lock(&self.unrecorded).retain(|id, is_dead| tasks.get(id) != Some(is_dead));
+        Ok(())
+    }
+
     fn unmarked(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.unmarked.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.unmarked)
     }
 
     /// Deletes notices that were published long ago. Best effort: the next one may succeed.
@@ -213,6 +253,10 @@ impl Relay {
             }
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a statement with a time limit.

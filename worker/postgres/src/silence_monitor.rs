@@ -118,7 +118,7 @@ impl SilenceMonitor {
             count = count.max(missing);
             notices.extend(further);
         }
-        relay.commit(transaction, notices).await?;
+        relay.commit(transaction, notices, &[]).await?;
         Ok(count)
     }
 }

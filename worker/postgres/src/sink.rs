@@ -26,7 +26,7 @@ use crate::{
     silence_monitor::SilenceMonitor,
 };
 use garenne::sink::{FinishedTask, Sink, SinkAnswer, SinkContext, SinkError};
-use garenne_sensors::alarm::Rules;
+use garenne_sensors::{alarm::Rules, alert};
 
 /// How a sink stores.
 #[derive(Clone, Debug)]
@@ -149,7 +149,12 @@ impl PostgresSink {
             notices.extend(silences.clear(&transaction, &changed, task_id).await?);
         }
         continue_traces(&mut notices, batch);
-        self.relay.commit(transaction, notices).await?;
+        let is_notified = |(finished, accepted): &(&FinishedTask, &SinkAnswer)| {
+            finished.envelope.kind.as_str() == alert::KIND && **accepted == SinkAnswer::Stored
+        };
+        let notified = batch.iter().zip(&accepted).filter(is_notified);
+        let notified: Vec<_> = notified.map(|(finished, _)| finished.envelope.id.as_str()).collect();
+        self.relay.commit(transaction, notices, &notified).await?;
         Ok(accepted)
     }
 }
@@ -174,6 +179,12 @@ impl Sink for PostgresSink {
 
     fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
         self.store_bisecting(batch)
+    }
+
+    fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
+        if kind == alert::KIND {
+            self.relay.has_no_result(task_id, is_dead);
+        }
     }
 
     fn background<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, ()> {

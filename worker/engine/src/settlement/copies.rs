@@ -48,7 +48,14 @@ impl Settler {
         self.in_background("copy", async move {
             let message = message_of(&delivery, copied.clone(), target);
             match this.publish_until_confirmed(&delivery, vec![message]).await {
-                Published::All => delivery.settle(settlement),
+                Published::All => {
+                    let properties = copied.into_properties();
+                    if let (Some(kind), Some(id)) = (properties.kind(), properties.message_id()) {
+                        let is_dead = settlement == Settlement::Dead;
+                        this.sink_buffer.has_no_result(kind.as_str(), id.as_str(), is_dead);
+                    }
+                    delivery.settle(settlement);
+                }
                 Published::GivenUp => {}
                 Published::Never(error) => {
                     this.publish_bare_dead_letter(&lane, delivery, copied, error).await;

@@ -20,6 +20,7 @@ mod copies;
 mod fake_broker;
 mod follow_ups;
 mod records;
+mod told;
 
 pub(crate) use fake_broker::FakeBroker;
 

@@ -112,6 +112,11 @@ impl SinkBuffer {
         self.0.iter().map(|queue| (queue.sink.name().to_owned(), queue.health.beat())).collect()
     }
 
+    /// Tells every sink of a task without a result.
+    pub(crate) fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
+        self.0.iter().for_each(|queue| queue.sink.has_no_result(kind, task_id, is_dead));
+    }
+
     /// Queues a result for every sink. The task is answered once all of them have answered, at once if there is
     /// none.
     pub(crate) fn submit(&self, finished: FinishedTask, task: WaitingTask) {
