@@ -31,6 +31,7 @@ def exported():
         "producer/gateway/src/spool.rs",
         "producer/mqtt/src/instruments.rs",
         "worker/engine/src/sink/health.rs",
+        "worker/engine/src/worker/start.rs",
     ]
     own = "".join(pathlib.Path(source).read_text() for source in sources)
     for name, labels in re.findall(r'"(garenne_\w+)",\s*(?:"[^"]*"|\w+)(?:,\s*&\[([^\]]*)\])?', own):
