@@ -8,6 +8,7 @@
 pub mod alarm;
 pub mod alert;
 pub mod message;
+mod name_length;
 pub mod reading;
 pub mod spectrum;
 pub mod window;

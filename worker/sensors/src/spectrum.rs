@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use garenne::{TaskContext, TaskError, TaskOptions, WorkerBuilder, json_payload};
 
+use crate::name_length::check_length;
+
 pub mod bearing;
 pub mod envelope;
 mod four_step;
@@ -76,6 +78,7 @@ pub struct Payload {
     pub bearing: Option<Bearing>,
     /// The device that measured; copied to the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
     pub device: Option<String>,
 }
 
@@ -196,6 +199,7 @@ async fn analyze_in_parts(payload: &Payload, parts: &mut Parts<'_>) -> Result<An
 impl Payload {
     /// Checks all fields. Returns the length of a segment and the bands, with defaults applied.
     fn validate(&self) -> Result<(usize, Vec<[f64; 2]>), String> {
+        check_length("device", self.device.as_deref().unwrap_or_default())?;
         let (samples, rate) = (self.samples.as_slice(), self.sample_rate);
         let count = samples.len();
         if !(1e-9..=1e12).contains(&rate) {

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use garenne::{TaskContext, TaskError, TaskOptions, WorkerBuilder, json_payload};
 
+use crate::name_length::check_length;
+
 pub mod anomaly;
 pub mod cusum;
 pub mod hampel;
@@ -39,8 +41,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 #[serde(deny_unknown_fields)]
 pub struct Payload {
     /// The device that measured the values.
+    #[schemars(length(max = 128))]
     pub device: String,
     /// The metric.
+    #[schemars(length(max = 128))]
     pub metric: String,
     /// The time of each value, in any order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,6 +139,8 @@ pub fn register(builder: WorkerBuilder, store: Option<Arc<dyn ReadingStore>>) ->
 
 async fn answer(payload: Payload, store: Option<&dyn ReadingStore>) -> Result<Answer, TaskError> {
     let Payload { device, metric, times, values, from, to, unit, flagged, exact } = payload;
+    check_length("device", &device).map_err(TaskError::invalid)?;
+    check_length("metric", &metric).map_err(TaskError::invalid)?;
     match (times, values, from, to) {
         (Some(_), Some(_), None, None) if flagged.is_some() => {
             Err(TaskError::invalid("flagged: only allowed with from and to"))

@@ -1,7 +1,7 @@
 //! The payload of `reading.process`, in any format that the gateway accepts.
 
 use garenne_protocol::{
-    sensor::{Fault, Record, Timestamp, readings_from},
+    sensor::{Fault, Limits, Record, Timestamp, readings_from},
     task::has_assumed_time,
 };
 use serde::Deserialize;
@@ -34,7 +34,9 @@ pub(super) fn device(body: &[u8]) -> Option<String> {
     struct Reading {
         device: String,
     }
-    serde_json::from_slice::<Reading>(body).ok().map(|reading| reading.device)
+    let device = serde_json::from_slice::<Reading>(body).ok()?.device;
+    // A longer one is refused, and must not be kept as a key before.
+    (device.len() <= Limits::TEXT_BYTES).then_some(device)
 }
 
 /// The current time, for readings without a time and for the limit on future times.

@@ -316,6 +316,10 @@ fn errors_name_the_field_and_the_reason() {
             Payload { sample_rate: f64::NAN, ..ok() },
             "sample_rate is NaN; expected 1e-9 to 1e12 samples per second",
         ),
+        (
+            Payload { device: Some("d".repeat(200_000)), ..ok() },
+            "device has 200000 bytes; at most 128 are allowed",
+        ),
         (Payload { samples: vec![1.0; 15].into(), ..ok() }, "15 samples; expected 16 to 16777216"),
         (Payload { samples: bad.into(), ..ok() }, "sample 7 is NaN; expected a magnitude of at most 1e100"),
         (Payload { segment: Some(101), ..ok() }, "segment is 101; expected 16 to 100, the number of samples"),

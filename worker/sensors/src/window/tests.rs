@@ -104,6 +104,10 @@ async fn errors_name_the_field_and_the_reason() {
         error(json!({"times": [1], "values": [1.0], "flagged": "include"})).await,
         "flagged: only allowed with from and to"
     );
+    for name in ["device", "metric"] {
+        let long = json!({name: "d".repeat(200_000), "times": [1], "values": [1.0]});
+        assert_eq!(error(long).await, format!("{name} has 200000 bytes; at most 128 are allowed"));
+    }
     let refused = |seconds: &[f64], values: &[Option<f64>]| {
         analyze(&Series { times: times(seconds), values: values.to_vec() }, false).map(|_| ())
     };
