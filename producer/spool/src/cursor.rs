@@ -9,6 +9,7 @@ use std::io;
 
 use crate::{
     record::Position,
+    segment::SegmentName,
     storage::{File, Storage, read_range, write_all},
 };
 
@@ -25,20 +26,26 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Opens the file or creates it, and returns the acknowledged position. It is 0 if no slot is valid.
+    /// Opens the file or creates it, and returns the acknowledged position; `None` if no slot is valid. A new spool, which
+    /// `is_new` says, has position 0.
     ///
     /// # Errors
     /// The file exists and cannot be read. If it cannot be created, storing a position tries again.
-    pub(crate) fn open(storage: &dyn Storage, exists: bool) -> io::Result<(Self, Position)> {
+    pub(crate) fn open(
+        storage: &dyn Storage,
+        exists: bool,
+        is_new: bool,
+    ) -> io::Result<(Self, Option<Position>)> {
         if !exists {
-            let file = create(storage).inspect_err(|error| {
+            let file = create(storage, is_new.then_some(0)).inspect_err(|error| {
                 tracing::warn!(%error, "cannot create the spool's cursor; records may come again after a restart");
             });
-            return Ok((Self { file: file.ok(), free_slot: 0 }, 0));
+            return Ok((Self { file: file.ok(), free_slot: 0 }, is_new.then_some(0)));
         }
         let file = storage.open(NAME)?;
-        let (position, slot) = stored(&*file)?;
-        Ok((Self { file: Some(file), free_slot: 1 - slot }, position))
+        let stored = stored(&*file)?;
+        let free_slot = stored.map_or(0, |(_, slot)| 1 - slot);
+        Ok((Self { file: Some(file), free_slot }, stored.map(|(position, _)| position)))
     }
 
     /// Makes a position durable.
@@ -49,25 +56,36 @@ impl Cursor {
         if self.file.is_none() {
             // A file that was created but not made durable before.
             let _ = storage.remove(NAME);
-            self.file = Some(create(storage)?);
+            self.file = Some(create(storage, None)?);
         }
         let Some(file) = &self.file else { return Err(io::ErrorKind::NotFound.into()) };
-        let mut slot = MAGIC.to_vec();
-        slot.extend(position.to_le_bytes());
-        slot.extend(crc32fast::hash(&slot).to_le_bytes());
-        write_all(&**file, &slot, (self.free_slot * SLOT) as u64)?;
+        write_all(&**file, &slot_of(position), (self.free_slot * SLOT) as u64)?;
         file.sync()?;
         self.free_slot = 1 - self.free_slot;
         Ok(())
     }
 }
 
-/// The position in the file, and its slot.
-pub(crate) fn stored(file: &dyn File) -> io::Result<(Position, usize)> {
+/// The number of records before the first segment that were not acknowledged. `None` if there are none, or if the
+/// position is unknown.
+pub(crate) fn missing_before(first: &SegmentName, position: Option<Position>) -> Option<u64> {
+    let missing = first.first.checked_sub(position?)?;
+    (missing > 0 && !first.after_gap).then_some(missing)
+}
+
+fn slot_of(position: Position) -> Vec<u8> {
+    let mut slot = MAGIC.to_vec();
+    slot.extend(position.to_le_bytes());
+    slot.extend(crc32fast::hash(&slot).to_le_bytes());
+    slot
+}
+
+/// The position in the file, and its slot. `None` if no slot is valid.
+pub(crate) fn stored(file: &dyn File) -> io::Result<Option<(Position, usize)>> {
     let mut bytes = Vec::new();
     read_range(file, 0, 2 * SLOT as u64, &mut bytes)?;
     let slots = (0..2).filter_map(|slot| Some((position_in(bytes.get(slot * SLOT..)?)?, slot)));
-    Ok(slots.max().unwrap_or((0, 1)))
+    Ok(slots.max())
 }
 
 fn position_in(slot: &[u8]) -> Option<Position> {
@@ -76,9 +94,14 @@ fn position_in(slot: &[u8]) -> Option<Position> {
     valid.then(|| content[8..].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
 }
 
-fn create(storage: &dyn Storage) -> io::Result<Box<dyn File>> {
+/// Creates the file, with a position in its second slot.
+fn create(storage: &dyn Storage, position: Option<Position>) -> io::Result<Box<dyn File>> {
+    let mut content = vec![0; 2 * SLOT];
+    if let Some(position) = position {
+        content[SLOT..SLOT + SLOT_CONTENT].copy_from_slice(&slot_of(position));
+    }
     let file = storage.create(NAME)?;
-    write_all(&*file, &[0; 2 * SLOT], 0)?;
+    write_all(&*file, &content, 0)?;
     file.sync()?;
     storage.sync()?;
     Ok(file)

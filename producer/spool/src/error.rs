@@ -17,6 +17,12 @@ pub enum OpenError {
         /// The process id in the lock file, or `unknown`.
         holder: String,
     },
+    /// A directory or another thing that is no file has the name of a segment.
+    #[error("spool segment {} is no file: move it out of the spool", segment.display())]
+    NoFile {
+        /// Its path.
+        segment: PathBuf,
+    },
     /// A segment has a format that this program does not know.
     #[error("spool segment {segment} has format version {found}, expected {expected}", expected = crate::frame::FORMAT_VERSION)]
     Version {

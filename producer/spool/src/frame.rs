@@ -97,6 +97,9 @@ pub(crate) struct Scan {
     pub(crate) tail_is_damaged: bool,
     /// Records from this position on were refused: a later segment begins there.
     limit: Position,
+    /// Intact records from the limit on. An append that fails is cut at once, so that there are hardly ever any: the
+    /// later segment may be a foreign file.
+    pub(crate) beyond: u64,
 }
 
 /// A valid record header at an offset.
@@ -118,6 +121,7 @@ impl Scan {
             end: 0,
             tail_is_damaged: false,
             limit,
+            beyond: 0,
         };
         if bytes.len() < FILE_HEADER {
             return Ok(scan);
@@ -142,7 +146,10 @@ impl Scan {
         while self.end < bytes.len() {
             let offset = self.end;
             match self.header(bytes, offset) {
-                Some(Header { entry, .. }) if entry.position >= self.limit => return,
+                Some(Header { entry, .. }) if entry.position >= self.limit => {
+                    self.count_beyond(bytes);
+                    return;
+                }
                 // A torn record: the file ends in it.
                 Some(Header { entry, .. }) if entry.end() > bytes.len() => return,
                 Some(Header { entry, content_crc }) => {
@@ -163,6 +170,18 @@ impl Scan {
                     }
                 }
             }
+        }
+    }
+
+    /// Counts the intact records from the limit on.
+    fn count_beyond(&mut self, bytes: &[u8]) {
+        let mut offset = self.end;
+        self.beyond = 0;
+        while let Some(Header { entry, content_crc }) = self.header(bytes, offset)
+            && let Some(content) = bytes.get(offset + RECORD_HEADER..entry.end())
+        {
+            self.beyond += u64::from(crc32fast::hash(content) == content_crc);
+            offset = entry.end();
         }
     }
 

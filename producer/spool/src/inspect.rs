@@ -14,6 +14,7 @@ use crate::{
 pub struct Inspection {
     directory: Directory,
     acknowledged: Position,
+    missing_before: u64,
     /// Those that were set aside come last.
     segments: Vec<SegmentFile>,
 }
@@ -35,11 +36,14 @@ impl Inspection {
     pub fn open(directory: &Path) -> io::Result<Self> {
         let directory = Directory::read_only(directory);
         let names = directory.list()?;
-        let acknowledged = match names.iter().any(|name| name == cursor::NAME) {
-            true => cursor::stored(&*directory.open(cursor::NAME)?)?.0,
-            false => 0,
+        let position = match names.iter().any(|name| name == cursor::NAME) {
+            true => cursor::stored(&*directory.open(cursor::NAME)?)?.map(|(position, _)| position),
+            false => None,
         };
+        let acknowledged = position.unwrap_or_default();
         let live = sorted(&names);
+        let missing_before = live.first().and_then(|(first, _)| cursor::missing_before(first, position));
+        let missing_before = missing_before.unwrap_or_default();
         let segment = |parsed: SegmentName, name: &String, next: Option<SegmentName>| SegmentFile {
             name: name.clone(),
             first: parsed.first,
@@ -54,13 +58,19 @@ impl Inspection {
             set_aside.filter_map(|name| SegmentName::parse(name).map(|parsed| (parsed, name))).collect();
         set_aside.sort_unstable();
         segments.extend(set_aside.into_iter().map(|(parsed, name)| segment(parsed, name, None)));
-        Ok(Self { directory, acknowledged, segments })
+        Ok(Self { directory, acknowledged, missing_before, segments })
     }
 
     /// Records before this position are acknowledged.
     #[must_use]
     pub fn acknowledged(&self) -> Position {
         self.acknowledged
+    }
+
+    /// The number of records before the first segment that were not acknowledged: their segments are missing.
+    #[must_use]
+    pub fn missing_before(&self) -> u64 {
+        self.missing_before
     }
 
     /// Reads the segments one by one: the waiting ones in the order of their records, then those that were set aside.
@@ -134,16 +144,29 @@ impl InspectedSegment {
         self.scan.entries.len()
     }
 
+    /// Whether a part of it is unreadable, is missing, or has the positions of the next segment.
+    #[must_use]
+    pub fn is_corrupt(&self) -> bool {
+        !self.damaged().is_empty() || self.missing() > 0 || self.overlapped() > 0
+    }
+
     /// Offsets of unreadable bytes.
     #[must_use]
     pub fn damaged(&self) -> &[usize] {
         &self.scan.damaged
     }
 
+    /// The number of intact records at positions that the next segment has too. It may be a foreign file.
+    #[must_use]
+    pub fn overlapped(&self) -> u64 {
+        self.scan.beyond
+    }
+
     /// The offset of an append that did not end, or that is being written now. It is no corruption.
     #[must_use]
     pub fn torn(&self) -> Option<usize> {
-        Some(self.scan.end).filter(|&end| end < self.bytes.len() && self.damaged().is_empty())
+        let is_torn = self.scan.end < self.bytes.len() && self.damaged().is_empty() && self.overlapped() == 0;
+        is_torn.then_some(self.scan.end)
     }
 
     /// The number of records that the next segment shows to be missing at the end, without acknowledged ones.

@@ -3,7 +3,9 @@
 //! Possible losses, and what prevents them:
 //! - An accepted record: accepted means that its bytes, and the directory entry of a new segment, were synced.
 //! - A record after a failed write or fsync: the segment is closed, and later records go to a new one, whose first
-//!   position is that of the first refused record. What the closed segment has from there on does not count.
+//!   position is that of the first refused record. What the closed segment has from there on is cut before.
+//! - The records of a segment, because a foreign file looks like the next one: a segment with intact records at positions
+//!   of the next one is kept.
 //! - A record that gets an acknowledged position: positions never fall below the cursor.
 
 mod append;
@@ -37,6 +39,9 @@ pub(crate) struct Log {
     /// The file of the last segment, if records may be appended to it. A segment of an earlier process, or one with a
     /// failed write, never grows.
     active: Option<Box<dyn File>>,
+    /// What a failed append left on the disk. It is removed before the next segment begins: after a restart that segment
+    /// would show it as overlapped.
+    leftover: Option<Leftover>,
     /// The generation of the next segment.
     generation: u32,
     cursor: Cursor,
@@ -45,6 +50,14 @@ pub(crate) struct Log {
     status: SpoolStatus,
     /// When the oldest record that is not acknowledged was accepted, in milliseconds since the epoch.
     oldest: Option<u64>,
+}
+
+/// Bytes that do not count.
+enum Leftover {
+    /// Those of a segment from this length on.
+    Tail(Box<dyn File>, u64),
+    /// A segment with this name.
+    Segment(String),
 }
 
 impl Log {
@@ -98,7 +111,10 @@ impl Log {
         self.status.drained += self.records_between(self.status.acknowledged, position);
         self.status.acknowledged = position;
         let stored = self.cursor.store(&*self.storage, position);
-        self.retire();
+        if stored.is_ok() {
+            // A segment that is gone while the cursor is before it would count as missing after a restart.
+            self.retire();
+        }
         self.oldest = self.oldest_record();
         stored.map_err(SpoolError::io("cannot write the cursor"))
     }

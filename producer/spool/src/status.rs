@@ -64,6 +64,27 @@ impl SpoolStatus {
         );
     }
 
+    /// Counts and reports records before the first segment that are not acknowledged.
+    pub(crate) fn found_missing(&mut self, records: u64) {
+        self.unreadable += records;
+        self.corrupt += 1;
+        tracing::error!(records, "the first spool segments are missing with records that were not published");
+    }
+
+    /// Counts and reports a segment with intact records at positions that the next segment has too.
+    pub(crate) fn found_overlapped(&mut self, segment: &mut Segment, scan: &Scan) {
+        self.unreadable += scan.beyond;
+        self.corrupt += u64::from(!segment.is_corrupt);
+        segment.is_corrupt = true;
+        tracing::error!(
+            segment = segment.name,
+            records = scan.beyond,
+            next = segment.end,
+            "the next spool segment begins before the end of this one, and may be a foreign file: the segment is set \
+             aside with these records when the others are drained"
+        );
+    }
+
     /// Counts and reports a segment that is passed over. If its end is only a bound, the number of its records is
     /// unknown, and it counts as one record.
     pub(crate) fn found_unreadable(&mut self, segment: &mut Segment) {

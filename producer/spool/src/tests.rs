@@ -4,6 +4,7 @@ mod concurrency;
 mod corruption;
 mod directory;
 mod failures;
+mod foreign;
 mod memory_disk;
 mod model;
 mod set_aside;

@@ -78,7 +78,7 @@ pub(super) fn summary(directory: &Path, inspection: &Inspection, now: SystemTime
             Ok(segment) => {
                 row.bytes = segment.bytes();
                 row.records = segment.records().count();
-                row.corrupt = !segment.damaged().is_empty() || segment.missing() > 0;
+                row.corrupt = segment.is_corrupt();
                 if !row.set_aside
                     && let Some((_, oldest)) = segment.records().next()
                 {

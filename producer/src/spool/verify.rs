@@ -31,16 +31,27 @@ pub(super) fn check(inspection: &Inspection) -> (Vec<String>, Exit) {
             }
         };
         records += segment.readable();
-        corrupt += usize::from(!segment.damaged().is_empty() || segment.missing() > 0);
+        corrupt += usize::from(segment.is_corrupt());
         lines.extend(
             segment.damaged().iter().map(|offset| format!("{name}: offset {offset}: unreadable or missing")),
         );
         if segment.missing() > 0 {
             lines.push(format!("{name}: its last {} records are missing", segment.missing()));
         }
+        if segment.overlapped() > 0 {
+            let overlapped = segment.overlapped();
+            lines.push(format!(
+                "{name}: the next segment begins before its last {overlapped} records, and may be a foreign file"
+            ));
+        }
         if let Some(offset) = segment.torn() {
             lines.push(format!("{name}: offset {offset}: an append that did not end, or goes on now"));
         }
+    }
+    let missing = inspection.missing_before();
+    if missing > 0 {
+        corrupt += 1;
+        lines.push(format!("{missing} records before the first segment were not published: it is missing"));
     }
     lines.push(format!("{segments} segments, {records} readable records, {corrupt} corrupt segments"));
     (lines, if corrupt == 0 { Exit::Done } else { Exit::Failed })

@@ -4,7 +4,7 @@ use std::{io, time::SystemTime};
 
 use garenne_common::config::Size;
 
-use super::Log;
+use super::{Leftover, Log};
 use crate::{
     error::SpoolError,
     frame::{FILE_HEADER, file_header, frame_len, write},
@@ -121,6 +121,7 @@ impl Log {
                     // The written bytes do not count. The file is closed: after a failed fsync the system may have
                     // dropped the bytes, and a later fsync would succeed without them.
                     let _ = file.truncate(len);
+                    self.leftover = Some(Leftover::Tail(file, len));
                     return Err(error);
                 }
                 file
@@ -138,13 +139,13 @@ impl Log {
 
     /// Creates a segment with these records, and adds it with the size of its header.
     fn create(&mut self, records: &[u8], first_time: Option<u64>) -> Result<Box<dyn File>, SpoolError> {
+        self.remove_leftover().map_err(SpoolError::io("cannot remove what a failed append left"))?;
         let first = self.status.end;
         let after_gap = self.segments.back().is_some_and(|segment| segment.end_is_bound);
         let name = SegmentName { first, generation: self.generation, after_gap }.file();
         self.generation = self.generation.wrapping_add(1);
-        // If the removal after a failure fails too, a later segment has the same first position, and this one does not
-        // count.
-        let file = self.create_file(&name, &[&file_header(first), records].concat())?;
+        let file = self.create_file(&name, &[&file_header(first), records].concat());
+        let file = file.inspect_err(|_| self.leftover = Some(Leftover::Segment(name.clone())))?;
         let len = FILE_HEADER as u64;
         let (end_is_bound, is_corrupt, read_failures) = (false, false, 0);
         self.segments.push_back(Segment {
@@ -158,6 +159,21 @@ impl Log {
             read_failures,
         });
         Ok(file)
+    }
+
+    /// Removes what a failed append left, so that it is gone before a segment begins at its position.
+    fn remove_leftover(&mut self) -> io::Result<()> {
+        match &self.leftover {
+            None => return Ok(()),
+            Some(Leftover::Tail(file, len)) => file.truncate(*len).and_then(|()| file.sync())?,
+            // The directory is synced with the segment that is created next.
+            Some(Leftover::Segment(name)) => match self.storage.remove(name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            },
+        }
+        self.leftover = None;
+        Ok(())
     }
 
     /// Creates a file with this content and makes it durable. After a failure it is removed: callers try again, and on a

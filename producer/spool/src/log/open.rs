@@ -27,8 +27,11 @@ impl Log {
         let failed =
             |operation| move |error| OpenError::Io { directory: directory.to_owned(), operation, error };
         let names = storage.list().map_err(failed("list the directory"))?;
-        let cursor = Cursor::open(&*storage, names.iter().any(|name| name == cursor::NAME));
-        let (cursor, acknowledged) = cursor.map_err(failed("read the cursor"))?;
+        let segments = sorted(&names);
+        let exists = names.iter().any(|name| name == cursor::NAME);
+        let cursor = Cursor::open(&*storage, exists, segments.is_empty());
+        let (cursor, position) = cursor.map_err(failed("read the cursor"))?;
+        let acknowledged = position.unwrap_or_default();
         let generation =
             names.iter().filter_map(|name| SegmentName::parse(name)).map(|it| it.generation).max();
         let counted = sizes_of_set_aside(&*storage, &names);
@@ -38,6 +41,7 @@ impl Log {
             config,
             segments: VecDeque::new(),
             active: None,
+            leftover: None,
             generation: generation.map_or(0, |generation| generation.wrapping_add(1)),
             cursor,
             loaded: None,
@@ -51,7 +55,10 @@ impl Log {
             },
             oldest: None,
         };
-        let segments = sorted(&names);
+        let first = segments.first().map(|(first, _)| first);
+        if let Some(missing) = first.and_then(|first| cursor::missing_before(first, position)) {
+            log.status.found_missing(missing);
+        }
         for (index, (parsed, name)) in segments.iter().enumerate() {
             let next = segments.get(index + 1).map(|(next, _)| *next);
             log.recover(name, parsed.first, next).map_err(|unusable| match unusable {
@@ -96,7 +103,14 @@ impl Log {
         segment.end = next.filter(|next| !next.after_gap).map_or(scan.next, |next| next.first);
         let is_short = segment.end > scan.next.max(acknowledged);
         let has_content = !scan.entries.is_empty();
-        if scan.damaged.is_empty() && !is_short {
+        if !scan.damaged.is_empty() || is_short {
+            self.status.found_corrupt(&mut segment, &scan);
+        }
+        if scan.beyond > 0 {
+            // They may have been accepted, if the next segment is a foreign file. Nothing is cut: the file is kept.
+            self.status.found_overlapped(&mut segment, &scan);
+        }
+        if !segment.is_corrupt {
             if !has_content {
                 // An append to it never ended, or none of it counts.
                 if let Err(error) = self.storage.remove(name) {
@@ -121,8 +135,6 @@ impl Log {
             {
                 tracing::warn!(segment = name, %error, "cannot sync a spool segment");
             }
-        } else {
-            self.status.found_corrupt(&mut segment, &scan);
         }
         segment.len = scan.end.max(FILE_HEADER) as u64;
         let waiting = scan.entries.iter().find(|entry| entry.position >= acknowledged);

@@ -7,19 +7,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FlockOperation, flock, statvfs};
+use rustix::{
+    fs::{FlockOperation, flock, statvfs},
+    io::Errno,
+};
 
 use super::{File, Storage};
-use crate::error::OpenError;
+use crate::{error::OpenError, segment::sorted};
 
 /// The file that the writer of the directory has locked. It holds the process id.
 const LOCK: &str = "lock";
 
-/// A directory, and its lock if it was opened to write.
+/// A directory, and its locks if it was opened to write.
 pub(crate) struct Directory {
     path: PathBuf,
-    /// Released when the file is closed, also by the end of the process.
-    _lock: Option<fs::File>,
+    /// The directory itself, which cannot be removed while it has files, and the lock file, which older versions lock.
+    /// Released when they are closed, also by the end of the process.
+    locks: Option<(fs::File, fs::File)>,
 }
 
 impl Directory {
@@ -27,18 +31,26 @@ impl Directory {
     pub(crate) fn lock(path: &Path) -> Result<Self, OpenError> {
         let failed = |operation| move |error| OpenError::Io { directory: path.to_owned(), operation, error };
         fs::create_dir_all(path).map_err(failed("create the directory"))?;
+        let own = fs::File::open(path).map_err(failed("open the directory"))?;
         let lock = path.join(LOCK);
         let lock = fs::File::options().read(true).write(true).create(true).truncate(false).open(lock);
         let mut lock = lock.map_err(failed("open the lock file"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        let lock_of = |file: &fs::File| flock(file, FlockOperation::NonBlockingLockExclusive);
+        // If the lock file was deleted, another process would lock a new one, but never another directory. NFS cannot
+        // lock directories.
+        let outcome = match lock_of(&own) {
+            Err(Errno::BADF | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOLCK) | Ok(()) => lock_of(&lock),
+            in_use_or_failed => in_use_or_failed,
+        };
+        match outcome {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Errno::WOULDBLOCK) => {
                 let mut holder = String::new();
                 let read = lock.read_to_string(&mut holder).is_ok() && !holder.trim().is_empty();
                 let holder = if read { holder.trim().to_owned() } else { "unknown".to_owned() };
                 return Err(OpenError::InUse { directory: path.to_owned(), holder });
             }
-            Err(error) => return Err(failed("lock the lock file")(error.into())),
+            Err(error) => return Err(failed("lock the directory")(error.into())),
         }
         // The process id only explains a refusal: a full disk must not prevent draining.
         let written = lock
@@ -48,12 +60,18 @@ impl Directory {
         if let Err(error) = written {
             tracing::warn!(directory = %path.display(), %error, "cannot write the process id to the spool's lock file");
         }
-        Ok(Self { path: path.to_owned(), _lock: Some(lock) })
+        let directory = Self { path: path.to_owned(), locks: Some((own, lock)) };
+        let names = directory.list().map_err(failed("list the directory"))?;
+        let is_foreign = |name: &&String| !fs::metadata(path.join(name)).is_ok_and(|it| it.is_file());
+        match sorted(&names).into_iter().map(|(_, name)| name).find(is_foreign) {
+            Some(name) => Err(OpenError::NoFile { segment: path.join(name) }),
+            None => Ok(directory),
+        }
     }
 
     /// Reads the directory without its lock.
     pub(crate) fn read_only(path: &Path) -> Self {
-        Self { path: path.to_owned(), _lock: None }
+        Self { path: path.to_owned(), locks: None }
     }
 }
 
@@ -73,7 +91,7 @@ impl Storage for Directory {
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
-        let writes = self._lock.is_some();
+        let writes = self.locks.is_some();
         Ok(Box::new(fs::File::options().read(true).write(writes).open(self.path.join(name))?))
     }
 

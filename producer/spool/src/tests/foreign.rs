@@ -1,0 +1,104 @@
+//! Files that others add to a spool's directory or remove from it.
+
+use std::fs;
+
+use super::{CONFIG, append, memory_disk::MemoryDisk, open, record, waiting};
+use crate::{
+    Inspection, OpenError, Spool,
+    frame::{file_header, write},
+    segment::{SET_ASIDE, SegmentName},
+};
+
+/// A valid segment with one record.
+fn segment(first: u64, generation: u32, id: &str) -> (String, Vec<u8>) {
+    let mut bytes = file_header(first);
+    write(&mut bytes, first, &record(id));
+    (SegmentName { first, generation, after_gap: false }.file(), bytes)
+}
+
+#[test]
+fn a_segment_is_kept_if_a_foreign_one_begins_before_its_end() {
+    for first in [0, 1] {
+        let disk = MemoryDisk::default();
+        append(&mut open(&disk), &["a", "b", "c"]).unwrap();
+        let mut files = disk.files();
+        let (own, content) = files.iter().find(|(name, _)| name.ends_with(".seg")).unwrap();
+        let (own, content) = (own.clone(), content.clone());
+        let (name, bytes) = segment(first, 9, "foreign");
+        files.insert(name, bytes);
+        let disk = MemoryDisk::with(files);
+        let mut log = open(&disk);
+        let expected = if first == 0 { vec!["foreign"] } else { vec!["a", "foreign"] };
+        assert_eq!(waiting(&mut log), expected);
+        assert_eq!((log.status().unreadable, log.status().corrupt), (3 - first, 1));
+        log.ack(first + 1).unwrap();
+        assert_eq!(disk.files()[&(own + SET_ASIDE)], content, "nothing was cut");
+        append(&mut log, &["new"]).unwrap();
+        assert_eq!(waiting(&mut log), ["new"]);
+    }
+}
+
+#[tokio::test]
+async fn an_inspection_shows_a_foreign_segment_and_a_missing_first_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    for id in ["a", "b", "c", "d", "e"] {
+        spool.append(vec![record(id)]).await.unwrap();
+    }
+    spool.close().await;
+    let inspection = Inspection::open(folder.path()).unwrap();
+    let names: Vec<String> = inspection.segments().map(|(name, _)| name.to_owned()).collect();
+    let (foreign, bytes) = segment(1, 9, "foreign");
+    fs::write(folder.path().join(&foreign), bytes).unwrap();
+    let inspection = Inspection::open(folder.path()).unwrap();
+    let overlapped: Vec<u64> =
+        inspection.segments().map(|(_, segment)| segment.unwrap().overlapped()).collect();
+    assert_eq!((overlapped, inspection.missing_before()), (vec![2, 0, 0], 0));
+
+    fs::remove_file(folder.path().join(foreign)).unwrap();
+    fs::remove_file(folder.path().join(&names[0])).unwrap();
+    assert_eq!(Inspection::open(folder.path()).unwrap().missing_before(), 3);
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    let status = spool.status().borrow().clone();
+    assert_eq!((status.unreadable, status.corrupt, status.records()), (3, 1, 2));
+    let batch = spool.read(0, 10, 1000).await.unwrap();
+    assert_eq!(batch.records, [record("d"), record("e")]);
+    spool.ack(batch.end).await.unwrap();
+    spool.append(vec![record("f")]).await.unwrap();
+    spool.close().await;
+    // Without its cursor a spool does not know what is missing.
+    fs::remove_file(folder.path().join("cursor")).unwrap();
+    for _ in 0..2 {
+        let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+        assert_eq!((spool.status().borrow().unreadable, spool.status().borrow().records()), (0, 1));
+        spool.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_directory_with_the_name_of_a_segment_is_refused_before_anything_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    spool.append(vec![record("a"), record("b")]).await.unwrap();
+    spool.close().await;
+    let directory = folder.path().join(segment(1, 9, "").0);
+    fs::create_dir(&directory).unwrap();
+    let error = Spool::open(folder.path(), CONFIG).await.unwrap_err();
+    assert!(matches!(error, OpenError::NoFile { .. }));
+    let expected = format!("spool segment {} is no file: move it out of the spool", directory.display());
+    assert_eq!(error.to_string(), expected);
+    fs::remove_dir(directory).unwrap();
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    assert_eq!(spool.status().borrow().records(), 2);
+}
+
+#[tokio::test]
+async fn a_spool_whose_lock_file_was_deleted_still_has_one_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    fs::remove_file(folder.path().join("lock")).unwrap();
+    let error = Spool::open(folder.path(), CONFIG).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("spool {} is in use by process unknown", folder.path().display()));
+    spool.close().await;
+    Spool::open(folder.path(), CONFIG).await.unwrap().close().await;
+}
