@@ -2,7 +2,9 @@
 //! one names the missing queue until it exists again.
 
 use anyhow::{Result, ensure};
-use garenne_tests::harness::{gateway::GatewayPlan, process::Program, test_env::TestEnv, users};
+use garenne_tests::harness::{
+    gateway::GatewayPlan, process::Program, test_env::TestEnv, users, worker::Worker,
+};
 use serde_json::json;
 
 /// The retry delays of the test environment's workers, and their queues.
@@ -138,5 +140,47 @@ async fn a_gateway_whose_exchange_is_gone_is_not_ready_until_tasks_reach_queues_
     assert_eq!(again.status, 202);
     gateway.until_ready(true).await?;
     gateway.stop().await?;
+    Ok(())
+}
+
+/// Starts a worker that runs one of these tasks and holds the others, then deletes the queue that they came from.
+async fn holding_without_a_queue(env: &TestEnv, ms: u64, held: usize) -> Result<Worker> {
+    let worker = env.worker("holding")?.stdout().lane("fast:prefetch=20,concurrency=1..1").start().await?;
+    env.publish("bench.sleep", &json!({"ms": ms}), "held", held + 1).await?;
+    worker.until_holds("fast", 1, held).await?;
+    delete(env, "garenne.tasks.fast").await?;
+    worker.until_not_ready_for("garenne.tasks.fast").await?;
+    worker.until_logged("a queue was deleted").await?;
+    Ok(worker)
+}
+
+#[tokio::test]
+async fn tasks_that_wait_while_their_queue_is_deleted_are_published_to_it_again() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let mut worker = holding_without_a_queue(&env, 300, 8).await?;
+    apply(&env).await?;
+    worker.until_ready().await?;
+    let mut ids: Vec<_> = worker.until_done(9).await?.into_iter().map(|done| done.task_id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 9, "each ran, and none twice");
+    worker.until_metric("garenne_orphans_total", &["fast", "published again"], 8.0).await?;
+    let receipt = worker.stop().await?.receipt;
+    // The settlement of the task that ran could not be sent.
+    assert_eq!((receipt.retried, receipt.dead, receipt.lost_settlements), (8, 0, 1), "{receipt:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn tasks_that_wait_for_a_deleted_queue_are_dead_letters_when_their_worker_stops() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let worker = holding_without_a_queue(&env, 1000, 4).await?;
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.dead, receipt.requeued), (4, 0), "{receipt:?}");
+    for letter in env.take_all(DEAD, 4).await? {
+        assert_eq!(letter.text("garenne-reason"), "rejected");
+        let error = "its queue \"garenne.tasks.fast\" was deleted while a worker held it";
+        assert_eq!(letter.text("garenne-error"), error);
+    }
     Ok(())
 }

@@ -53,6 +53,7 @@ use crate::{
 
 mod copies;
 mod destinations;
+mod orphans;
 mod records;
 #[cfg(test)]
 pub(crate) mod tests;

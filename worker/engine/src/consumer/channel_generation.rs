@@ -1,7 +1,7 @@
 //! The lifetime of one AMQP channel. A delivery tag is valid only on the channel that delivered it.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc, Mutex, OnceLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -11,6 +11,7 @@ use garenne_common::{
 };
 use tokio::sync::Notify;
 
+use super::orphan::OnOrphan;
 use crate::panics::lock;
 
 /// Counts deliveries and settlements in the shutdown receipt and in the metrics, so that both agree.
@@ -60,6 +61,8 @@ pub(crate) struct ChannelGeneration {
     /// The channel has a consumer to which the broker may deliver.
     is_consuming: AtomicBool,
     settlement_sent: AtomicBool,
+    /// Set if the queue was deleted: what is requeued from now on would be lost.
+    on_orphan: OnceLock<OnOrphan>,
 }
 
 #[derive(Default)]
@@ -87,6 +90,7 @@ impl ChannelGeneration {
             credit: AtomicU64::new(0),
             is_consuming: AtomicBool::new(false),
             settlement_sent: AtomicBool::new(false),
+            on_orphan: OnceLock::new(),
         }
     }
 
@@ -100,6 +104,16 @@ impl ChannelGeneration {
     pub(crate) fn end(&self) {
         self.alive.store(false, Ordering::Release);
         self.ended.notify_one();
+    }
+
+    /// Records that the queue was deleted. The messages that are not settled go to `on_orphan` instead of the broker.
+    pub(super) fn queue_deleted(&self, on_orphan: OnOrphan) {
+        let _ = self.on_orphan.set(on_orphan);
+    }
+
+    /// Takes what is requeued if the queue was deleted.
+    pub(super) fn on_orphan(&self) -> Option<&OnOrphan> {
+        self.on_orphan.get()
     }
 
     /// Completes when the generation has ended. Supports one waiter, the consumer.

@@ -113,7 +113,7 @@ impl ConsumerConnection {
     /// answer.
     ///
     /// It uses a channel of its own, because a failed passive declaration closes the channel.
-    async fn look_up(&self, queue: &str) -> Option<Result<u32, u16>> {
+    pub(super) async fn look_up(&self, queue: &str) -> Option<Result<u32, u16>> {
         let (_connection, channel) = self.channel(1).await.ok()?;
         let options = QueueDeclareOptions { passive: true, ..Default::default() };
         match channel.queue_declare(queue.into(), options, FieldTable::default()).await {

@@ -15,7 +15,10 @@ use garenne_common::shutdown::Settlement;
 use lapin::{BasicProperties, types::ShortString};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::channel_generation::{ChannelGeneration, SettleRequest};
+use super::{
+    channel_generation::{ChannelGeneration, SettleRequest},
+    orphan::Orphan,
+};
 
 /// An unsettled message. [`settle`](Self::settle) consumes it; dropping it requeues the message.
 pub(crate) struct Delivery {
@@ -48,13 +51,21 @@ struct Ownership {
 }
 
 enum Owned {
-    Message { generation: Arc<ChannelGeneration>, tag: u64 },
+    Message {
+        generation: Arc<ChannelGeneration>,
+        tag: u64,
+    },
     Part(Arc<SplitMessage>),
+    /// The message was split, and its parts own it.
+    Passed,
 }
 
 /// A message that was split. Its settlement is requested when the last part is settled or dropped.
 struct SplitMessage {
     whole: Ownership,
+    /// The message, for the case that its queue was deleted.
+    head: Arc<MessageHead>,
+    body: Bytes,
     /// The settlements of the parts so far, as a bit set.
     settlements: AtomicU8,
 }
@@ -120,9 +131,11 @@ impl Delivery {
     ///
     /// If one part is requeued, the whole message is. Otherwise the message gets the settlement of its parts if
     /// they agree, and [`Settlement::Acked`] if they do not.
-    pub(crate) fn split(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
-        let Self { ownership, head, .. } = self;
-        let split = Arc::new(SplitMessage { whole: ownership, settlements: AtomicU8::new(0) });
+    pub(crate) fn split(mut self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
+        let whole = std::mem::replace(&mut self.ownership, Ownership::new(Owned::Passed));
+        let (head, body) = (Arc::clone(&self.head), self.body.clone());
+        let settlements = AtomicU8::new(0);
+        let split = Arc::new(SplitMessage { whole, head: Arc::clone(&head), body, settlements });
         bodies.into_iter().map(move |body| Self {
             ownership: Ownership::new(Owned::Part(Arc::clone(&split))),
             place: None,
@@ -142,7 +155,24 @@ impl Ownership {
         match &self.of {
             Owned::Message { generation, .. } => generation,
             Owned::Part(split) => split.whole.generation(),
+            Owned::Passed => unreachable!("a message that was split is not used"),
         }
+    }
+
+    /// Passes a whole message on that would be requeued although its queue was deleted.
+    fn rescue(&self, head: &MessageHead, body: &Bytes) {
+        let (Settlement::Requeued, Owned::Message { generation, .. }) = (self.settlement, &self.of) else {
+            return;
+        };
+        let Some(on_orphan) = generation.on_orphan() else { return };
+        let MessageHead { exchange, routing_key, properties, received_at, .. } = head.clone();
+        on_orphan(Orphan { exchange, routing_key, properties, received_at, body: body.clone() });
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.ownership.rescue(&self.head, &self.body);
     }
 }
 
@@ -155,6 +185,7 @@ impl Drop for Ownership {
             }
             // The reference count of the `Arc` orders this before the drop of `SplitMessage`.
             Owned::Part(split) => drop(split.settlements.fetch_or(bit(settlement), Ordering::Relaxed)),
+            Owned::Passed => {}
         }
     }
 }
@@ -162,6 +193,7 @@ impl Drop for Ownership {
 impl Drop for SplitMessage {
     fn drop(&mut self) {
         self.whole.settlement = combine(*self.settlements.get_mut());
+        self.whole.rescue(&self.head, &self.body);
     }
 }
 
@@ -273,6 +305,29 @@ mod tests {
         drop(delivery);
         assert_eq!(only_settlement(&generation), Settlement::Requeued);
         assert_eq!(generation.outstanding(), 0);
+    }
+
+    #[test]
+    fn what_is_requeued_after_its_queue_was_deleted_is_passed_on_whole_and_once() {
+        let rescued = |requeue: fn(Delivery)| {
+            let (delivery, generation) = delivered(7);
+            let bodies: Arc<std::sync::Mutex<Vec<Bytes>>> = Arc::default();
+            let taken = Arc::clone(&bodies);
+            generation.queue_deleted(Arc::new(move |orphan: Orphan| {
+                assert_eq!((orphan.routing_key.as_str(), orphan.exchange.as_str()), ("some.kind", "tasks"));
+                taken.lock().unwrap().push(orphan.body);
+            }));
+            generation.end();
+            requeue(delivery);
+            bodies.lock().unwrap().len()
+        };
+        assert_eq!(rescued(drop), 1);
+        assert_eq!(rescued(|delivery| delivery.settle(Settlement::Acked)), 0, "it ran to its end");
+        assert_eq!(rescued(|delivery| delivery.split([Bytes::new(), Bytes::new()]).for_each(drop)), 1);
+        let ran = |delivery: Delivery| {
+            delivery.split([Bytes::new()]).for_each(|part| part.settle(Settlement::Acked))
+        };
+        assert_eq!(rescued(ran), 0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::{
 use futures_util::FutureExt;
 use garenne_amqp::Target;
 use garenne_common::{supervise, telemetry::metrics::NewMetrics};
-use prometheus::{IntGaugeVec, Registry};
+use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 use tokio::{
     sync::Mutex as AsyncMutex,
     time::{Instant, sleep},
@@ -31,6 +31,7 @@ const MAX_NAMES: usize = 64;
 pub(crate) struct MissingQueues<Q = ConsumerConnection> {
     broker: Q,
     gauge: IntGaugeVec,
+    reclaimed: IntCounterVec,
     /// Each missing name, and why it could not be declared.
     missing: Mutex<BTreeMap<PublishTarget, String>>,
     /// When the last check of each name started. A check serves all callers that were waiting when it started.
@@ -62,13 +63,20 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
     pub(crate) fn new(broker: Q, registry: &Registry) -> Arc<Self> {
         let help = "1 while copies of tasks cannot reach this queue or exchange because it does not exist.";
         let gauge = NewMetrics(registry).gauges("garenne_queue_missing", help, &["queue"]);
-        let queues =
-            Arc::new(Self { broker, gauge, missing: Mutex::default(), last_checks: AsyncMutex::default() });
+        let help = "Tasks that a worker held when their queue was deleted, by what became of them.";
+        let reclaimed = NewMetrics(registry).counters("garenne_orphans_total", help, &["lane", "outcome"]);
+        let (missing, last_checks) = (Mutex::default(), AsyncMutex::default());
+        let queues = Arc::new(Self { broker, gauge, reclaimed, missing, last_checks });
         let weak = Arc::downgrade(&queues);
         supervise::restarting("missing-queues", weak, |queues| check_repeatedly(queues).boxed())
             .spawn()
             .detach();
         queues
+    }
+
+    /// Counts a message whose queue was deleted while this worker held it.
+    pub(crate) fn count_reclaimed(&self, lane: &str, outcome: &str) {
+        self.reclaimed.with_label_values(&[lane, outcome]).inc();
     }
 
     /// Describes each missing queue or exchange for the readiness check.

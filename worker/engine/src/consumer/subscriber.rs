@@ -28,6 +28,7 @@ use super::{
     connection::ConsumerConnection,
     delivery::Delivery,
     intake::{Intake, LaneIntake},
+    orphan::OnOrphan,
     subscription::Subscription,
     watchdog::Watchdog,
 };
@@ -38,6 +39,9 @@ const MAX_CHUNK: usize = 64;
 
 /// How often a quiet subscriber checks whether its channel is open.
 const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The broker ended the consumer.
+const CANCELLED: &str = "the broker cancelled the consumer (was the queue deleted?)";
 
 /// The broker's reply text for an error of its own.
 const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
@@ -66,6 +70,8 @@ pub(crate) struct Subscriber<F> {
     pub(crate) accept: F,
     /// The ack writers of the subscriber's channels.
     pub(crate) ack_writers: TaskTracker,
+    /// Takes the messages that are not settled when their queue is deleted.
+    pub(crate) on_orphan: OnOrphan,
 }
 
 impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
@@ -91,6 +97,20 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
         }
     }
 
+    /// Keeps the messages that are not settled if their queue is gone. The broker delivers those of a consumer that it
+    /// cancelled for another reason, such as its timeout, again.
+    async fn keep_orphans(&self, generation: &ChannelGeneration) {
+        let queue = &self.subscription.queue;
+        if self.connection.look_up(queue).await != Some(Err(NOT_FOUND)) {
+            return;
+        }
+        let count = generation.outstanding();
+        let what = "a queue was deleted; messages that it had delivered and that do not run to their end here are kept \
+                    until it exists again, then published to it; a stop copies them to the dead letters";
+        tracing::error!(queue, count, what);
+        generation.queue_deleted(Arc::clone(&self.on_orphan));
+    }
+
     /// Consumes on one channel until the intake is closed, every delivery is settled, and the channel is closed.
     ///
     /// # Errors
@@ -105,7 +125,10 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
         let ack_writer = supervise::isolated("settlements", ack_writer.run()).spawn_in(&self.ack_writers);
 
         let consumed = self.consume_until_closed(&channel, &generation).await;
-        if consumed.is_err() {
+        if let Err(problem) = &consumed {
+            if problem == CANCELLED && generation.outstanding() > 0 {
+                self.keep_orphans(&generation).await;
+            }
             generation.end();
         }
         drain.send_replace(true);
@@ -228,7 +251,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
                 Some(Ok(deliveries)) => (deliveries, None),
                 Some(Err(TryReadyChunksError(deliveries, error))) => (deliveries, Some(error)),
                 None if cancelled => return Ok(()),
-                None => return Err("the broker cancelled the consumer (was the queue deleted?)".into()),
+                None => return Err(CANCELLED.into()),
             };
             let more_ready = deliveries.len() == MAX_CHUNK;
             coalescer.record_received(deliveries.len(), more_ready, Instant::now());

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use super::WorkerError;
 use crate::{
-    consumer::{ConsumerConnection, LaneIntake, SettlementCounters, Subscriber, Subscription},
+    consumer::{ConsumerConnection, LaneIntake, OnOrphan, SettlementCounters, Subscriber, Subscription},
     pipeline::{LanePipeline, LanePool},
     status::QueueProblem,
 };
@@ -94,6 +94,11 @@ impl Consumers {
         let on_failure = move |failure: &supervise::Failure| {
             failed.send_replace(Some(format!("the consumer failed: {failure}")));
         };
+        let (settler, tally) = (Arc::clone(&pipeline.settler), Arc::clone(&counters.tally));
+        let (name, lane, until) = (queue.clone(), Arc::clone(&pipeline.lane), intake.clone());
+        let on_orphan: OnOrphan = Arc::new(move |orphan| {
+            settler.reclaim(&lane, orphan, &name, until.clone(), &tally);
+        });
         let pipeline = Arc::clone(pipeline);
         let subscriber = Subscriber {
             connection: if pipeline.foreign.is_some() { &self.foreign } else { &self.connection }.clone(),
@@ -104,6 +109,7 @@ impl Consumers {
             denied: Some(self.denied.clone()),
             accept: async move |deliveries| pipeline.process(deliveries).await,
             ack_writers: self.ack_writers.clone(),
+            on_orphan,
         };
         let consumer = supervise::restarting_with("consumer", subscriber, |it| it.run().boxed(), on_failure);
         self.tasks.push(consumer.spawn());
