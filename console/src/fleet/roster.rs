@@ -246,7 +246,7 @@ impl Roster {
             match workers.contains(&key.1) {
                 true => self.confirm(&key.1, true),
                 false if self.members[&key].since < now - FORGET_UNCONFIRMED => {
-                    drop(self.members.remove(&key))
+                    drop(self.members.remove(&key));
                 }
                 false => {}
             }

@@ -251,6 +251,7 @@ async fn heartbeats_that_are_forged_hide_no_worker_and_are_bounded() -> Result<(
         (&json!("w"), &json!(2))
     );
     let peak = dashboard.peak_memory()?;
+    println!("peak memory of the dashboard: {peak} bytes");
     assert!(peak < 200_000_000, "{peak}");
     worker.stop().await?;
     Ok(())
