@@ -149,9 +149,7 @@ impl Cli {
                 flag(&mut own, "postgres_url", args.postgres_url.as_ref());
                 flag(&mut own, "worker_amqp_url", args.worker_amqp_url.as_ref());
             }
-            Command::Readings(ReadingsVerb::Recalibrate(args)) => {
-                flag(&mut own, "postgres_url", args.postgres_url.as_ref());
-            }
+            Command::Readings(verb) => flag(&mut own, "postgres_url", verb.postgres_url()),
             Command::Dashboard(args) => return args.settings(),
             _ => {}
         }

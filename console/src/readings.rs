@@ -1,6 +1,9 @@
 //! `garenne readings`: works on the readings that workers have stored in Postgres.
 
 mod cli;
+mod correcting;
+mod correction;
+mod corrections;
 mod derived;
 mod device_task;
 mod page;
@@ -13,12 +16,15 @@ mod selection;
 use std::pin::pin;
 
 use garenne_common::exit::{Exit, Failure};
+use garenne_protocol::task::TaskId;
 use garenne_readings::Calibration;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 pub use cli::ReadingsVerb;
-use cli::RecalibrateArgs;
+use cli::{CorrectArgs, RecalibrateArgs};
+use correcting::{Corrected, Correcting};
+use correction::Correction;
 use recalibration::Recalibration;
 use report::Report;
 
@@ -36,7 +42,59 @@ use crate::{
 pub async fn run(operator: &Operator, verb: ReadingsVerb) -> Result<Exit, Failure> {
     match verb {
         ReadingsVerb::Recalibrate(args) => recalibrate(operator, args).await,
+        ReadingsVerb::Flag(args) => {
+            let correction = Correction::Flag(args.flag());
+            correct(operator, args.range, correction, json!({ "as": args.flag })).await
+        }
+        ReadingsVerb::Amend(args) => {
+            let arguments = json!({ "value": args.value, "factor": args.factor, "offset": args.offset });
+            correct(operator, args.range.clone(), Correction::Amend(args.amendment()?), arguments).await
+        }
+        ReadingsVerb::Delete(range) => correct(operator, range, Correction::Delete, json!({})).await,
+        ReadingsVerb::Corrections(args) => {
+            let selection = args.selection()?;
+            corrections::run(operator.tables().await?, &selection, &args).await
+        }
     }
+}
+
+async fn correct(
+    operator: &Operator,
+    range: CorrectArgs,
+    correction: Correction,
+    own: Value,
+) -> Result<Exit, Failure> {
+    let selection = range.selection()?;
+    range.confirmed(correction)?;
+    let actor = command_line();
+    let (pool, tables) = operator.tables().await?;
+    let correcting = Correcting {
+        pool,
+        tables,
+        selection,
+        correction,
+        command: TaskId::random().as_str().to_owned(),
+        reason: range.reason.clone(),
+        by: actor.name.clone(),
+        dry_run: range.dry_run,
+    };
+    let counts = if range.dry_run {
+        correcting.run().await?
+    } else {
+        let mut arguments = range.record();
+        if let (Some(arguments), Value::Object(own)) = (arguments.as_object_mut(), own) {
+            arguments.extend(own);
+        }
+        let name = format!("readings.{}", correction.name());
+        let result = |counts: &Corrected| json!(counts);
+        audited(operator, actor, &name, arguments, correcting.run(), result).await?
+    };
+    if range.json {
+        output::json(&(json!(counts).to_string() + "\n"))?;
+    } else {
+        output::lines(&counts.text(correction))?;
+    }
+    Ok(Exit::Done)
 }
 
 async fn recalibrate(operator: &Operator, args: RecalibrateArgs) -> Result<Exit, Failure> {

@@ -18,6 +18,7 @@ mod scenarios {
     mod consumer_timeout;
     mod copies;
     mod counters;
+    mod corrections;
     mod crash;
     mod credit;
     mod dashboard;

@@ -32,6 +32,11 @@ pub(super) struct DerivedChanges {
 }
 
 impl DerivedChanges {
+    /// Adds measured readings that were removed, so that what is known of their series follows.
+    pub(super) fn remove_measured(&mut self, metric: &str, times: impl Iterator<Item = OffsetDateTime>) {
+        self.removed.extend(times.map(|time| (metric.to_owned(), time)));
+    }
+
     /// Metrics and times of the changed values.
     pub(super) fn keys(&self) -> impl Iterator<Item = (&str, OffsetDateTime)> {
         let written = self.written.iter().map(|new| &new.key);

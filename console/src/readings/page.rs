@@ -119,7 +119,9 @@ impl Pages {
                 quality: stored.get(5),
                 calibration: stored.get(6),
             };
-            if row.calibration.is_none() && row.raw_unit.is_none() {
+            if row.is_corrected() {
+                page.counts.corrected += 1;
+            } else if row.calibration.is_none() && row.raw_unit.is_none() {
                 unidentified.push(Unidentified { row, task_id: stored.get(7) });
             } else {
                 self.calibrate(&mut page, series, row.clone(), row);

@@ -43,6 +43,8 @@ pub(super) struct Counts {
     pub(super) without_raw: u64,
     /// Readings with a raw value whose unit is not known.
     pub(super) without_raw_unit: u64,
+    /// Readings that a person has corrected, which stay as they are.
+    pub(super) corrected: u64,
     /// Changed readings that had a rule and have none in the file.
     pub(super) without_rule: u64,
     pub(super) derived_written: u64,
@@ -72,6 +74,7 @@ impl Counts {
         self.unchanged += other.unchanged;
         self.without_raw += other.without_raw;
         self.without_raw_unit += other.without_raw_unit;
+        self.corrected += other.corrected;
         self.without_rule += other.without_rule;
         self.derived_written += other.derived_written;
         self.derived_removed += other.derived_removed;
@@ -125,6 +128,7 @@ impl Report {
             unchanged,
             without_raw,
             without_raw_unit,
+            corrected,
             without_rule,
             ..
         } = self.counts;
@@ -143,7 +147,7 @@ impl Report {
             grouped(changed),
             grouped(value_changed),
             grouped(unchanged),
-            grouped(without_raw + without_raw_unit),
+            grouped(without_raw + without_raw_unit + corrected),
         )];
         if without_raw > 0 {
             lines
@@ -154,6 +158,9 @@ impl Report {
                 "{} skipped: the unit of the raw value is not known; they were stored before it was kept",
                 grouped(without_raw_unit)
             ));
+        }
+        if corrected > 0 {
+            lines.push(format!("{} skipped: a person has corrected them", grouped(corrected)));
         }
         if without_rule > 0 {
             lines.push(format!(

@@ -46,6 +46,11 @@ impl Row {
         })
     }
 
+    /// Whether a person has corrected it. Only a person changes it again.
+    pub(super) fn is_corrected(&self) -> bool {
+        self.quality.iter().any(|flag| flag == <&str>::from(Flag::Corrected))
+    }
+
     /// Whether a reader of both gets different values.
     pub(super) fn reads_as(&self, other: &Self) -> bool {
         (self.value, &self.unit, &self.quality) == (other.value, &other.unit, &other.quality)
@@ -54,7 +59,7 @@ impl Row {
 
 /// Whether a flag follows from the value and the calibration.
 fn is_computed(flag: &str) -> bool {
-    Flag::from_str(flag).is_ok_and(|flag| flag != Flag::TimeAssumed)
+    Flag::from_str(flag).is_ok_and(Flag::concerns_value)
 }
 
 #[cfg(test)]

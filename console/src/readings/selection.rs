@@ -50,6 +50,16 @@ impl Selection {
         Ok(Self { device, metric, after: first - TICK, last })
     }
 
+    /// The device, or the beginning of devices.
+    pub(super) fn device(&self) -> Option<&str> {
+        self.device.as_ref().map(NamePattern::as_str)
+    }
+
+    /// The metric.
+    pub(super) fn metric(&self) -> Option<&str> {
+        self.metric.as_deref()
+    }
+
     /// The series with such readings, in the order of device and metric, and an estimate of the number of readings.
     pub(super) async fn series(
         &self,

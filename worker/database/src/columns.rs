@@ -22,7 +22,7 @@ struct Columns {
     columns: &'static [(&'static str, &'static str)],
 }
 
-const COLUMNS: [Columns; 25] = [
+const COLUMNS: [Columns; 26] = [
     Columns {
         table: "readings",
         version: 1,
@@ -202,12 +202,39 @@ const COLUMNS: [Columns; 25] = [
     Columns { table: "series", version: 11, key: &[], columns: &[("counter", "jsonb")] },
     Columns { table: "rollups_hour", version: 11, key: &[], columns: &[("consumption", FLOAT)] },
     Columns { table: "rollups_day", version: 11, key: &[], columns: &[("consumption", FLOAT)] },
+    Columns {
+        table: "corrections",
+        version: 12,
+        key: &["id"],
+        columns: &[
+            ("id", "bigint"),
+            ("command", "text"),
+            ("action", "text"),
+            ("device", "text"),
+            ("metric", "text"),
+            ("time", TIME),
+            ("value", FLOAT),
+            ("quality", "text[]"),
+            ("was_value", FLOAT),
+            ("was_unit", "text"),
+            ("was_quality", "text[]"),
+            ("raw", FLOAT),
+            ("raw_unit", "text"),
+            ("calibration", "text"),
+            ("task_id", "text"),
+            ("worker", "text"),
+            ("stored_at", TIME),
+            ("reason", "text"),
+            ("corrected_by", "text"),
+            ("corrected_at", TIME),
+        ],
+    },
     Columns { table: "rollups_hour", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
     Columns { table: "rollups_day", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
 ];
 
 /// Ends of the names of indexes that are not keys, and of functions, each with its version.
-const INDEXES: [(&str, i32); 9] = [
+const INDEXES: [(&str, i32); 11] = [
     ("alarms_by_rule", 4),
     ("alarms_open", 4),
     ("notices_unpublished", 4),
@@ -217,6 +244,8 @@ const INDEXES: [(&str, i32); 9] = [
     ("maintenance_by_end", 6),
     ("series_failing", 9),
     ("notices_by_alarm", 10),
+    ("corrections_by_reading", 12),
+    ("corrections_deleted", 12),
 ];
 const FUNCTIONS: [(&str, i32); 14] = [
     ("ensure_partition", 2),

@@ -44,12 +44,14 @@ impl PostgresReadingStore {
             "SET LOCAL statement_timeout = {}; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off",
             TIMEOUT.as_millis()
         );
-        let time_only: &str = Flag::TimeAssumed.into();
+        let [time_only, corrected]: [&str; 2] = [Flag::TimeAssumed.into(), Flag::Corrected.into()];
         Self {
             pool: PostgresPool::new(database),
             settings,
             exceeds_limit: format!("SELECT {range} OFFSET $5 LIMIT 1"),
-            readings: format!("SELECT time, value, unit, quality <@ ARRAY['{time_only}'] {range} LIMIT $5"),
+            readings: format!(
+                "SELECT time, value, unit, quality <@ ARRAY['{time_only}', '{corrected}'] {range} LIMIT $5"
+            ),
         }
     }
 

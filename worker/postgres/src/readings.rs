@@ -16,6 +16,7 @@ use crate::{
     columns::{Parameters, column},
 };
 use garenne::{handler::ReadingRow, sink::FinishedTask};
+use garenne_sensors::reading::Flag;
 
 /// How a reading is treated whose device, metric and time are stored with another value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -54,10 +55,21 @@ impl ReadingStatements {
         let differs = |new: &str, stored: &str| {
             format!("({stored}.raw <> {new}.raw OR {stored}.raw_unit <> {new}.raw_unit)")
         };
+        // What a person has corrected or deleted stays so.
+        let corrected: &str = Flag::Corrected.into();
+        let deleted = |metrics: &str| {
+            format!(
+                "NOT EXISTS (SELECT FROM {tables}_corrections AS gone WHERE gone.device = input.device
+                             AND gone.time = input.time AND gone.metric IN ({metrics}) AND gone.action = 'delete')"
+            )
+        };
         let (overrules, overrules_derived, order) = match on_conflict {
             OnConflict::Dead => (format!("{table}.raw IS NULL"), "false".to_owned(), "ASC"),
             OnConflict::Replace => (
-                format!("{table}.raw IS NULL OR {}", differs("excluded", &table)),
+                format!(
+                    "({table}.raw IS NULL OR {}) AND NOT '{corrected}' = ANY({table}.quality)",
+                    differs("excluded", &table)
+                ),
                 format!("{table}.raw IS NULL AND {table}.value <> excluded.value"),
                 "DESC",
             ),
@@ -83,13 +95,16 @@ impl ReadingStatements {
                  RETURNING device, metric, time"
             )
         };
-        let store = insert("", "", "", &overrules);
+        let store = insert("", "", &format!("WHERE {}", deleted("input.metric")), &overrules);
         let other_input = format!(
             "WHERE NOT EXISTS (
                  SELECT FROM {table} AS stored WHERE stored.device = input.device AND stored.time = input.time
                  AND (stored.metric = first AND stored.value <> first_value
-                      OR stored.metric = second AND stored.value <> second_value)
-                 AND stored.metric IN (first, second))"
+                      OR stored.metric = second AND stored.value <> second_value
+                      OR '{corrected}' = ANY(stored.quality))
+                 AND stored.metric IN (first, second))
+             AND {}",
+            deleted("first, second")
         );
         let store_derived = insert(
             ", $13::text[], $14::float8[], $15::text[], $16::float8[]",

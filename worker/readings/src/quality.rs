@@ -26,6 +26,15 @@ pub enum Flag {
     CounterZero,
     /// The sender gave no time, or a time relative to now.
     TimeAssumed,
+    /// A person has corrected the value or its flags. The raw value is as sent.
+    Corrected,
+}
+
+impl Flag {
+    /// Whether it follows from the value, so that another value has other flags.
+    pub fn concerns_value(self) -> bool {
+        !matches!(self, Self::TimeAssumed | Self::Corrected)
+    }
 }
 
 /// The flags of a value, in JSON a list of their names. The empty set of a good value allocates no memory.

@@ -6,9 +6,7 @@ use garenne_protocol::sensor::{Counter, Timestamp, Unit};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{
-    quality::{Flag, Quality},
-};
+use crate::quality::Quality;
 
 /// The stored version of a measured reading that no calibration rule applies to.
 pub const NO_CALIBRATION: &str = "none";
@@ -46,8 +44,8 @@ pub struct StoredReading {
 }
 
 impl StoredReading {
-    /// Whether the value itself is not in doubt. [`Flag::TimeAssumed`] concerns its time only.
+    /// Whether the value itself is not in doubt.
     pub fn is_usable(&self) -> bool {
-        self.quality.iter().all(|flag| *flag == Flag::TimeAssumed)
+        !self.quality.iter().any(|flag| flag.concerns_value())
     }
 }

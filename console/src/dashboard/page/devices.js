@@ -30,7 +30,7 @@ function timeOf(time, text) {
 }
 
 function flags(node, quality) {
-  node.replaceChildren(...quality.map((flag) => h("span", flag === "time-assumed" ? "pill" : "pill silent", flag)));
+  node.replaceChildren(...quality.map((flag) => h("span", flag === "time-assumed" || flag === "corrected" ? "pill" : "pill silent", flag)));
 }
 
 // --- the list ------------------------------------------------------------------------------------------
