@@ -119,8 +119,11 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
                     };
                     let verb = if removed.is_some() { "removed" } else { "kept" };
                     let rows = removed.unwrap_or(expired.rows);
-                    output::lines(&format!("{verb} {}
-", describe(&Expired { rows, ..expired.clone() })))?;
+                    output::lines(&format!(
+                        "{verb} {}
+",
+                        describe(&Expired { rows, ..expired.clone() })
+                    ))?;
                     if removed.is_none_or(|rows| rows < expired.rows) {
                         output::note(
                             "the others are kept until their rollups are computed; run the command again",

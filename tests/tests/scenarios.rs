@@ -17,8 +17,8 @@ mod scenarios {
     mod console;
     mod consumer_timeout;
     mod copies;
-    mod counters;
     mod corrections;
+    mod counters;
     mod crash;
     mod credit;
     mod dashboard;

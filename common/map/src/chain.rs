@@ -43,6 +43,13 @@ impl MapChain {
         }
         outcome
     }
+
+    /// As [`Map::remainder`], of the map that takes the payload.
+    pub fn remainder(&self, source: Source<'_>, payload: &[u8], now: Timestamp, limits: &Limits) -> Vec<u8> {
+        let takes = |map: &&Map| map.apply(source, payload, now, limits).is_ok();
+        let map = self.0.iter().find(takes);
+        map.map_or_else(|| payload.to_vec(), |map| map.remainder(source, payload, now, limits))
+    }
 }
 
 impl FromIterator<Map> for MapChain {

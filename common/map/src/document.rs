@@ -3,9 +3,9 @@
 //! The values of a JSON text are kept in document order in one vector. Each knows where the values below it end, so a
 //! lookup skips what it does not need, and parsing allocates once, not once per object.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::HashSet, fmt};
 
-use garenne_protocol::quoted;
+use garenne_protocol::{quoted, sensor::lenient};
 use serde::{
     Deserialize,
     de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
@@ -39,6 +39,8 @@ pub(crate) enum Value<'a> {
     /// Also an integer above `i64::MAX`.
     Number(f64),
     Text(Cow<'a, str>),
+    /// A number that is not finite.
+    NotFinite,
     Array,
     Object,
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Value<'_> {
             Self::Integer(number) => number.fmt(f),
             Self::Number(number) => number.fmt(f),
             Self::Text(text) => f.write_str(&quoted(text)),
+            Self::NotFinite => f.write_str("a number that is not finite"),
             Self::Array => f.write_str("an array"),
             Self::Object => f.write_str("an object"),
         }
@@ -102,6 +105,14 @@ impl<'a> Document<'a> {
     /// The value at a position.
     pub(crate) fn node(&self, at: usize) -> &Node<'a> {
         &self.0[at]
+    }
+
+    /// The positions of values of this document.
+    pub(crate) fn positions(&self, values: &[*const Value<'static>]) -> Vec<usize> {
+        let values: HashSet<_> = values.iter().copied().collect();
+        let nodes = self.0.iter().enumerate();
+        let found = nodes.filter(|(_, node)| values.contains(&std::ptr::from_ref(&node.value).cast()));
+        found.map(|(position, _)| position).collect()
     }
 
     /// The number of values below a value.
@@ -202,7 +213,7 @@ impl<'de> Visitor<'de> for Element<'_, 'de> {
     }
 
     fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<(), E> {
-        self.push(Value::Text(text.into()))
+        self.push(if text == lenient::NOT_FINITE { Value::NotFinite } else { Value::Text(text.into()) })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {

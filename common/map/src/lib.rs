@@ -38,6 +38,7 @@ mod pattern;
 mod plan;
 mod pointer;
 mod readings;
+mod remainder;
 mod rule;
 mod sparkplug;
 mod template;

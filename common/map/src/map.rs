@@ -1,12 +1,13 @@
 //! A rule file: its rules in order, of which the first that matches counts.
 
 use std::{
+    cell::OnceCell,
     path::Path,
     sync::{Mutex, PoisonError},
 };
 
 use garenne_protocol::{
-    sensor::{Limits, Record, Timestamp},
+    sensor::{BadRecord, Limits, Record, Sifted, Timestamp, lenient},
     task::Source,
 };
 
@@ -16,7 +17,8 @@ use crate::{
     document::Document,
     entry::RuleEntry,
     limits::{MAX_FILE_BYTES, MAX_PAYLOAD_BYTES, MAX_RULES, MAX_SOURCE_BYTES},
-    readings::Readings,
+    readings::{Finished, Readings},
+    remainder::remainder,
     rule::{Action, Rule},
     sparkplug::EdgeNodes,
     unmapped::{Reason, Unmapped},
@@ -43,6 +45,24 @@ pub struct Mapped {
     /// How often the rule left out the values of the payload, or of an element of `each`, because `values_if` says that
     /// nothing was measured.
     pub unmeasured: usize,
+    /// The values that are refused, in the order of their positions. A position counts the readings and the refused
+    /// values before it.
+    pub refused: Vec<BadRecord>,
+}
+
+impl Mapped {
+    /// The records by position, as [`sift_readings`](garenne_protocol::sensor::parse::sift_readings) returns them.
+    pub fn sifted(self) -> Sifted {
+        let mut slots = Vec::with_capacity(self.records.len() + self.refused.len());
+        let mut records = self.records.into_iter();
+        for refused in &self.refused {
+            let before = refused.index.saturating_sub(slots.len());
+            slots.extend(records.by_ref().take(before).map(Some));
+            slots.push(None);
+        }
+        slots.extend(records.map(Some));
+        Sifted { slots, refused: self.refused, notes: Vec::new() }
+    }
 }
 
 /// A rule file that cannot be used. The text is one line: file, rule, field, problem.
@@ -89,10 +109,11 @@ impl Map {
             .map_err(|problem| InvalidMap { file: file.to_owned(), problem })
     }
 
-    /// Maps a payload. `now` is the time of readings without one.
+    /// Maps a payload. `now` is the time of readings without one. A value that is refused does not take the others with
+    /// it.
     ///
     /// # Errors
-    /// Why no reading comes out. Then none of the payload is mapped.
+    /// Why no reading comes out.
     pub fn apply(
         &self,
         source: Source<'_>,
@@ -115,6 +136,28 @@ impl Map {
         limits: &Limits,
         skipped: &mut dyn FnMut(&str, &str),
     ) -> Result<Mapped, Unmapped> {
+        let (rule, finished, _) = self.run(source, payload, Readings::new(limits, now, skipped))?;
+        let Finished { records, refused, unmeasured, .. } = finished;
+        Ok(Mapped { rule, records, unmeasured, refused })
+    }
+
+    /// What remains of a payload that [`Map::apply`] refuses values of: JSON has `null` in place of the values that
+    /// became readings. A payload in another form remains as it is.
+    pub fn remainder(&self, source: Source<'_>, payload: &[u8], now: Timestamp, limits: &Limits) -> Vec<u8> {
+        let mut ignored = |_: &str, _: &str| {};
+        let readings = Readings::new(limits, now, &mut ignored).tracking();
+        let run = self.run(source, payload, readings);
+        run.map_or_else(|_| payload.to_vec(), |(_, _, taken)| remainder(payload, &taken))
+    }
+
+    /// Returns the number of the rule, what became of the values, and the positions of those that became readings, if
+    /// they are tracked.
+    fn run(
+        &self,
+        source: Source<'_>,
+        payload: &[u8],
+        readings: Readings<'_>,
+    ) -> Result<(usize, Finished, Vec<usize>), Unmapped> {
         let in_no_rule = |reason| Unmapped { rule: None, reason };
         if source.text().len() > MAX_SOURCE_BYTES {
             return Err(in_no_rule(Reason::LongSource(source.text().len())));
@@ -122,26 +165,34 @@ impl Map {
         if payload.len() > MAX_PAYLOAD_BYTES {
             return Err(in_no_rule(Reason::TooLarge(payload.len())));
         }
+        let repaired = OnceCell::new();
         // Parsed when the first rule needs it; the inner option is none if the payload is empty.
         let mut document: Option<Option<Document<'_>>> = None;
         for (number, rule) in (1..).zip(&self.rules) {
             let Some(captures) = rule.matches(source) else { continue };
             let in_rule = |reason| Unmapped { rule: Some(number), reason };
             if document.is_none() && rule.needs_document() {
-                document = Some(Document::parse(payload).map_err(in_rule)?);
+                let parsed = Document::parse(payload).or_else(|reason| {
+                    let Reason::Malformed(_) = reason else { return Err(reason) };
+                    let text = repaired.get_or_init(|| {
+                        let mut text = payload.to_vec();
+                        lenient::repair(&mut text);
+                        text
+                    });
+                    Document::parse(text).map_err(|_| reason)
+                });
+                document = Some(parsed.map_err(in_rule)?);
             }
             let document = document.as_ref().and_then(Option::as_ref);
             if !rule.applies_to(document) {
                 continue;
             }
-            let mut readings = Readings::new(limits, now, skipped);
-            let mut unmeasured = 0;
-            let records = match &rule.action {
-                Action::Skip => Ok(Vec::new()),
+            let mut readings = readings;
+            let finished = match &rule.action {
+                Action::Skip => readings.finish(true),
                 Action::Json(action) => {
                     let run =
                         document.map_or(Ok(()), |document| action.run(document, &captures, &mut readings));
-                    unmeasured = readings.unmeasured;
                     run.and_then(|()| readings.finish(action.common.allow_empty))
                 }
                 Action::Sparkplug(action) => {
@@ -150,7 +201,12 @@ impl Map {
                     nodes.run(action, &captures, payload, readings)
                 }
             };
-            return records.map(|records| Mapped { rule: number, records, unmeasured }).map_err(in_rule);
+            let finished = finished.map_err(in_rule)?;
+            let taken = document.map_or_else(Vec::new, |document| match finished.taken.is_empty() {
+                true => Vec::new(),
+                false => document.positions(&finished.taken),
+            });
+            return Ok((number, finished, taken));
         }
         Err(in_no_rule(Reason::NoRule))
     }

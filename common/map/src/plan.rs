@@ -147,7 +147,7 @@ impl Numbers {
                 let parsed = text.trim().parse().ok().filter(|number: &f64| parse_text && number.is_finite());
                 parsed.ok_or_else(|| quoted(text))?
             }
-            Value::Array | Value::Object => return Err(value.to_string()),
+            Value::NotFinite | Value::Array | Value::Object => return Err(value.to_string()),
         };
         let is_none = none.iter().any(|none| none.numbers.iter().any(|code| is_code(number, *code)));
         Ok(Some(number).filter(|_| !is_none))

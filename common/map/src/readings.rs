@@ -2,10 +2,13 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use garenne_protocol::sensor::{BadField, Fault, Limits, Reading, Record, Timestamp, parse::check_unit};
+use garenne_protocol::sensor::{
+    BadField, BadRecord, Fault, Limits, Reading, Record, Timestamp, parse::check_unit,
+};
 use uuid::Uuid;
 
 use crate::{
+    document::Value,
     plan::{ReadingPlan, Units},
     template::Scope,
     unmapped::Reason,
@@ -34,6 +37,12 @@ pub(crate) struct Origin {
 /// The readings of a payload.
 pub(crate) struct Readings<'l> {
     records: Vec<Record>,
+    /// Values that are refused. Their positions and those of the records follow each other.
+    refused: Vec<BadRecord>,
+    /// The reason of the first of them.
+    first: Option<Reason>,
+    /// The addresses of the values that became readings, if they are asked for.
+    taken: Option<Vec<*const Value<'static>>>,
     limits: &'l Limits,
     pub(crate) now: Timestamp,
     /// Is told of each value that becomes no reading, and why.
@@ -44,7 +53,43 @@ pub(crate) struct Readings<'l> {
 
 impl<'l> Readings<'l> {
     pub(crate) fn new(limits: &'l Limits, now: Timestamp, skipped: &'l mut dyn FnMut(&str, &str)) -> Self {
-        Self { records: Vec::new(), limits, now, skipped, unmeasured: 0 }
+        let (records, refused) = (Vec::new(), Vec::new());
+        Self { records, refused, first: None, taken: None, limits, now, skipped, unmeasured: 0 }
+    }
+
+    /// Keeps which values become readings.
+    pub(crate) fn tracking(self) -> Self {
+        Self { taken: Some(Vec::new()), ..self }
+    }
+
+    /// A value has become a reading.
+    pub(crate) fn take(&mut self, value: &Value<'_>) {
+        if let Some(taken) = &mut self.taken {
+            taken.push(std::ptr::from_ref(value).cast());
+        }
+    }
+
+    /// Refuses the value of `field`, so that the others are kept.
+    ///
+    /// # Errors
+    /// `reason`, if it is one of the whole payload; or there are too many values.
+    pub(crate) fn refuse(&mut self, field: &str, reason: Reason) -> Result<(), Reason> {
+        if reason.is_about_payload() {
+            return Err(reason);
+        }
+        if self.position() >= self.limits.records {
+            return Err(Reason::TooManyReadings(self.limits.records));
+        }
+        let refused = reason.in_record(self.position(), field);
+        self.skip(field, &refused.message);
+        self.refused.push(refused);
+        self.first.get_or_insert(reason);
+        Ok(())
+    }
+
+    /// The position of the next value.
+    fn position(&self) -> usize {
+        self.records.len() + self.refused.len()
     }
 
     /// Makes room for at most so many readings.
@@ -70,14 +115,7 @@ impl<'l> Readings<'l> {
     /// # Errors
     /// [`Reason::Invalid`], which guesses the unit that was probably meant.
     pub(crate) fn check_time(&self, time: Timestamp, given: Option<i64>) -> Result<(), Reason> {
-        let Err(error) = self.limits.check_time("time", time, self.now) else { return Ok(()) };
-        let mut error = error.in_record(self.records.len());
-        if let Some(number) = given
-            && !error.message.ends_with('?')
-        {
-            error.message += &self.limits.hint_for(number, None, self.now, |unit| unit.to_string());
-        }
-        Err(Reason::Invalid(error))
+        self.limits.check_read_time("time", (time, given), self.now).map_err(|error| self.invalid(error))
     }
 
     /// Adds a reading of a number.
@@ -92,7 +130,7 @@ impl<'l> Readings<'l> {
         scope: &Scope<'_, '_>,
         number: f64,
     ) -> Result<(), Reason> {
-        if self.records.len() >= self.limits.records {
+        if self.position() >= self.limits.records {
             return Err(Reason::TooManyReadings(self.limits.records));
         }
         let metric = plan.metric.text("metric", scope)?;
@@ -111,20 +149,56 @@ impl<'l> Readings<'l> {
     }
 
     fn invalid(&self, error: BadField) -> Reason {
-        Reason::Invalid(error.in_record(self.records.len()))
+        Reason::Invalid(error.in_record(self.position()))
     }
 
-    /// The readings.
+    /// The readings, and the values that are refused. Of readings with the same key the first is kept.
     ///
     /// # Errors
-    /// Two of them have the same key, so that one would replace the other; or there is none, and `allow_empty` is
-    /// false.
-    pub(crate) fn finish(self, allow_empty: bool) -> Result<Vec<Record>, Reason> {
-        if let Some(Reading { device, metric, .. }) = duplicate(&self.records) {
-            return Err(Reason::Duplicate { device: device.to_string(), metric: metric.to_string() });
+    /// There is no reading: the reason of the first refusal; or none was refused, and `allow_empty` is false.
+    pub(crate) fn finish(mut self, allow_empty: bool) -> Result<Finished, Reason> {
+        if has_duplicate(&self.records) {
+            self.refuse_duplicates();
         }
-        if self.records.is_empty() && !allow_empty { Err(Reason::NoValue) } else { Ok(self.records) }
+        let Self { records, refused, first, taken, unmeasured, .. } = self;
+        match first {
+            Some(first) if records.is_empty() => Err(first),
+            None if records.is_empty() && !allow_empty => Err(Reason::NoValue),
+            _ => Ok(Finished { records, refused, unmeasured, taken: taken.unwrap_or_default() }),
+        }
     }
+
+    fn refuse_duplicates(&mut self) {
+        let mut taken_positions = self.refused.iter().map(|refused| refused.index).peekable();
+        let (mut keys, mut position) = (HashSet::new(), 0);
+        let (mut kept, mut duplicates) = (Vec::with_capacity(self.records.len()), Vec::new());
+        for record in std::mem::take(&mut self.records) {
+            while taken_positions.next_if_eq(&position).is_some() {
+                position += 1;
+            }
+            let Reading { device, metric, time, .. } = &record.reading;
+            if keys.insert((Arc::clone(device), Arc::clone(metric), *time)) {
+                kept.push(record);
+            } else {
+                let (device, metric) = (device.to_string(), metric.to_string());
+                let reason = Reason::Duplicate { device, metric: metric.clone() };
+                duplicates.push(reason.in_record(position, &metric));
+            }
+            position += 1;
+        }
+        self.records = kept;
+        self.refused.append(&mut duplicates);
+        self.refused.sort_by_key(|refused| refused.index);
+    }
+}
+
+/// What became of a payload's values.
+pub(crate) struct Finished {
+    pub(crate) records: Vec<Record>,
+    pub(crate) refused: Vec<BadRecord>,
+    pub(crate) unmeasured: usize,
+    /// The addresses of the values that became readings, if they were asked for.
+    pub(crate) taken: Vec<*const Value<'static>>,
 }
 
 /// An id of one reading, so that the readings of a payload with one id have different ones.
@@ -138,15 +212,16 @@ fn derived_id(id: &str, device: &str, metric: &str) -> String {
     Uuid::new_v5(&NAMESPACE, &name).to_string()
 }
 
-fn duplicate(records: &[Record]) -> Option<&Reading> {
+fn has_duplicate(records: &[Record]) -> bool {
     fn key(record: &Record) -> (Timestamp, &str, &str) {
         (record.reading.time, &record.reading.metric, &record.reading.device)
     }
     if records.len() <= FEW {
-        let is_repeated =
-            |(at, record): &(usize, &Record)| records[..*at].iter().any(|one| key(one) == key(record));
-        return records.iter().enumerate().find(is_repeated).map(|(_, record)| &record.reading);
+        return records
+            .iter()
+            .enumerate()
+            .any(|(at, record)| records[..at].iter().any(|one| key(one) == key(record)));
     }
     let mut keys = HashSet::with_capacity(records.len());
-    records.iter().find(|record| !keys.insert(key(record))).map(|record| &record.reading)
+    !records.iter().all(|record| keys.insert(key(record)))
 }

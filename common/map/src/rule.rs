@@ -155,10 +155,11 @@ impl Rule {
 }
 
 impl JsonAction {
-    /// Adds the readings of a payload.
+    /// Adds the readings of a payload. Without `each`, a problem of device, id or time is one of the payload; any other
+    /// refuses a value, or an element of `each`.
     ///
     /// # Errors
-    /// The first problem. The readings before it are not to be used.
+    /// The payload is refused as a whole.
     pub(crate) fn run(
         &self,
         document: &Document<'_>,
@@ -173,7 +174,8 @@ impl JsonAction {
         let at = container("each", each, document, 0)?;
         let in_array = document.node(at).value == Value::Array;
         for (index, child) in document.children(at).enumerate() {
-            run.element(child, &step(&document.node(child).key, index, in_array), readings)?;
+            let key = step(&document.node(child).key, index, in_array);
+            run.element(child, &key, readings).or_else(|reason| readings.refuse(&key, reason))?;
         }
         Ok(())
     }
@@ -219,7 +221,7 @@ impl Run<'_, '_> {
 
     /// Maps one element of `each`, or the whole payload.
     fn element(&self, at: usize, key: &str, readings: &mut Readings<'_>) -> Result<(), Reason> {
-        let JsonAction { device, id, values, readings: explicit, common, .. } = self.action;
+        let JsonAction { device, id, values, readings: explicit, .. } = self.action;
         let scope = self.scope(at, key, "");
         let (time, time_assumed) = self.time(&scope, readings)?;
         let id = match id.as_ref().map(|id| id.text("id", &scope)) {
@@ -227,20 +229,9 @@ impl Run<'_, '_> {
             Some(id) => Some(id?.into_owned()),
         };
         let origin = Origin { device: device.text("device", &scope)?, time, time_assumed, id };
-        for ExplicitReading { value, plan, optional } in explicit {
-            let value = match value.value("value", &scope) {
-                Err(Reason::Missing { what, .. }) if *optional => {
-                    readings.skip(&what, "missing");
-                    continue;
-                }
-                value => value?,
-            };
-            match common.numbers.read(&value, true, &plan.none) {
-                Ok(Some(number)) => readings.push(&origin, plan, &common.units, &scope, number)?,
-                Ok(None) => readings.skip(&metric_of(plan, &scope), "no value"),
-                Err(_) if *optional => readings.skip(&metric_of(plan, &scope), "not a number"),
-                Err(given) => return Err(Reason::NotANumber { metric: metric_of(plan, &scope), given }),
-            }
+        for reading in explicit {
+            let taken = self.explicit(reading, &origin, &scope, readings);
+            taken.or_else(|reason| readings.refuse(&metric_of(&reading.plan, &scope), reason))?;
         }
         if let Some(ValuesPlan { pointer, conditions, plan }) = values {
             if let Some(absent) = conditions.iter().find(|condition| self.is_absent(condition, at)) {
@@ -262,8 +253,37 @@ impl Run<'_, '_> {
             Value::Null => true,
             Value::Text(text) => text.trim().is_empty(),
             Value::Array | Value::Object => self.document.size_of(at) == 0,
-            Value::Bool(_) | Value::Integer(_) | Value::Number(_) => false,
+            Value::Bool(_) | Value::Integer(_) | Value::Number(_) | Value::NotFinite => false,
         }
+    }
+
+    /// Adds a reading whose value the rule names.
+    fn explicit(
+        &self,
+        ExplicitReading { value, plan, optional }: &ExplicitReading,
+        origin: &Origin,
+        scope: &Scope<'_, '_>,
+        readings: &mut Readings<'_>,
+    ) -> Result<(), Reason> {
+        let common = &self.action.common;
+        let value = match value.value("value", scope) {
+            Err(Reason::Missing { what, .. }) if *optional => {
+                readings.skip(&what, "missing");
+                return Ok(());
+            }
+            value => value?,
+        };
+        match common.numbers.read(&value, true, &plan.none) {
+            Ok(Some(number)) => {
+                readings.push(origin, plan, &common.units, scope, number)?;
+                readings.take(&value);
+            }
+            Ok(None) => readings.skip(&metric_of(plan, scope), "no value"),
+            Err(_) if *value == Value::NotFinite => return Err(Reason::NotFinite(metric_of(plan, scope))),
+            Err(_) if *optional => readings.skip(&metric_of(plan, scope), "not a number"),
+            Err(given) => return Err(Reason::NotANumber { metric: metric_of(plan, scope), given }),
+        }
+        Ok(())
     }
 
     /// Adds a reading for each number below a value.
@@ -300,11 +320,17 @@ impl Run<'_, '_> {
                     match common.numbers.read(&node.value, is_named, &plan.none) {
                         Ok(Some(number)) => {
                             let scope = self.scope(element, key, path);
-                            readings.push(origin, plan, &common.units, &scope, number)?;
+                            match readings.push(origin, plan, &common.units, &scope, number) {
+                                Ok(()) => readings.take(&node.value),
+                                Err(reason) => readings.refuse(path, reason)?,
+                            }
                         }
                         Ok(None) => readings.skip(path, "no value"),
+                        Err(_) if node.value == Value::NotFinite => {
+                            readings.refuse(path, Reason::NotFinite(path.clone()))?;
+                        }
                         Err(given) if is_named => {
-                            return Err(Reason::NotANumber { metric: path.clone(), given });
+                            readings.refuse(path, Reason::NotANumber { metric: path.clone(), given })?;
                         }
                         Err(_) => readings.skip(path, "a text that is not in `enum`"),
                     }

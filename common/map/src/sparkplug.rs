@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use garenne_protocol::{
     quoted,
-    sensor::{Record, Timestamp, parse::check_name},
+    sensor::{Timestamp, parse::check_name},
 };
 
 use crate::{
     document::Value,
     pattern::Captures,
     plan::{Field, Name, NoValues, ReadingPlan, UnitPlan},
-    readings::{Origin, Readings},
+    readings::{Finished, Origin, Readings},
     rule::SparkplugAction,
     template::Scope,
     unmapped::Reason,
@@ -74,7 +74,7 @@ impl EdgeNodes {
         captures: &Captures<'_>,
         payload: &[u8],
         mut readings: Readings<'_>,
-    ) -> Result<Vec<Record>, Reason> {
+    ) -> Result<Finished, Reason> {
         let [group, message, node, device] = [1, 2, 3, DEVICE].map(|number| captures.get(number));
         let malformed = |problem: String| Err(Reason::Malformed(problem));
         let Some((message, of_device)) = Message::parse(message) else {
@@ -87,7 +87,7 @@ impl EdgeNodes {
             check_name("device", device).map_err(|error| Reason::Invalid(error.in_record(0)))?;
         }
         if message == Message::Command {
-            return Ok(Vec::new());
+            return readings.finish(true);
         }
         let payload = Payload::parse(payload)?;
         let key = format!("{group}/{node}");
@@ -104,7 +104,7 @@ impl EdgeNodes {
             // The broker publishes the will of a node that it lost. Its payload is from the time of the connect.
             Message::Death if known.is_some_and(|known| known.is_other_session(&payload)) => {
                 readings.skip(BD_SEQ, "the death of an earlier session");
-                return Ok(Vec::new());
+                return readings.finish(true);
             }
             Message::Death => {
                 run.online("", 0.0, now, &mut readings)?;
@@ -116,7 +116,8 @@ impl EdgeNodes {
         }
         if message != Message::Death {
             for metric in &payload.metrics {
-                run.metric(metric, sent, &mut readings)?;
+                let name = metric.given_name().unwrap_or("metric");
+                run.metric(metric, sent, &mut readings).or_else(|reason| readings.refuse(name, reason))?;
             }
         }
         readings.finish(action.common.allow_empty)

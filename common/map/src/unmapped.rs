@@ -1,9 +1,12 @@
 //! Why no reading comes out of a payload.
 
-use garenne_protocol::sensor::BadRecord;
+use garenne_protocol::sensor::{BadRecord, Fault};
 use strum::IntoStaticStr;
 
 use crate::limits::{MAX_DEPTH, MAX_NODE_METRICS, MAX_PAYLOAD_BYTES, MAX_SOURCE_BYTES, MAX_VALUES};
+
+/// Most characters of a field's name in a refusal.
+const MAX_FIELD: usize = 64;
 
 /// Why no reading comes out of a payload. The text is one line.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -69,6 +72,9 @@ pub enum Reason {
         /// The value.
         given: String,
     },
+    /// A value is a number that is not finite: `NaN`, `Infinity`, or beyond a double.
+    #[error("value of {0}: not a finite number")]
+    NotFinite(String),
     /// A time is in none of the rule's formats.
     #[error("time: {0}")]
     BadTime(String),
@@ -103,5 +109,37 @@ impl Reason {
     /// The machine-readable name, such as `no-rule`.
     pub fn code(&self) -> &'static str {
         self.into()
+    }
+
+    /// Whether it is a reason to refuse the whole payload. Any other refuses a value, or an element of `each`.
+    pub(crate) const fn is_about_payload(&self) -> bool {
+        matches!(
+            self,
+            Self::NoRule
+                | Self::Malformed(_)
+                | Self::TooLarge(_)
+                | Self::LongSource(_)
+                | Self::TooDeep
+                | Self::TooManyValues
+                | Self::TooManyReadings(_)
+                | Self::TooManyMetrics
+                | Self::NoValue
+        )
+    }
+
+    /// The refusal of the value at a position, which the payload has in `field`.
+    pub(crate) fn in_record(&self, index: usize, field: &str) -> BadRecord {
+        let (code, message) = match self {
+            Self::Invalid(bad) => (bad.code, format!("{}: {}", bad.field, bad.message)),
+            Self::NotFinite(_) => (Fault::NotFinite, "not a finite number".to_owned()),
+            Self::NotANumber { given, .. } => (Fault::NotNumeric, format!("{given} is not a number")),
+            Self::BadTime(_) => (Fault::BadTime, self.to_string()),
+            Self::WrongType { .. } => (Fault::WrongType, self.to_string()),
+            Self::Duplicate { .. } => (Fault::Duplicate, self.to_string()),
+            _ => (Fault::MissingField, self.to_string()),
+        };
+        let field: String =
+            field.chars().take(MAX_FIELD).map(|c| if c.is_control() { '?' } else { c }).collect();
+        BadRecord { index, field: field.into(), message, code }
     }
 }

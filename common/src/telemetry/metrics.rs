@@ -48,6 +48,7 @@ struct Inner {
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "only the export of spans counts"))]
     spans: IntCounterVec,
     headers_ignored: IntCounterVec,
+    records_refused: IntCounterVec,
     before_encode: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
 }
 
@@ -77,6 +78,11 @@ impl Metrics {
                 "garenne_headers_ignored_total",
                 "Headers reserved for workers that were ignored because a publisher set them.",
                 &["header"],
+            ),
+            records_refused: new.counters(
+                "garenne_records_refused_total",
+                "Records and fields of readings that were left out, by the door that they came to and the code of the reason.",
+                &["door", "reason"],
             ),
             before_encode: RwLock::default(),
             registry,
@@ -129,6 +135,12 @@ impl Metrics {
     /// consume.
     pub fn headers_ignored(&self, header: &'static str) -> IntCounter {
         self.inner.headers_ignored.with_label_values(&[header])
+    }
+
+    /// `garenne_records_refused_total` of a door, such as `http` or `mqtt`, and the code of a reason; not exported before
+    /// the first one is counted.
+    pub fn records_refused(&self, door: &'static str, reason: &'static str) -> IntCounter {
+        self.inner.records_refused.with_label_values(&[door, reason])
     }
 
     /// Counts of tasks so far, by kind, without the kinds that had none.

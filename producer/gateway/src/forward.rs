@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use garenne_protocol::{list, task::NewTask};
 use serde::{Deserialize, Serialize};
 
-use crate::refusal::Refusal;
+use crate::{left_out::Notes, refusal::Refusal};
 pub use forwarder::ForwardError;
 pub(crate) use forwarder::Forwarder;
 pub(crate) use json_task::JsonTask;
@@ -49,6 +49,8 @@ pub(crate) struct Rejected {
     /// The reason for people.
     pub detail: String,
 }
+
+impl Notes for Vec<Rejected> {}
 
 impl Rejected {
     /// The refusal of the task at this index.

@@ -4,13 +4,9 @@ use std::sync::Arc;
 
 use futures_util::TryFutureExt;
 use garenne_common::{supervise, telemetry::Metrics};
-use garenne_map::{Map, Mapped, Source};
 use garenne_protocol::{
-    sensor::{
-        Record, Timestamp,
-        parse::{Form, Limits as RecordLimits, readings_in},
-    },
-    task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_body, reading_id},
+    sensor::{Record, Timestamp, parse::Limits as RecordLimits},
+    task::{Kind, NewTask},
 };
 use prometheus::IntCounter;
 use serde_json::value::RawValue;
@@ -20,14 +16,18 @@ use tokio::runtime::Handle;
 use crate::{
     auth::Caller,
     cloud_event::EventFormat,
+    dropped_lines::DroppedLines,
     forward::{self, Forwarded},
     idempotency::{Fingerprint, UsedKeys},
-    influx::{self, Precision},
+    influx::Precision,
+    left_out::{LeftOut, Notes},
     limits::Limits,
     line_batch::{LineParser, RefusedLine, count_pairs},
     offload::Offload,
     otlp::{OtlpEncoding, Rejected},
     payload::{Parsed, Payload, Prepared, Receipts, RecordCount, spool_footprint},
+    readings_format::ReadingsFormat,
+    record_tasks::{Sender, admitted, devices, leave_out_foreign, reading_task},
     refusal::Refusal,
     routes::{READING, Routes},
     task_devices::devices_of,
@@ -50,24 +50,6 @@ pub struct Ingest {
     /// Where publishes continue whose sender disconnects.
     publish_runtime: Handle,
     limits: Limits,
-}
-
-/// The format of a body with readings.
-pub(super) enum ReadingsFormat {
-    /// JSON, by content type.
-    Json(Form),
-    /// InfluxDB's line protocol, with timestamps of this unit.
-    LineProtocol(Precision),
-    /// A payload of another project, that the rules of a map turn into readings. The path is that of the request.
-    Mapped { map: Arc<Map>, path: Arc<str> },
-}
-
-/// The sender of readings or of a task, and the properties of its request.
-pub(super) struct Sender {
-    pub(super) caller: Arc<Caller>,
-    /// The id that the sender gave the request, as an id of its own.
-    pub(super) idempotency_key: Option<TaskId>,
-    pub(super) trace: Option<TraceContext>,
 }
 
 impl Ingest {
@@ -120,49 +102,69 @@ impl Ingest {
         metrics.registry().register(Box::new(self.unmeasured.clone()))
     }
 
-    /// Publishes the readings of a body: one task per record, in the order of the records. As in InfluxDB, a body in its
-    /// line protocol may hold no readings, and so may one that a map skips.
+    /// Publishes the readings of a body: one task per record, in the order of the records. A record that is invalid or
+    /// that the caller may not send is left out. A body that a map skips has no readings.
     ///
     /// # Errors
-    /// A record is invalid or the caller may not send it, and nothing is published; or as
-    /// [`Ingest::publish_and_confirm`].
+    /// Nothing is published: the body is refused as a whole, or every record is, or one if the sender wants all or none;
+    /// or as [`Ingest::publish_and_confirm`].
     pub(super) fn ingest_readings(
         self: &Arc<Self>,
         format: ReadingsFormat,
         payload: Payload,
         sender: Sender,
-    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
-        let count = match &format {
-            // Every record is an object.
-            ReadingsFormat::Json(_) => RecordCount::Mark(b'{'),
-            // Every reading is a field with a value.
-            ReadingsFormat::LineProtocol(_) => RecordCount::Mark(b'='),
-            // Values of JSON are separated.
-            ReadingsFormat::Mapped { .. } => RecordCount::Mark(b','),
+    ) -> impl Future<Output = Result<(Receipts, LeftOut), Refusal>> + use<> {
+        let (ingest, count) = (Arc::clone(self), format.count());
+        let parse = move |mut body: Vec<u8>| {
+            // Before the body is changed.
+            let print = |key| (key, Fingerprint::of(format.content(), &body));
+            let used = sender.idempotency_key.as_ref().map(print);
+            let sifted = format.sift(&mut body, now(), &ingest.records, &ingest.unmeasured)?;
+            drop(body);
+            if sifted.slots.is_empty() {
+                return Ok((Vec::new(), LeftOut::default()));
+            }
+            let kind = ingest.reading_kind()?;
+            let (slots, left_out) = admitted(sifted, &kind, &sender)?;
+            let records = slots.into_iter().enumerate();
+            let records = records.filter_map(|(position, slot)| Some((position, slot?)));
+            let tasks = ingest.reading_tasks(&kind, records, &sender);
+            // After all other checks: a body of which nothing is accepted may be corrected under the same key.
+            used.map_or(Ok(()), |(key, body)| ingest.used_keys.check(key, body))?;
+            Ok((tasks, left_out))
         };
+        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
+    }
+
+    /// Publishes the readings of a body in InfluxDB's line protocol, which may hold none. Lines that are invalid or that
+    /// the caller may not send are dropped, and so are fields that cannot be readings.
+    ///
+    /// # Errors
+    /// Nothing is published: the body is refused as a whole, or nothing of it remains, or something is dropped and the
+    /// sender wants all or none; or as [`Ingest::publish_and_confirm`].
+    pub(super) fn ingest_line_body(
+        self: &Arc<Self>,
+        precision: Precision,
+        payload: Payload,
+        sender: Sender,
+    ) -> impl Future<Output = Result<(Receipts, DroppedLines), Refusal>> + use<> {
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
-            let limits = &ingest.records;
-            let records = match &format {
-                ReadingsFormat::Json(form) => readings_in(*form, &body, now(), limits)?,
-                ReadingsFormat::LineProtocol(unit) => influx::records(&body, *unit, now(), limits)?,
-                ReadingsFormat::Mapped { map, path } => {
-                    let mapped = map.apply(Source::Path(path), &body, now(), limits);
-                    let Mapped { records, unmeasured, .. } = mapped.map_err(Refusal::unmapped)?;
-                    ingest.unmeasured.inc_by(unmeasured as u64);
-                    records
-                }
+            let (kind, caller) = (ingest.reading_kind()?, &sender.caller);
+            caller.check_scope(kind.as_str(), std::iter::empty())?;
+            let is_allowed = |device: &str| match caller.allows_device(device) {
+                true => Ok(()),
+                false => Err(Refusal::foreign_device(device, &caller.name)),
             };
-            // The same body gives other readings with another map.
-            let content = if let ReadingsFormat::Mapped { path, .. } = &format { path } else { READING };
-            let used = sender.idempotency_key.as_ref().map(|key| (key, Fingerprint::of(content, &body)));
-            drop(body);
-            let tasks = ingest.record_tasks(records, &sender)?;
-            // After all other checks: a refused body may be corrected under the same key.
-            used.map_or(Ok(()), |(key, body)| ingest.used_keys.check(key, body))?;
-            Ok((tasks, ()))
+            let (records, dropped) = DroppedLines::sort(body, precision, now(), &ingest.records, is_allowed)?;
+            if !dropped.is_empty() && (records.is_empty() || sender.atomic) {
+                return Err(dropped.refusal());
+            }
+            caller.take(records.len())?;
+            Ok((ingest.reading_tasks(&kind, records.into_iter().enumerate(), &sender), dropped))
         };
-        self.receipts_of(payload.prepare(&self.offload, &self.limits, count, parse))
+        let count = RecordCount::Weight(count_pairs);
+        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
     }
 
     /// Publishes the readings of lines in InfluxDB's protocol. Lines that are invalid or that the caller may not send are
@@ -179,12 +181,10 @@ impl Ingest {
         let ingest = Arc::clone(self);
         let parse = move |text: Vec<u8>| {
             let kind = ingest.reading_kind()?;
-            let check = |records: &[Record]| {
-                let allowed = sender.caller.check_scope(kind.as_str(), devices(records));
-                allowed.map_err(|(_, refusal)| refusal)
-            };
+            let check = |records: &[Record]| sender.caller.check_scope(kind.as_str(), devices(records));
             let (records, refused) = lines.records(&text, &ingest.records, check);
             sender.caller.take(records.len())?;
+            let records = records.into_iter().enumerate();
             Ok((ingest.reading_tasks(&kind, records, &sender), refused))
         };
         let count = RecordCount::Weight(count_pairs);
@@ -195,8 +195,8 @@ impl Ingest {
     /// returned, and the others are published.
     ///
     /// # Errors
-    /// The body is invalid or the caller may not send one of its readings, and nothing is published; or as
-    /// [`Ingest::publish_and_confirm`].
+    /// Nothing is published: the body is invalid, the caller may send none of its readings, or a point is rejected and the
+    /// sender wants all or none; or as [`Ingest::publish_and_confirm`].
     pub(super) fn ingest_metrics(
         self: &Arc<Self>,
         encoding: OtlpEncoding,
@@ -205,9 +205,24 @@ impl Ingest {
     ) -> impl Future<Output = Result<(Receipts, Rejected), Refusal>> + use<> {
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
-            let (records, rejected) = encoding.records(&body, now(), &ingest.records)?;
+            let (mut records, mut rejected) = encoding.records(&body, now(), &ingest.records)?;
             drop(body);
-            Ok((ingest.record_tasks(records, &sender)?, rejected))
+            let foreign = leave_out_foreign(&mut records, &sender.caller, |reading, refusal| {
+                rejected.add(&reading.metric, 1, refusal.code, &refusal.message);
+            });
+            match foreign {
+                Some(refusal) if records.is_empty() => Err(refusal),
+                _ if sender.atomic && !rejected.is_empty() => {
+                    Err(Refusal::rejected_points(rejected.message()))
+                }
+                _ if records.is_empty() => Ok((Vec::new(), rejected)),
+                _ => {
+                    let kind = ingest.reading_kind()?;
+                    sender.caller.admit(kind.as_str(), devices(&records))?;
+                    let records = records.into_iter().enumerate();
+                    Ok((ingest.reading_tasks(&kind, records, &sender), rejected))
+                }
+            }
         };
         let count = RecordCount::Weight(encoding.weight());
         self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
@@ -317,39 +332,25 @@ impl Ingest {
             false => Vec::new(),
         };
         let allowed = caller.check_scope(task.kind.as_str(), devices.iter().map(String::as_str));
-        allowed.map_err(|(reading, refusal)| match reading {
+        allowed.map_err(|refusal| match refusal.record {
             Some(reading) => refusal.of_record(reading),
             None => refusal,
         })?;
         Ok(devices.len().max(1))
     }
 
-    /// Makes one task per record, after checking that the caller may send all of them now.
-    fn record_tasks(&self, records: Vec<Record>, sender: &Sender) -> Result<Vec<NewTask>, Refusal> {
-        if records.is_empty() {
-            return Ok(Vec::new());
-        }
-        let kind = self.reading_kind()?;
-        sender.caller.admit(kind.as_str(), devices(&records))?;
-        Ok(self.reading_tasks(&kind, records, sender))
-    }
-
     fn reading_kind(&self) -> Result<Kind, Refusal> {
         self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)
     }
 
-    fn reading_tasks(&self, kind: &Kind, records: Vec<Record>, sender: &Sender) -> Vec<NewTask> {
-        let tasks = records.into_iter().enumerate().map(|(index, record)| {
-            let body = reading_body(&record);
-            let mut task = NewTask::new(kind.clone(), ContentType::Json, body);
-            if let Some(id) = record_id(&record, sender, index) {
-                task.id = id;
-            }
-            task.trace.clone_from(&sender.trace);
-            task.key = self.routes.readings_are_sharded.then(|| record.reading.device.to_string());
-            task
-        });
-        tasks.collect()
+    /// The tasks of records, each with its position in the request.
+    fn reading_tasks(
+        &self,
+        kind: &Kind,
+        records: impl Iterator<Item = (usize, Record)>,
+        sender: &Sender,
+    ) -> Vec<NewTask> {
+        records.map(|record| reading_task(kind, record, sender, self.routes.readings_are_sharded)).collect()
     }
 
     /// As [`Ingest::publish_and_confirm`], for a parser that tells nothing else.
@@ -365,7 +366,7 @@ impl Ingest {
     ///
     /// # Errors
     /// The body is refused, or at least one task is not stored.
-    fn publish_and_confirm<T>(
+    fn publish_and_confirm<T: Notes>(
         self: &Arc<Self>,
         prepared: Prepared<T>,
     ) -> impl Future<Output = Result<(Receipts, T), Refusal>> + use<T> {
@@ -374,7 +375,7 @@ impl Ingest {
 
     /// Publishes the tasks of a body. Their memory stays reserved until they are stored, also if the sender disconnects
     /// before.
-    fn publish<T>(
+    fn publish<T: Notes>(
         self: &Arc<Self>,
         prepared: Prepared<T>,
         publisher: Arc<SpoolingPublisher>,
@@ -387,35 +388,20 @@ impl Ingest {
             }
             let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
             if tasks.is_empty() {
-                return Ok((Receipts::new(ids, Durability::Confirmed, memory), notes));
+                return Ok((Receipts::new(ids, Durability::Confirmed, notes.memory(), memory), notes));
             }
             let publish = async move { (publisher.publish(tasks).await, memory) };
             let retry_after = ingest.limits.retry_after;
             match supervise::isolated("publish", publish).continued_on(&ingest.publish_runtime).await {
-                Ok((Ok(durability), memory)) => Ok((Receipts::new(ids, durability, memory), notes)),
+                Ok((Ok(durability), memory)) => {
+                    Ok((Receipts::new(ids, durability, notes.memory(), memory), notes))
+                }
                 Ok((Err(NotAccepted::Broker(error)), _)) => Err(Refusal::broker(&error, retry_after)),
                 Ok((Err(NotAccepted::Spool(error)), _)) => Err(Refusal::spool(&error, retry_after)),
                 Err(_) => Err(Refusal::broker(&shutting_down(), retry_after)),
             }
         }
     }
-}
-
-fn devices(records: &[Record]) -> impl ExactSizeIterator<Item = &str> {
-    records.iter().map(|record| &*record.reading.device)
-}
-
-/// The id that a record has in every repetition: that of the sender's id of the record, else one derived from the
-/// request's idempotency key and the record's index, else one derived from device, metric, time and value. `None` for a
-/// reading without a time of its own, which gets a random id.
-fn record_id(record: &Record, sender: &Sender, index: usize) -> Option<TaskId> {
-    if let Some(id) = &record.id {
-        return TaskId::parse(id).ok().map(|id| sender.caller.own_id(id));
-    }
-    if let Some(request) = &sender.idempotency_key {
-        return Some(TaskId::derived(request, &index.to_string()));
-    }
-    (!record.time_assumed).then(|| reading_id(&record.reading))
 }
 
 pub(super) fn now() -> Timestamp {

@@ -5,7 +5,7 @@ use prometheus::{
     IntCounterVec, IntGauge, register_int_counter_vec_with_registry, register_int_gauge_with_registry,
 };
 
-use crate::{audit::Audit, memory::MemoryBudget};
+use crate::{audit::Audit, memory::MemoryBudget, refusal::Refusal};
 
 /// Metrics of the gateway. Clones share them.
 #[derive(Clone)]
@@ -47,6 +47,28 @@ impl Instruments {
         if records > 0 {
             self.records.with_label_values(&[protocol]).inc_by(records as u64);
         }
+    }
+
+    /// Counts records and fields that are left out.
+    pub(super) fn left_out<'r>(&self, door: &'static str, refused: impl IntoIterator<Item = &'r Refusal>) {
+        for refusal in refused {
+            self.metrics.records_refused(door, refusal.code).inc();
+        }
+    }
+
+    /// Counts lines, fields or data points that are left out for one reason.
+    pub(super) fn rejected(&self, door: &'static str, reason: &'static str, count: u64) {
+        self.metrics.records_refused(door, reason).inc_by(count);
+    }
+
+    /// Counts the records that a refusal of a whole request names.
+    pub(super) fn refused_records(&self, door: &'static str, refusal: &Refusal) {
+        let is_about_records =
+            refusal.record.is_some() || refusal.line.is_some() || refusal.code == "unmapped";
+        if is_about_records && refusal.refused.is_empty() {
+            self.left_out(door, [refusal]);
+        }
+        self.left_out(door, refusal.refused.iter());
     }
 
     /// Counts lines that are stored without an answer, and their records.

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use garenne_protocol::{
-    sensor::{Limits as RecordLimits, Record, Timestamp},
+    sensor::{BadField, Limits as RecordLimits, Record, Timestamp},
     task::TaskId,
 };
 
 use crate::{
-    influx::{Precision, line_records},
+    influx::{LineReadings, Precision, bytes_readings},
+    left_out::Notes,
     limits::Limits,
     memory::Account,
     payload::Payload,
@@ -39,11 +40,19 @@ struct Origin {
     id: TaskId,
 }
 
-/// A refused line.
+/// A refused line, or a field of a line that is left out.
 #[derive(Debug)]
 pub(super) struct RefusedLine {
     pub(super) number: u64,
     pub(super) refusal: Refusal,
+    /// False if only a field of the line is left out.
+    pub(super) is_whole: bool,
+}
+
+impl Notes for Vec<RefusedLine> {
+    fn memory(&self) -> usize {
+        self.len() * LINE
+    }
 }
 
 /// Parses the text of a batch.
@@ -128,19 +137,23 @@ impl LineParser {
         let (mut all, mut refused) = (Vec::new(), Vec::new());
         let Origin { precision, arrived, id } = &self.origin;
         for (number, line) in self.numbers.iter().copied().zip(text.split(|byte| *byte == b'\n')) {
-            let parsed = line_records(line, *precision, *arrived, limits);
-            let parsed = parsed.map_err(|error| Refusal::bad_line(number, error.in_record(0)));
-            let allowed = parsed.and_then(|records| match check(&records) {
-                Ok(()) => Ok(records),
+            let bad_line = |error: BadField| Refusal::bad_line(number, error.in_record(0));
+            let parsed = bytes_readings(line, *precision, *arrived, limits).map_err(bad_line);
+            let allowed = parsed.and_then(|readings| match check(&readings.records) {
+                Ok(()) => Ok(readings),
                 Err(refusal) => Err(refusal.of_line(number)),
             });
             match allowed {
-                Ok(records) => all.extend(records.into_iter().enumerate().map(|(index, mut record)| {
-                    // A reading without a time of its own has no other id that is the same in every attempt.
-                    record.id = record.time_assumed.then(|| format!("{id}-{number}-{index}"));
-                    record
-                })),
-                Err(refusal) => refused.push(RefusedLine { number, refusal }),
+                Ok(LineReadings { records, left_out }) => {
+                    all.extend(records.into_iter().enumerate().map(|(index, mut record)| {
+                        // A reading without a time of its own has no other id that is the same in every attempt.
+                        record.id = record.time_assumed.then(|| format!("{id}-{number}-{index}"));
+                        record
+                    }));
+                    let fields = left_out.into_iter().map(bad_line);
+                    refused.extend(fields.map(|refusal| RefusedLine { number, refusal, is_whole: false }));
+                }
+                Err(refusal) => refused.push(RefusedLine { number, refusal, is_whole: true }),
             }
         }
         (all, refused)

@@ -8,6 +8,7 @@ use garenne_protocol::task::{NewTask, TaskId};
 
 use crate::{
     decompress::Encoding,
+    left_out::Notes,
     limits::Limits,
     memory::{Reservation, append},
     offload::Offload,
@@ -136,7 +137,7 @@ impl Payload {
     ///
     /// # Errors
     /// The error of `parse`, a limit, or no memory for the records.
-    pub(super) fn prepare<T: Send + 'static>(
+    pub(super) fn prepare<T: Notes>(
         mut self,
         offload: &Offload,
         limits: &Limits,
@@ -187,7 +188,7 @@ impl Payload {
         Ok(false)
     }
 
-    fn parse<T>(
+    fn parse<T: Notes>(
         mut self,
         max_records: usize,
         count: RecordCount,
@@ -195,7 +196,7 @@ impl Payload {
     ) -> Result<Parsed<T>, Refusal> {
         self.memory.grow(count.reserved(&self.plain, max_records))?;
         let (tasks, notes) = parse(self.plain)?;
-        self.memory.set(tasks.iter().map(footprint).sum())?;
+        self.memory.set(tasks.iter().map(footprint).sum::<usize>() + notes.memory())?;
         Ok(Parsed { tasks, notes, memory: self.memory })
     }
 }
@@ -222,8 +223,14 @@ pub(super) fn spool_footprint(task: &NewTask) -> usize {
 }
 
 impl Receipts {
-    pub(super) fn new(ids: Vec<TaskId>, durability: Durability, mut memory: Reservation) -> Self {
-        memory.shrink_to(ids.len() * ID);
+    /// `notes` is the memory of what else the answer has.
+    pub(super) fn new(
+        ids: Vec<TaskId>,
+        durability: Durability,
+        notes: usize,
+        mut memory: Reservation,
+    ) -> Self {
+        memory.shrink_to(ids.len() * ID + notes);
         Self { ids, durability, memory }
     }
 }

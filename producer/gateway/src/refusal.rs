@@ -1,13 +1,8 @@
-//! Why a request or line was refused, and the answer: a problem document (RFC 9457) or a line.
+//! Why a request or line was refused.
 
-use std::{borrow::Cow, fmt::Display, time::Duration};
+use std::{borrow::Cow, fmt::Display, num::NonZeroU32, time::Duration};
 
-use axum::{
-    Extension,
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
-    response::IntoResponse,
-};
+use axum::http::StatusCode;
 use garenne_amqp::PublishError;
 use garenne_common::config::Size;
 use garenne_map::Unmapped;
@@ -18,11 +13,13 @@ use garenne_protocol::{
     task::{IdError, KindError},
 };
 use garenne_spool::SpoolError;
-use serde_json::json;
 use thiserror::Error;
 
 /// Most characters of a parser's error that an answer has.
 const MAX_PARSER_ERROR: usize = 200;
+
+/// Most refused records that a refusal of a whole request names.
+const MAX_NAMED: usize = 100;
 
 /// A parser's error on one line and with a limited length, because it quotes the input.
 pub(super) fn short(error: &impl Display) -> String {
@@ -45,13 +42,26 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// The index of the invalid record, if known.
     pub record: Option<usize>,
+    /// The number of the invalid line of InfluxDB's protocol, from 1.
+    pub line: Option<NonZeroU32>,
     /// The name of the invalid field, if known.
     pub field: Option<Cow<'static, str>>,
+    /// The first records or lines that are refused, if there are several.
+    pub refused: Box<[Refusal]>,
 }
 
 impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), retry_after: None, record: None, field: None }
+        Self {
+            status,
+            code,
+            message: message.into(),
+            retry_after: None,
+            record: None,
+            line: None,
+            field: None,
+            refused: Box::default(),
+        }
     }
 
     fn invalid(fault: Fault, message: String) -> Self {
@@ -158,11 +168,32 @@ impl Refusal {
         Self { message: format!("record {record}: {problem}"), record: Some(record), ..self }
     }
 
+    /// A request of which nothing remains, for the reason of its first record.
+    pub(super) fn nothing_remains(mut refused: Vec<Self>) -> Self {
+        match refused.len() {
+            0 | 1 => refused.pop().unwrap_or_else(|| Self::not_json("no record")),
+            _ => {
+                refused.truncate(MAX_NAMED);
+                let Self { status, code, ref message, retry_after, record, line, ref field, .. } = refused[0];
+                let (message, field) = (message.clone(), field.clone());
+                let refused = refused.into_boxed_slice();
+                Self { status, code, message, retry_after, record, line, field, refused }
+            }
+        }
+    }
+
     /// The same, of the line with this number.
     pub(super) fn of_line(&self, number: u64) -> Self {
-        let Self { status, code, ref message, retry_after, record, ref field } = *self;
+        let Self { status, code, ref message, retry_after, record, ref field, .. } = *self;
         let message = format!("line {number}: {message}");
-        Self { status, code, message, retry_after, record, field: field.clone() }
+        let line = NonZeroU32::new(u32::try_from(number).unwrap_or(u32::MAX));
+        let field = field.clone();
+        Self { status, code, message, retry_after, record, line, field, refused: Box::default() }
+    }
+
+    /// Points of OpenTelemetry that cannot all be stored, for a sender that wants all or none.
+    pub(super) fn rejected_points(message: String) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "rejected-points", message).at("body")
     }
 
     /// An invalid line in InfluxDB's protocol.
@@ -313,55 +344,6 @@ impl From<KindError> for Refusal {
 impl From<IdError> for Refusal {
     fn from(error: IdError) -> Self {
         Self::field("Idempotency-Key", error)
-    }
-}
-
-/// The code of a refusal in a response, for the audit log.
-#[derive(Clone, Copy)]
-pub(super) struct RefusalCode(pub(super) &'static str);
-
-impl Refusal {
-    /// The problem document. Its type is always `about:blank`: status and code identify the problem.
-    pub(super) fn problem(&self) -> String {
-        let Self { status, code, message, record, field, .. } = self;
-        let title = status.canonical_reason().unwrap_or("Error");
-        let mut problem = json!({
-            "type": "about:blank", "title": title, "status": status.as_u16(), "code": code, "detail": message
-        });
-        if let Some(record) = record {
-            problem["record"] = json!(record);
-        }
-        if let Some(field) = field {
-            problem["field"] = json!(field);
-        }
-        problem.to_string()
-    }
-
-    /// The value of `Retry-After`: whole seconds, and at least 1, because 0 would mean immediately.
-    pub(super) fn retry_seconds(&self) -> Option<u64> {
-        self.retry_after.map(|wait| wait.as_secs_f64().ceil().max(1.0) as u64)
-    }
-
-    /// A response with this status and body, and the headers of the refusal.
-    pub(super) fn response(
-        &self,
-        status: StatusCode,
-        media_type: &'static str,
-        body: impl Into<Body>,
-    ) -> Response<Body> {
-        let code = Extension(RefusalCode(self.code));
-        let wait = self.retry_seconds().map(|seconds| [(header::RETRY_AFTER, HeaderValue::from(seconds))]);
-        let unauthorized = self.status == StatusCode::UNAUTHORIZED;
-        let authenticate = unauthorized.then_some([(header::WWW_AUTHENTICATE, "Bearer")]);
-        let close = (self.status == StatusCode::REQUEST_TIMEOUT).then_some([(header::CONNECTION, "close")]);
-        let media_type = [(header::CONTENT_TYPE, media_type)];
-        (status, code, wait, authenticate, close, media_type, body.into()).into_response()
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response<Body> {
-        self.response(self.status, "application/problem+json", self.problem())
     }
 }
 

@@ -16,7 +16,10 @@ use futures_util::{
 };
 use garenne_common::telemetry::traces::{Begun, SpanKind};
 use garenne_map::Map;
-use garenne_protocol::{sensor::parse::Form, task::TraceContext};
+use garenne_protocol::{
+    sensor::parse::Form,
+    task::{TaskId, TraceContext},
+};
 use tokio::{
     io::{AsyncRead, AsyncWriteExt},
     time::timeout,
@@ -29,11 +32,13 @@ use crate::{
     context::GatewayContext,
     expiry,
     influx::Precision,
-    ingest::{ReadingsFormat, Sender},
+    left_out::LeftOut,
     line_reader::{Frame, LineReader},
     maps::Maps,
     memory::{Account, Reservation},
     payload::{Payload, Receipts},
+    readings_format::ReadingsFormat,
+    record_tasks::Sender,
     refusal::Refusal,
     task_publisher::Durability,
 };
@@ -50,8 +55,8 @@ const WRITE_SIZE: usize = 64 * 1024;
 
 /// A successful answer.
 enum Reply {
-    /// One task id per record.
-    Receipts(Receipts),
+    /// One task id per record, and what is left out.
+    Receipts(Receipts, LeftOut),
     /// The command is done: the name of the token's sender, or of what later lines are.
     Done(Arc<str>),
 }
@@ -308,12 +313,12 @@ fn ingest_line(
         span.set("network.transport", "tcp");
     });
     let span = span.map(Box::new);
-    let sender = Sender { caller, idempotency_key: None, trace: context.clone() };
+    let sender = Sender { caller, idempotency_key: None, trace: context.clone(), atomic: false };
     let receipts = gateway.ingest.ingest_readings(format, payload, sender);
     let answer = receipts.map(move |outcome| {
         if let Some(mut span) = span {
             match &outcome {
-                Ok(receipts) => {
+                Ok((receipts, _)) => {
                     span.set("garenne.records", i64::try_from(receipts.ids.len()).unwrap_or(i64::MAX));
                 }
                 Err(refusal) => {
@@ -324,7 +329,11 @@ fn ingest_line(
                 }
             }
         }
-        Answer { outcome: outcome.map(Reply::Receipts), trace: context, memory: Some(memory) }
+        Answer {
+            outcome: outcome.map(|(receipts, left_out)| Reply::Receipts(receipts, left_out)),
+            trace: context,
+            memory: Some(memory),
+        }
     });
     answer.boxed()
 }
@@ -337,7 +346,9 @@ struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// Adds one line: `ok <id>…` with one id per record, then `spooled` if the broker has not confirmed them, or `error <code> <message>`.
+    /// Adds one line: `ok <id>…` with one id per record, `-` for one that is refused, then `spooled` if the broker has not
+    /// confirmed them, then `; error <code> <message>` for all that is left out. If nothing is accepted, `error <code>
+    /// <message>`.
     fn add(&mut self, Answer { outcome, trace, memory }: Answer, gateway: &GatewayContext, peer: &Peer) {
         self.memory.extend(memory);
         let out = &mut self.bytes;
@@ -346,20 +357,29 @@ impl WriteBuffer {
                 gateway.instruments.answered("tcp", "welcome", 0);
                 out.extend_from_slice(format!("ok {name}").as_bytes());
             }
-            Ok(Reply::Receipts(Receipts { ids, durability, memory })) => {
+            Ok(Reply::Receipts(Receipts { ids, durability, memory }, left_out)) => {
                 gateway.instruments.answered("tcp", "ok", ids.len());
                 out.extend_from_slice(b"ok");
-                for id in &ids {
+                for id in left_out.by_position(&ids) {
                     out.push(b' ');
-                    out.extend_from_slice(id.as_str().as_bytes());
+                    out.extend_from_slice(id.map_or("-", TaskId::as_str).as_bytes());
                 }
                 if durability == Durability::Spooled {
                     out.extend_from_slice(b" spooled");
+                }
+                gateway.instruments.left_out("tcp", left_out.all());
+                for code in left_out.codes() {
+                    gateway.instruments.audit.refused(peer, "tcp", code, trace.as_ref());
+                }
+                for refusal in left_out.all() {
+                    out.extend_from_slice(b"; ");
+                    out.extend_from_slice(refusal.line().as_bytes());
                 }
                 self.memory.push(memory);
             }
             Err(refusal) => {
                 gateway.instruments.answered("tcp", refusal.code, 0);
+                gateway.instruments.refused_records("tcp", &refusal);
                 gateway.instruments.audit.refused(peer, "tcp", refusal.code, trace.as_ref());
                 out.extend_from_slice(refusal.line().as_bytes());
             }

@@ -14,6 +14,7 @@ mod maps;
 pub(crate) mod memory_publisher;
 mod origins;
 mod otlp;
+mod partial;
 mod proxies;
 mod requests;
 mod scopes;

@@ -225,7 +225,11 @@ impl Bridge {
         });
         let (content, is_known) = match known {
             Some(known) => (known.content.clone(), true),
-            None => (self.converter.convert(&message), false),
+            None => {
+                let (content, left_out) = self.converter.convert(&message);
+                self.instruments.left_out(&left_out);
+                (content, false)
+            }
         };
         let outcome = match &content {
             Content::Letter(_) => Outcome::Unmapped,
@@ -234,10 +238,17 @@ impl Bridge {
                 self.instruments.readings.inc_by(readings.tasks.len() as u64);
                 Outcome::Mapped
             }
+            Content::Partial(readings, _) => {
+                self.instruments.readings.inc_by(readings.tasks.len() as u64);
+                Outcome::Partial
+            }
         };
         self.instruments.received(outcome);
         if message.dup {
-            let repeatable = matches!(&content, Content::Tasks(readings) if readings.repeatable);
+            let repeatable = match &content {
+                Content::Tasks(readings) | Content::Partial(readings, _) => readings.repeatable,
+                Content::Letter(_) => false,
+            };
             self.instruments.redelivered(is_known || repeatable);
         }
         let (packet_id, bytes) = (message.packet_id, message.payload.len());

@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, time::SystemTime};
 
+use bytes::Bytes;
 use garenne_common::supervise;
-use garenne_map::{MapChain, Source};
+use garenne_map::{MapChain, Mapped, Source};
 use garenne_protocol::{
-    sensor::Limits,
+    sensor::{BadRecord, Limits},
     task::{DeadReason, Kind, ReadingTasks, TaskId},
 };
 use prometheus::IntCounter;
@@ -13,14 +14,22 @@ use time::OffsetDateTime;
 
 use crate::{frames::TooLarge, letter::Letter, packet::Message};
 
-/// The tasks or the dead letter of a message. Cheap to clone, except for a dead letter.
+/// Most refused values that a dead letter's error names.
+const MAX_NAMED: usize = 5;
+
+/// The tasks or the dead letter of a message, or both. Cheap to clone, except for a dead letter.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Readings. There are none if the map skips the message.
     Tasks(Arc<ReadingTasks>),
     /// A dead letter.
     Letter(Letter),
+    /// Readings, and a dead letter with the values that are refused.
+    Partial(Arc<ReadingTasks>, Letter),
 }
+
+/// The content of a message, and the codes of what is left out.
+pub(crate) type Converted = (Content, Vec<&'static str>);
 
 /// Turns messages into tasks.
 pub(crate) struct Converter {
@@ -46,30 +55,47 @@ impl Converter {
     }
 
     /// Maps a message. Call it in the order of arrival: births of Sparkplug nodes name the metrics of what follows.
-    pub(crate) fn convert(&self, message: &Message) -> Content {
+    pub(crate) fn convert(&self, message: &Message) -> Converted {
         let now = OffsetDateTime::now_utc();
         // After a panic the message would come again and end the next process too.
         let source = Source::Topic(&message.topic);
         let mapped = supervise::catch(|| self.maps.apply(source, &message.payload, now.into(), &self.limits));
         let mapped = mapped.map_err(|panic| format!("the map panicked: {panic}"));
-        match mapped.and_then(|mapped| mapped.map_err(|unmapped| unmapped.to_string())) {
-            Ok(mapped) => {
-                self.unmeasured.inc_by(mapped.unmeasured as u64);
-                let random = |_| TaskId::random();
-                let tasks = ReadingTasks::new(&self.kind, self.sharded, &mapped.records, random);
-                Content::Tasks(Arc::new(tasks))
-            }
-            Err(error) => Content::Letter(Letter {
-                id: TaskId::random(),
-                reason: DeadReason::Unmapped,
-                error,
-                topic: message.topic.clone(),
-                content_type: message.content_type.clone(),
-                payload: message.payload.clone(),
-                received: now.into(),
-            }),
+        let letter = |error: String, payload: Bytes| Letter {
+            id: TaskId::random(),
+            reason: DeadReason::Unmapped,
+            error,
+            topic: message.topic.clone(),
+            content_type: message.content_type.clone(),
+            payload,
+            received: now.into(),
+        };
+        let Mapped { rule, records, unmeasured, refused } =
+            match mapped.and_then(|mapped| mapped.map_err(|unmapped| unmapped.to_string())) {
+                Ok(mapped) => mapped,
+                Err(error) => {
+                    return (Content::Letter(letter(error, message.payload.clone())), vec!["unmapped"]);
+                }
+            };
+        self.unmeasured.inc_by(unmeasured as u64);
+        let tasks = ReadingTasks::new(&self.kind, self.sharded, &records, |_| TaskId::random());
+        let tasks = Arc::new(tasks);
+        if refused.is_empty() {
+            return (Content::Tasks(tasks), Vec::new());
         }
+        let remainder = self.maps.remainder(source, &message.payload, now.into(), &self.limits);
+        let error = format!("rule {rule}: {}", described(&refused));
+        let codes = refused.iter().map(|refused| refused.code.code()).collect();
+        (Content::Partial(tasks, letter(error, remainder.into())), codes)
     }
+}
+
+/// The values that are refused, on one line.
+fn described(refused: &[BadRecord]) -> String {
+    let named = refused.iter().take(MAX_NAMED).map(ToString::to_string);
+    let more = refused.len().saturating_sub(MAX_NAMED);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("{}{more}", named.collect::<Vec<_>>().join("; "))
 }
 
 /// A dead letter for a message whose packet was not kept.
@@ -115,12 +141,12 @@ mod tests {
     const TIMED: &str =
         "[[map]]\ntopic = \"t/+\"\ndevice = \"{1}\"\nmetric = \"m\"\nvalue = \"{/v}\"\ntime = \"{/t}\"\n";
 
-    fn tasks(content: Content) -> (Vec<String>, bool) {
+    fn tasks((content, _): Converted) -> (Vec<String>, bool) {
         match content {
             Content::Tasks(readings) => {
                 (readings.tasks.iter().map(|task| task.id.to_string()).collect(), readings.repeatable)
             }
-            Content::Letter(letter) => panic!("{letter:?}"),
+            content => panic!("{content:?}"),
         }
     }
 
@@ -144,18 +170,29 @@ mod tests {
             (r#"{"v":{"a":0}}"#, 0, 1),
             (r#"{"raw":"","v":{"a":0}}"#, 0, 2),
         ] {
-            assert_eq!(tasks(converter.convert(&message("t", payload))).0.len(), readings, "{payload}");
+            assert_eq!(tasks(converter.convert(&message("t", payload)).0).0.len(), readings, "{payload}");
             assert_eq!(converter.unmeasured.get(), unmeasured, "{payload}");
         }
     }
 
     #[test]
+    fn a_letter_beside_readings_has_only_what_was_refused() {
+        let map = "[[map]]\ndevice = \"d\"\nmetric = \"{name}\"\nvalues = \"/v\"\ntime = \"{/t}\"\n";
+        let sent = message("x", r#"{"t":1790000000,"v":{"a":1,"b":nan,"c":3}}"#);
+        let (Content::Partial(readings, letter), codes) = converter(&[map]).convert(&sent) else { panic!() };
+        assert_eq!((readings.tasks.len(), readings.repeatable, codes), (2, true, vec!["not-finite"]));
+        assert_eq!((letter.reason, letter.topic.as_str()), (DeadReason::Unmapped, "x"));
+        assert_eq!(letter.error, "rule 1: record 1: b: not a finite number");
+        assert_eq!(letter.payload, r#"{"t":1790000000,"v":{"a":null,"b":nan,"c":null}}"#);
+    }
+
+    #[test]
     fn a_message_that_cannot_be_mapped_becomes_a_letter_with_its_payload() {
-        let letter = |topic: &str, payload: &str| match converter(&[TIMED]).convert(&message(topic, payload))
-        {
-            Content::Letter(letter) => letter,
-            content => panic!("{content:?}"),
-        };
+        let letter =
+            |topic: &str, payload: &str| match converter(&[TIMED]).convert(&message(topic, payload)).0 {
+                Content::Letter(letter) => letter,
+                content => panic!("{content:?}"),
+            };
         let unknown = letter("x", "1");
         assert_eq!((unknown.reason, unknown.error.as_str()), (DeadReason::Unmapped, "no rule matches"));
         let broken = letter("t/a", "{");

@@ -15,6 +15,8 @@ use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
 pub(crate) enum Outcome {
     /// Readings.
     Mapped,
+    /// Readings, and a dead letter with the values that are refused.
+    Partial,
     /// A map skips it, or allows payloads without a number.
     Skipped,
     /// A dead letter.
@@ -28,6 +30,7 @@ pub(crate) enum Outcome {
 /// Metrics of the bridge. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Instruments {
+    metrics: Metrics,
     messages: IntCounterVec,
     redeliveries: IntCounterVec,
     /// Readings that were mapped.
@@ -53,6 +56,7 @@ impl Instruments {
         let counter = |name: &str, help: &str| register_int_counter_with_registry!(name, help, registry);
         let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
         Ok(Self {
+            metrics: metrics.clone(),
             messages: counters(
                 "garenne_mqtt_messages_total",
                 "MQTT messages received, by what became of them.",
@@ -80,6 +84,11 @@ impl Instruments {
     /// Counts a message.
     pub(crate) fn received(&self, outcome: Outcome) {
         self.messages.with_label_values(&[<&str>::from(outcome)]).inc();
+    }
+
+    /// Counts messages and values that are left out, by the code of the reason.
+    pub(crate) fn left_out(&self, codes: &[&'static str]) {
+        codes.iter().for_each(|code| self.metrics.records_refused("mqtt", code).inc());
     }
 
     /// Messages so far, by what became of them, without outcomes that none had.

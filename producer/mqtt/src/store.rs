@@ -42,6 +42,10 @@ impl Store {
                 self.until_stored(&readings.tasks, |_| false).await;
             }
             Content::Letter(letter) => self.store_letter(letter).await,
+            Content::Partial(readings, letter) => {
+                self.until_stored(&readings.tasks, |_| false).await;
+                self.store_letter(letter).await;
+            }
         }
     }
 

@@ -19,6 +19,9 @@ use super::{
     token::{Token, refused},
 };
 
+/// All readings of a request or none: the caller tells an invalid one and sends the others again.
+const PATH: &str = "/v1/readings?atomic=true";
+
 /// `POST /v1/readings` of one gateway.
 pub(super) struct HttpDestination {
     client: GatewayClient,
@@ -37,7 +40,7 @@ impl HttpDestination {
     /// The URL is invalid.
     pub(super) fn new(base: &str, token: Option<Arc<Token>>, tls: ClientConfig) -> Result<Self, Failure> {
         let usage = |problem: String| Failure::new(Exit::Usage, problem);
-        let client = GatewayClient::new(base, "/v1/readings", tls)
+        let client = GatewayClient::new(base, PATH, tls)
             .map_err(|error| usage(format!("--to {base} is not a URL: {error}")))?;
         Ok(Self { client, token })
     }

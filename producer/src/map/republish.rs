@@ -109,14 +109,22 @@ pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result
                 summary.unmapped += 1;
                 eprintln!("line {number}: {problem}");
             }
-            Ok((id, tasks)) => {
+            Ok((id, tasks, refused)) => {
                 summary.readings += tasks.len() as u64;
                 let published = stream::iter(tasks)
                     .map(|task| async { publish(&publisher, task, args.retry_for).await.1 })
                     .buffer_unordered(IN_FLIGHT);
                 published.try_for_each(|_| async { Ok(()) }).await?;
-                summary.mapped += 1;
-                stdout::print_line(id)?;
+                for problem in &refused {
+                    eprintln!("line {number}: {id}: {problem}");
+                }
+                // The id of a letter of which values remain is not printed: it is to be published again.
+                if refused.is_empty() {
+                    summary.mapped += 1;
+                    stdout::print_line(id)?;
+                } else {
+                    summary.unmapped += 1;
+                }
             }
         }
     }
@@ -125,11 +133,15 @@ pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result
     Ok(if summary.unmapped == 0 { Exit::Done } else { Exit::Failed })
 }
 
-/// The id of a letter and the tasks of its readings.
+/// The id of a letter, the tasks of its readings, and the values that are refused.
 ///
 /// # Errors
 /// The line is no letter, or no reading comes out of it.
-fn tasks(line: &str, maps: &MapChain, routes: &Routes) -> Result<(TaskId, Vec<NewTask>), String> {
+fn tasks(
+    line: &str,
+    maps: &MapChain,
+    routes: &Routes,
+) -> Result<(TaskId, Vec<NewTask>, Vec<String>), String> {
     let expected = "expected a line of `garenne dead show --json` with the header garenne-source";
     let letter: Letter = serde_json::from_str(line).map_err(|error| format!("{error}; {expected}"))?;
     let id = TaskId::parse(&letter.id).map_err(|error| error.to_string())?;
@@ -155,7 +167,8 @@ fn tasks(line: &str, maps: &MapChain, routes: &Routes) -> Result<(TaskId, Vec<Ne
     // So publishing the letter again has no second effect.
     let derived = |index: usize| TaskId::derived(&id, &index.to_string());
     let readings = ReadingTasks::new(&kind, routes.readings_are_sharded(), &mapped.records, derived);
-    Ok((id, readings.tasks))
+    let refused = mapped.refused.iter().map(ToString::to_string).collect();
+    Ok((id, readings.tasks, refused))
 }
 
 /// The payload of the message.
@@ -174,7 +187,11 @@ mod tests {
     fn read(line: &str) -> Result<(TaskId, Vec<NewTask>), String> {
         let routes = Routes::new(["reading.#".to_owned()]);
         let map = garenne_map::Map::parse("test", MAP).unwrap();
-        tasks(line, &[map].into_iter().collect(), &routes)
+        let read = tasks(line, &[map].into_iter().collect(), &routes);
+        read.map(|(id, tasks, refused)| {
+            assert!(refused.is_empty(), "{refused:?}");
+            (id, tasks)
+        })
     }
 
     fn letter(topic: &str, body: &str) -> String {

@@ -117,7 +117,8 @@ async fn consumption_is_the_same_in_every_order_of_arrival() -> Result<()> {
         anyhow::Ok(())
     };
     check().await?;
-    let stale = "SELECT count(*) FROM garenne_series WHERE stale && tstzrange(NULL, now() - interval '2 hours')";
+    let stale =
+        "SELECT count(*) FROM garenne_series WHERE stale && tstzrange(NULL, now() - interval '2 hours')";
     eventually("every rollup is computed", async || {
         let stale = database.text(stale).await?;
         Ok(Seen::when(stale == "0", format!("{stale} stale series")))
@@ -125,19 +126,28 @@ async fn consumption_is_the_same_in_every_order_of_arrival() -> Result<()> {
     .await?;
     check().await?;
     let days = "SELECT round(sum(consumption)::numeric, 6) FROM garenne_rollups_day WHERE metric = 'energy' GROUP BY device";
-    assert_eq!(database.text(&format!("SELECT string_agg(round::text, ' ') FROM ({days}) AS days")).await?, "61.490000 61.490000");
-    let flagged = "SELECT string_agg(DISTINCT array_to_string(quality, ',') || ' ' || value, ' ') FROM garenne_readings
+    assert_eq!(
+        database.text(&format!("SELECT string_agg(round::text, ' ') FROM ({days}) AS days")).await?,
+        "61.490000 61.490000"
+    );
+    let flagged =
+        "SELECT string_agg(DISTINCT array_to_string(quality, ',') || ' ' || value, ' ') FROM garenne_readings
                    WHERE quality <> '{}'";
     assert_eq!(database.text(flagged).await?, "counter-zero 0");
 
     // Neither the zero nor the restart is a jump; 40 kWh in the hour before 150 are too much.
-    let alarms = "SELECT string_agg(device || ' ' || rule || ' ' || round(value::numeric), ', ' ORDER BY device)
+    let alarms =
+        "SELECT string_agg(device || ' ' || rule || ' ' || round(value::numeric), ', ' ORDER BY device)
                   FROM garenne_alarms WHERE withdrawn_at IS NULL";
     assert_eq!(database.text(alarms).await?, "ordered much 40000, shuffled much 40000");
 
     let dashboard = Dashboard::with_database(&env, &database.url()).await?;
     for (step, wanted) in [("1h", "11.45"), ("20m", "11.45")] {
-        let path = format!("/v1/readings?device=shuffled&metric=energy&from={}&to={}&step={step}&format=csv", BEGIN + 3600, BEGIN + 7200);
+        let path = format!(
+            "/v1/readings?device=shuffled&metric=energy&from={}&to={}&step={step}&format=csv",
+            BEGIN + 3600,
+            BEGIN + 7200
+        );
         let answer = dashboard.get(&path).await?.text().await?;
         let consumption = answer.lines().nth(1).and_then(|line| line.rsplit(',').next()).map(str::to_owned);
         let consumption: f64 = consumption.unwrap_or_default().parse()?;
@@ -153,12 +163,18 @@ async fn consumption_is_the_same_in_every_order_of_arrival() -> Result<()> {
             wraps_at: Some(pick(&[0.0, 100.0, 65_536.0])).filter(|wraps_at| *wraps_at > 0.0),
             max_per_hour: Some(pick(&[0.0, 40.0, 1e6])).filter(|most| *most > 0.0),
         };
-        let (base, value) = (pick(&[0.5, 3.0, 99.0, 65_530.0, -4.0, 1.7e308]), pick(&[0.5, 4.0, 98.0, 65_535.0, -5.0, -1.7e308]));
+        let (base, value) = (
+            pick(&[0.5, 3.0, 99.0, 65_530.0, -4.0, 1.7e308]),
+            pick(&[0.5, 4.0, 98.0, 65_535.0, -5.0, -1.7e308]),
+        );
         let seconds = pick(&[1.0, 1800.0, 3600.0, 1e6]);
         let parameters = tokio_postgres::types::Json(counter);
         let stored: f64 = client.query_one(step, &[&parameters, &base, &seconds, &value]).await?.get(0);
         let judged = counter.step((0, base), ((seconds * 1e6) as i64, value));
-        assert!((stored - judged).abs() < 1e-9, "{counter:?} {base} {value} {seconds}: {stored} and {judged}");
+        assert!(
+            (stored - judged).abs() < 1e-9,
+            "{counter:?} {base} {value} {seconds}: {stored} and {judged}"
+        );
     }
     let receipt = worker.stop().await?.receipt;
     assert_eq!(receipt.dead, 0, "{receipt:?}");

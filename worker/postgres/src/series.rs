@@ -25,8 +25,9 @@ pub(super) async fn counter(
     device: &str,
     metric: &str,
 ) -> QueryResult<Option<SeriesCounter>> {
-    let select =
-        format!("SELECT counter, last_unit FROM {tables}_series WHERE device = $1 AND metric = $2 AND counter IS NOT NULL");
+    let select = format!(
+        "SELECT counter, last_unit FROM {tables}_series WHERE device = $1 AND metric = $2 AND counter IS NOT NULL"
+    );
     let statement = transaction.prepare_cached(&select).await?;
     let row = transaction.query_opt(&statement, &[&device, &metric]).await?;
     Ok(row.and_then(|row| {

@@ -20,6 +20,9 @@ use time::OffsetDateTime;
 
 use crate::reading::Readings;
 
+/// Most refused values of a message that are named.
+const MAX_NAMED: usize = 100;
+
 /// The maps of each lane.
 pub type LaneMaps = BTreeMap<String, MapChain>;
 
@@ -30,6 +33,9 @@ pub struct MappedMessage {
     pub source: String,
     /// The number of readings. None if the map skips the message.
     pub readings: usize,
+    /// The values that are refused, each with its position, field and reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
     /// Whether a repetition of the message has no second effect.
     pub repeatable: bool,
     /// How often the map left values out because nothing was measured.
@@ -86,11 +92,15 @@ impl Mapping {
         let maps = self.maps.get(lane).ok_or_else(other_worker)?;
         let arrived = cx.arrived_at().map_or_else(OffsetDateTime::now_utc, OffsetDateTime::from);
         let mapped = maps.apply(source, payload, Timestamp::from(arrived), &self.limits);
-        let Mapped { records, unmeasured, .. } = mapped.map_err(TaskError::unmapped)?;
+        let Mapped { records, unmeasured, refused, .. } = mapped.map_err(TaskError::unmapped)?;
+        let refused: Vec<_> = refused.iter().take(MAX_NAMED).map(ToString::to_string).collect();
         let derived = |index: usize| TaskId::derived(cx.id(), &index.to_string());
         let ReadingTasks { tasks, repeatable } = ReadingTasks::new(&self.kind, self.keyed, &records, derived);
         let source = source.to_label();
-        let mapped = MappedMessage { source, readings: tasks.len(), repeatable, unmeasured };
+        if !refused.is_empty() {
+            tracing::warn!(task = %cx.id(), %source, refused = refused.join("; "), "values of a message are left out");
+        }
+        let mapped = MappedMessage { source, readings: tasks.len(), refused, repeatable, unmeasured };
         cx.follow_up_tasks(tasks)?;
         Ok(mapped)
     }
@@ -167,6 +177,19 @@ mod tests {
         assert!(error.starts_with("rule 1: not JSON: "), "{error}");
         let large = format!("{{\"v\":{{\"a\":\"{}\"}}}}", "x".repeat(1 << 20));
         assert!(refused("n/tank", &large).await.1.contains("1048576 are allowed"));
+    }
+
+    #[tokio::test]
+    async fn a_value_that_is_refused_is_named_and_the_others_are_readings() {
+        let (output, follow_ups) = mapped("n/tank", r#"{"t":1790000000,"v":{"a":1,"b":NaN}}"#).await.unwrap();
+        assert_eq!(
+            output,
+            serde_json::json!({
+                "source": "topic:n/tank", "readings": 1, "repeatable": true,
+                "refused": ["record 1: b: not a finite number"]
+            })
+        );
+        assert_eq!(follow_ups.len(), 1);
     }
 
     #[tokio::test]

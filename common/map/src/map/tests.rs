@@ -5,6 +5,7 @@ use super::*;
 mod limits;
 mod loading;
 mod no_value;
+mod partial;
 
 fn now() -> Timestamp {
     Timestamp::parse("2026-11-24T12:00:00Z").unwrap()
@@ -35,6 +36,10 @@ fn readings(rules: &str, topic: &str, payload: &str) -> Vec<String> {
 
 fn reason(rules: &str, topic: &str, payload: &str) -> String {
     apply(rules, topic, payload).unwrap_err().to_string()
+}
+
+fn refusals(rules: &str, topic: &str, payload: &str) -> Vec<String> {
+    apply(rules, topic, payload).unwrap().refused.iter().map(ToString::to_string).collect()
 }
 
 fn invalid(rules: &str) -> String {
@@ -116,10 +121,6 @@ fn numbers_below_a_pointer_are_readings() {
         ("{\"ts\": 1, \"data\": {\"a\": \"x\"}}", "rule 1: no value is a number"),
         ("{\"ts\": 1, \"data\": {\"temp\": \"x\"}}", "rule 1: value of temp: \"x\" is not a number"),
         ("{\"ts\": 1, \"data\"", "rule 1: not JSON: EOF while parsing an object at line 1 column 16"),
-        (
-            "{\"ts\": 1, \"data\": {\"a\": 1, \"a\": 2}}",
-            "rule 1: two readings of device \"1\" and metric \"x.a\" have the same time",
-        ),
         (
             "{\"ts\": 1, \"data\": {\"\\u0007\": 1}}",
             "rule 1: record 0: metric: \"x.\\u{7}\": contains a control character",
@@ -290,7 +291,9 @@ fn readings_that_the_rule_names_may_be_optional() {
         ["d a 1 V 1970-01-01T00:00:00Z", "d b 20 - 1970-01-01T00:00:00Z"]
     );
     assert_eq!(readings(rules, "t", r#"{"a": 1, "b": "x", "t": "noon"}"#), ["d a 1 V 2026-11-24T12:00:00Z?"]);
-    assert_eq!(reason(rules, "t", r#"{"b": 1}"#), "rule 1: value: /a is missing");
+    assert_eq!(readings(rules, "t", r#"{"b": 1}"#), ["d b 10 - 2026-11-24T12:00:00Z?"]);
+    assert_eq!(refusals(rules, "t", r#"{"b": 1}"#), ["record 0: a: value: /a is missing"]);
+    assert_eq!(reason(rules, "t", r#"{"c": null}"#), "rule 1: value: /a is missing");
 }
 
 #[test]

@@ -49,7 +49,9 @@ impl Counter {
         let across = self.wraps_at.map(|wraps_at| value + wraps_at - base);
         let step = match across {
             _ if value >= base => value - base,
-            Some(across) if across >= 0.0 && across <= most.unwrap_or(self.wraps_at.unwrap_or(0.0) / 2.0) => across,
+            Some(across) if across >= 0.0 && across <= most.unwrap_or(self.wraps_at.unwrap_or(0.0) / 2.0) => {
+                across
+            }
             _ => value,
         };
         if step < 0.0 || most.is_some_and(|most| step > most) { 0.0 } else { step }

@@ -28,6 +28,10 @@ pub fn repair(text: &mut [u8]) {
             b'"' => {
                 let end = end_of_string(text, at);
                 mark_bad_bytes(&mut text[at + 1..end]);
+                if text[at + 1..end] == *NOT_FINITE.as_bytes() {
+                    // A string of one bad byte is no number. No name is a space either.
+                    text[at + 1] = b' ';
+                }
                 end + 1
             }
             byte if is_of_word(byte) => {
@@ -73,12 +77,17 @@ pub const fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.' | b'#' | b'(' | b')' | b'_')
 }
 
-/// Replaces bytes that are not UTF-8 and control characters by [`BAD_BYTE`].
-pub fn mark_bad_bytes(text: &mut [u8]) {
-    let bad = BAD_BYTE as u8;
+/// Replaces control characters and bytes that are not UTF-8 by [`BAD_BYTE`].
+fn mark_bad_bytes(text: &mut [u8]) {
     for control in text.iter_mut().filter(|byte| **byte < b' ') {
-        *control = bad;
+        *control = BAD_BYTE as u8;
     }
+    mark_not_utf8(text);
+}
+
+/// Replaces bytes that are not UTF-8 by [`BAD_BYTE`].
+pub fn mark_not_utf8(text: &mut [u8]) {
+    let bad = BAD_BYTE as u8;
     let mut at = 0;
     while let Err(error) = str::from_utf8(&text[at..]) {
         let start = at + error.valid_up_to();
@@ -118,7 +127,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_not_allowed_in_a_string_are_marked_and_a_nul_at_the_end_is_removed() {
-        assert_eq!(repaired(b"{\"B\xf6iler\":\"\xb0\"}\0\0"), "{\"B\u{7f}iler\":\"\u{7f}\"}  ");
+        assert_eq!(repaired(b"{\"B\xf6iler\":\"\xb0\"}\0\0"), "{\"B\u{7f}iler\":\" \"}  ");
         assert_eq!(repaired(b"[\"a\tb\0\",\"\xc3\xbc\xff\"]"), "[\"a\u{7f}b\u{7f}\",\"ü\u{7f}\"]");
     }
 }

@@ -54,11 +54,27 @@ impl Limits {
     /// # Errors
     /// [`Fault::ClockSkew`] or [`Fault::BeforeMinTime`], with the time and the limit.
     pub fn check_time(&self, field: &'static str, time: Timestamp, now: Timestamp) -> Result<(), BadField> {
-        self.problem_of(time, now).map_or(Ok(()), |(fault, problem)| {
-            let is_unset = matches!(fault, Fault::BeforeMinTime) && is_at_epoch(time);
-            let hint = if is_unset { UNSET_CLOCK } else { "" };
-            Err(fault.in_field(field, format!("{time} is {problem}{hint}")))
-        })
+        self.check_read_time(field, (time, None), now)
+    }
+
+    /// As [`Limits::check_time`], of a time that may have been read from a whole number. The text guesses its unit.
+    ///
+    /// # Errors
+    /// As [`Limits::check_time`].
+    pub fn check_read_time(
+        &self,
+        field: &'static str,
+        (time, number): (Timestamp, Option<i64>),
+        now: Timestamp,
+    ) -> Result<(), BadField> {
+        let Some((fault, problem)) = self.problem_of(time, now) else { return Ok(()) };
+        let is_at_epoch = time.as_micros().unsigned_abs() <= 86_400_000_000;
+        let hint = match number {
+            Some(number) => self.hint_for(number, None, now, |unit| unit.to_string()),
+            None if fault == Fault::BeforeMinTime && is_at_epoch => UNSET_CLOCK.to_owned(),
+            None => String::new(),
+        };
+        Err(fault.in_field(field, format!("{time} is {problem}{hint}")))
     }
 
     /// The time of a whole number of `unit`s since 1970.
@@ -86,7 +102,7 @@ impl Limits {
 
     /// What may be wrong with a Unix time that is out of bounds: its unit, or the sender's clock. Empty if unknown.
     /// `given` is the unit that it was read in, if it is known.
-    pub fn hint_for(
+    fn hint_for(
         &self,
         ticks: i64,
         given: Option<TimeUnit>,
@@ -121,10 +137,6 @@ impl Limits {
 
 /// A hint for a time near 1970.
 const UNSET_CLOCK: &str = "; is the sender's clock set?";
-
-fn is_at_epoch(time: Timestamp) -> bool {
-    time.as_micros().unsigned_abs() <= 86_400_000_000
-}
 
 /// A parsed record.
 #[derive(Debug, Clone, PartialEq)]

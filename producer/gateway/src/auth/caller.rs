@@ -52,7 +52,7 @@ impl Caller {
         devices: impl ExactSizeIterator<Item = &'a str>,
     ) -> Result<(), Refusal> {
         let records = devices.len();
-        self.check_scope(kind, devices).map_err(|(record, refusal)| match record {
+        self.check_scope(kind, devices).map_err(|refusal| match refusal.record {
             Some(record) => refusal.of_record(record),
             None => refusal,
         })?;
@@ -62,19 +62,20 @@ impl Caller {
     /// Checks that it may send records of this kind and these devices.
     ///
     /// # Errors
-    /// It may not send the kind, or the device at this index.
+    /// It may not send the kind, or a device. Then the refusal has the device's index.
     pub(crate) fn check_scope<'a>(
         &self,
         kind: &str,
         devices: impl Iterator<Item = &'a str>,
-    ) -> Result<(), (Option<usize>, Refusal)> {
+    ) -> Result<(), Refusal> {
         if !self.grants.iter().all(|grant| grant.allows_kind(kind)) {
-            return Err((None, Refusal::foreign_kind(kind, &self.name)));
+            return Err(Refusal::foreign_kind(kind, &self.name));
         }
         if self.has_limited_devices() {
             for (record, device) in devices.enumerate() {
                 if !self.allows_device(device) {
-                    return Err((Some(record), Refusal::foreign_device(device, &self.name)));
+                    let refusal = Refusal::foreign_device(device, &self.name);
+                    return Err(Refusal { record: Some(record), ..refusal });
                 }
             }
         }
@@ -104,7 +105,8 @@ impl Caller {
         !self.grants.iter().all(|grant| grant.allows_every_device())
     }
 
-    fn allows_device(&self, device: &str) -> bool {
+    /// Whether it may send records of this device.
+    pub(crate) fn allows_device(&self, device: &str) -> bool {
         self.grants.iter().all(|grant| grant.allows_device(device, self.own_device.as_deref()))
     }
 

@@ -12,10 +12,14 @@ use axum::{
 use garenne_protocol::{sensor::parse::Form, task::TaskId};
 use serde::Serialize;
 
-use super::request::{Authenticated, ConfirmedRecords, text};
+use super::{
+    observe::LeftOutCodes,
+    request::{Authenticated, ConfirmedRecords, text},
+};
 use crate::{
-    cloud_event::EventFormat, context::GatewayContext, ingest::ReadingsFormat, memory::Reservation,
-    payload::Receipts, refusal::Refusal, task_publisher::Durability,
+    cloud_event::EventFormat, context::GatewayContext, left_out::LeftOut, memory::Reservation,
+    payload::Receipts, problem::Entry, readings_format::ReadingsFormat, refusal::Refusal,
+    task_publisher::Durability,
 };
 
 /// `POST /v1/readings`.
@@ -28,7 +32,8 @@ pub(super) async fn readings(
         ReadingsFormat::Json(Form::of(text(&request.head.headers, "content-type")?.unwrap_or_default())?);
     let idempotency_key = request.idempotency_key()?;
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await.map(accepted)
+    let sent = gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await;
+    counted(&gateway, "http", sent)
 }
 
 /// `POST /v1/map/{name}`.
@@ -42,7 +47,8 @@ pub(super) async fn mapped(
     let format = ReadingsFormat::Mapped { map, path: request.head.uri.path().into() };
     let idempotency_key = request.idempotency_key()?;
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await.map(accepted)
+    let sent = gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await;
+    counted(&gateway, "map", sent)
 }
 
 /// `POST /v1/tasks/{kind}`.
@@ -55,7 +61,7 @@ pub(super) async fn task(
     let idempotency_key = request.idempotency_key()?;
     let task = request.task(gateway.ingest.routes.kind(&kind)?, idempotency_key.as_ref())?;
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    gateway.ingest.ingest_task(task, body, request.into_sender(idempotency_key)).await.map(accepted)
+    gateway.ingest.ingest_task(task, body, request.into_sender(idempotency_key)).await.map(all_accepted)
 }
 
 /// `POST /v1/tasks`.
@@ -81,14 +87,18 @@ pub(super) async fn events(
     let mut request = Authenticated::new(&gateway, request, None)?;
     let format = EventFormat::of(&request.head.headers)?;
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    gateway.ingest.ingest_events(format, body, request.into_sender(None)).await.map(accepted)
+    gateway.ingest.ingest_events(format, body, request.into_sender(None)).await.map(all_accepted)
 }
 
 /// The body of a 202.
 #[derive(Debug, Serialize)]
 struct Accepted<'a> {
     accepted: usize,
-    ids: Vec<&'a str>,
+    ids: Vec<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<Entry<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<Entry<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<&'static str>,
 }
@@ -117,15 +127,45 @@ pub(super) fn durability_header(durability: Durability) -> HeaderMap {
     headers
 }
 
-/// 202 with the task ids.
-fn accepted(Receipts { ids, durability, mut memory }: Receipts) -> Response<Body> {
+/// Counts what is left out of a request, and answers it.
+fn counted(
+    gateway: &GatewayContext,
+    door: &'static str,
+    sent: Result<(Receipts, LeftOut), Refusal>,
+) -> Result<Response<Body>, Refusal> {
+    match sent {
+        Ok((receipts, left_out)) => {
+            gateway.instruments.left_out(door, left_out.all());
+            Ok(accepted(receipts, &left_out))
+        }
+        Err(refusal) => {
+            gateway.instruments.refused_records(door, &refusal);
+            Err(refusal)
+        }
+    }
+}
+
+fn all_accepted(receipts: Receipts) -> Response<Body> {
+    accepted(receipts, &LeftOut::default())
+}
+
+/// 202 with the task ids by position.
+fn accepted(Receipts { ids, durability, mut memory }: Receipts, left_out: &LeftOut) -> Response<Body> {
     let mark = (durability == Durability::Spooled).then_some(SPOOLED);
-    let body =
-        Accepted { accepted: ids.len(), ids: ids.iter().map(TaskId::as_str).collect(), durability: mark };
+    let body = Accepted {
+        accepted: ids.len(),
+        ids: left_out.by_position(&ids).map(|id| id.map(TaskId::as_str)).collect(),
+        refused: Entry::all(&left_out.refused),
+        notes: Entry::all(&left_out.notes),
+        durability: mark,
+    };
     let bytes = serde_json::to_vec(&body).expect("ids are plain JSON");
     memory.shrink_to(bytes.capacity());
     let body = Bytes::from_owner(ReservedBytes { bytes, _memory: memory });
     let records = Extension(ConfirmedRecords(ids.len()));
     let content_type = [(header::CONTENT_TYPE, "application/json")];
-    (StatusCode::ACCEPTED, records, content_type, durability_header(durability), body).into_response()
+    let mut response =
+        (StatusCode::ACCEPTED, records, content_type, durability_header(durability), body).into_response();
+    response.extensions_mut().insert(LeftOutCodes(left_out.codes()));
+    response
 }

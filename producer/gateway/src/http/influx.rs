@@ -16,9 +16,10 @@ use serde_json::json;
 
 use super::{
     api::durability_header,
+    observe::LeftOutCodes,
     request::{Authenticated, ConfirmedRecords},
 };
-use crate::{context::GatewayContext, influx::Precision, ingest::ReadingsFormat, refusal::Refusal};
+use crate::{context::GatewayContext, influx::Precision, problem::Entry, refusal::Refusal};
 
 /// The query parameters of both versions of the API. Others, such as `db` and `bucket`, are ignored.
 #[derive(Debug, Default, Deserialize)]
@@ -31,7 +32,8 @@ pub(super) struct Parameters {
     p: Option<String>,
 }
 
-/// Publishes readings in line protocol. 204 after the broker has confirmed all of them.
+/// Publishes readings in line protocol. 204 after the broker has confirmed all of them; 400, as InfluxDB answers, after it
+/// has confirmed those that are not dropped.
 pub(super) async fn write(
     State(gateway): State<Arc<GatewayContext>>,
     Query(Parameters { precision, p, .. }): Query<Parameters>,
@@ -40,11 +42,23 @@ pub(super) async fn write(
     let mut request = Authenticated::new(&gateway, request, p.as_deref())?;
     let given = precision.as_deref();
     let precision = Precision::parse(given).ok_or_else(|| Refusal::precision(given.unwrap_or_default()))?;
-    let format = ReadingsFormat::LineProtocol(precision);
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    let receipts = gateway.ingest.ingest_readings(format, body, request.into_sender(None)).await?;
+    let sent = gateway.ingest.ingest_line_body(precision, body, request.into_sender(None)).await;
+    let (receipts, dropped) =
+        sent.inspect_err(|refusal| gateway.instruments.refused_records("influx", refusal))?;
     let records = Extension(ConfirmedRecords(receipts.ids.len()));
-    Ok((StatusCode::NO_CONTENT, records, durability_header(receipts.durability)).into_response())
+    let durability = durability_header(receipts.durability);
+    if dropped.is_empty() {
+        return Ok((StatusCode::NO_CONTENT, records, durability).into_response());
+    }
+    for (code, count) in &dropped.counts {
+        gateway.instruments.rejected("influx", code, *count);
+    }
+    let codes = Extension(LeftOutCodes(dropped.counts.keys().copied().collect()));
+    let message = dropped.message();
+    let refused = Entry::all(&dropped.named);
+    let body = json!({ "code": "invalid", "message": message, "error": message, "refused": refused });
+    Ok((StatusCode::BAD_REQUEST, records, codes, durability, Json(body)).into_response())
 }
 
 /// A refusal in the format of both versions: version 2 reads `message`, version 1 reads `error`.
@@ -69,7 +83,10 @@ impl IntoResponse for InfluxRefusal {
             status @ StatusCode::SERVICE_UNAVAILABLE => (status, "unavailable"),
             status => (status, "invalid"),
         };
-        let body = json!({ "code": code, "message": refusal.message, "error": refusal.message });
+        let mut body = json!({ "code": code, "message": refusal.message, "error": refusal.message });
+        if !refusal.refused.is_empty() {
+            body["refused"] = json!(Entry::all(&refusal.refused));
+        }
         refusal.response(status, "application/json", body.to_string())
     }
 }

@@ -15,14 +15,15 @@ use garenne_protocol::quoted;
 
 use super::{influx::InfluxRefusal, request::ConfirmedRecords, request_trace::RequestTrace};
 use crate::{
-    auth::Peer,
-    context::GatewayContext,
-    refusal::{Refusal, RefusalCode},
-    source_limit::SourcePermit,
+    auth::Peer, context::GatewayContext, problem::RefusalCode, refusal::Refusal, source_limit::SourcePermit,
 };
 
 /// Longest text of an error of the router, in bytes.
 const MAX_TEXT: usize = 16 * 1024;
+
+/// The codes of what is left out of a request that is accepted.
+#[derive(Clone)]
+pub(super) struct LeftOutCodes(pub(super) Vec<&'static str>);
 
 /// Counts every response, including those of the router, and writes refusals to the audit log.
 pub(super) async fn observe(
@@ -49,6 +50,11 @@ pub(super) async fn observe(
     let records = response.extensions().get::<ConfirmedRecords>().map_or(0, |confirmed| confirmed.0);
     gateway.instruments.answered(protocol, response.status().as_str(), records);
     let refused = response.extensions().get::<RefusalCode>().map(|code| code.0);
+    if let (Some(LeftOutCodes(codes)), Some(peer)) = (response.extensions().get(), &peer) {
+        for code in codes {
+            gateway.instruments.audit.refused(peer, protocol, code, trace.context().as_ref());
+        }
+    }
     if let (Some(code), Some(peer)) = (refused, peer) {
         // The body may be unread: the connection lingers at its end, so that the sender gets the response.
         peer.set_refused();

@@ -51,6 +51,9 @@ async fn export(
     let trace = request.trace();
     let stored = gateway.ingest.ingest_metrics(encoding, body, request.into_sender(None)).await;
     let (receipts, rejected) = stored?;
+    for (code, count) in &rejected.counts {
+        gateway.instruments.rejected("otlp", code, *count);
+    }
     if let Some(peer) = peer.filter(|_| !rejected.is_empty()) {
         gateway.instruments.audit.refused(peer, "otlp", "rejected-points", trace.as_ref());
     }

@@ -14,6 +14,7 @@ use garenne_protocol::{
     task::{Kind, NewTask, TaskId, TraceContext},
 };
 use http_body_util::BodyExt;
+use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::request_trace::RequestTrace;
@@ -21,9 +22,9 @@ use crate::{
     auth::{Caller, Peer},
     context::GatewayContext,
     decompress::Encoding,
-    ingest::Sender,
     memory::{Account, append},
     payload::Payload,
+    record_tasks::Sender,
     refusal::Refusal,
     task_properties::{content_type, milliseconds, short_text},
 };
@@ -36,6 +37,8 @@ pub(super) struct ConfirmedRecords(pub(super) usize);
 pub(super) struct Authenticated {
     pub(super) caller: Arc<Caller>,
     pub(super) head: request::Parts,
+    /// Whether the sender wants all records accepted or none.
+    pub(super) atomic: bool,
     body: Body,
 }
 
@@ -67,7 +70,8 @@ impl Authenticated {
         if let Some(trace) = head.extensions.get::<RequestTrace>() {
             trace.start(&gateway.traces, &head);
         }
-        Ok(Self { caller, head, body })
+        let atomic = atomic(head.uri.query().unwrap_or_default())?;
+        Ok(Self { caller, head, atomic, body })
     }
 
     /// The trace context that the request's tasks continue.
@@ -84,7 +88,7 @@ impl Authenticated {
 
     /// The sender of the request's readings.
     pub(super) fn into_sender(self, idempotency_key: Option<TaskId>) -> Sender {
-        Sender { idempotency_key, trace: self.trace(), caller: self.caller }
+        Sender { idempotency_key, trace: self.trace(), caller: self.caller, atomic: self.atomic }
     }
 
     /// A task of this kind with the properties of the headers and without a body. Its id is the idempotency key, if
@@ -140,6 +144,26 @@ impl Authenticated {
             Some(encoding) => Payload::compressed(encoding, bytes, memory),
             None => Ok(Payload::plain(bytes, memory)),
         }
+    }
+}
+
+/// The parameter `atomic` of a query.
+///
+/// # Errors
+/// It is neither `true` nor `false`.
+fn atomic(query: &str) -> Result<bool, Refusal> {
+    #[derive(Default, Deserialize)]
+    struct Parameters {
+        atomic: Option<String>,
+    }
+    if !query.contains("atomic") {
+        return Ok(false);
+    }
+    let given = serde_urlencoded::from_str::<Parameters>(query).unwrap_or_default().atomic;
+    match given.as_deref() {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(Refusal::field("atomic", format!("{}: expected true or false", quoted(other)))),
     }
 }
 

@@ -1,25 +1,32 @@
 //! Data points as readings.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     sync::Arc,
 };
 
 use garenne_protocol::{
     quoted,
-    sensor::{Limits, Reading, Record, TimeUnit, Timestamp, Unit, parse::check_unit},
+    sensor::{
+        BadField, BadRecord, Fault, Limits, Reading, Record, TimeUnit, Timestamp, Unit, parse::check_unit,
+    },
 };
 
 use super::{
     message::{CUMULATIVE, DELTA, ExportRequest, KeyValue, Metric, NO_RECORDED_VALUE, NumberPoint},
     unit::unit,
 };
+use crate::left_out::Notes;
 use crate::series_name::{fit, labels};
 
 /// Attributes that name the device, in order of preference.
 const DEVICE: [&str; 4] = ["device.id", "host.name", "service.instance.id", "service.name"];
 /// Longest metric name with its attributes, in bytes. Each reading copies and hashes them.
 const MAX_SERIES: usize = 4096;
+/// The field with the time of a point.
+const TIME: &str = "time_unix_nano";
+/// The code of points that are distributions.
+const NOT_NUMERIC: &str = "not-numeric";
 /// Most reasons that an answer has.
 const MAX_REASONS: usize = 3;
 
@@ -28,6 +35,8 @@ const MAX_REASONS: usize = 3;
 pub struct Rejected {
     pub(super) points: usize,
     reasons: Vec<String>,
+    /// The points by the code of the reason.
+    pub(crate) counts: BTreeMap<&'static str, u64>,
     has_more: bool,
 }
 
@@ -36,11 +45,13 @@ impl Rejected {
         self.points == 0
     }
 
-    fn add(&mut self, metric: &str, points: usize, reason: &str) {
+    /// Rejects points of a metric.
+    pub(crate) fn add(&mut self, metric: &str, points: usize, code: &'static str, reason: &str) {
         if points == 0 {
             return;
         }
         self.points += points;
+        *self.counts.entry(code).or_default() += points as u64;
         let reason = format!("metric {}: {reason}", quoted(metric));
         if self.reasons.contains(&reason) {
             return;
@@ -53,11 +64,13 @@ impl Rejected {
     }
 
     /// The reasons, for people.
-    pub(super) fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         let more = if self.has_more { "; and others" } else { "" };
         format!("{} data points are not stored: {}{more}", self.points, self.reasons.join("; "))
     }
 }
+
+impl Notes for Rejected {}
 
 /// The readings of a request.
 struct Converter<'l> {
@@ -100,7 +113,7 @@ impl Converter<'_> {
             (&metric.summary, "a summary"),
         ] {
             let points = distribution.as_ref().map_or(0, |it| it.data_points.len());
-            self.rejected.add(&metric.name, points, &format!("{kind} has no single value"));
+            self.rejected.add(&metric.name, points, NOT_NUMERIC, &format!("{kind} has no single value"));
         }
         if let Some(gauge) = &metric.gauge {
             self.points(metric, &gauge.data_points, "", unit, device);
@@ -114,7 +127,12 @@ impl Converter<'_> {
                 }
                 _ => {
                     let reason = "the sum has no aggregation temporality";
-                    self.rejected.add(&metric.name, sum.data_points.len(), reason);
+                    self.rejected.add(
+                        &metric.name,
+                        sum.data_points.len(),
+                        Fault::MissingField.code(),
+                        reason,
+                    );
                 }
             }
         }
@@ -131,7 +149,11 @@ impl Converter<'_> {
         for point in points.iter().filter(|point| point.flags & NO_RECORDED_VALUE == 0) {
             match self.reading(&metric.name, point, suffix, unit, device) {
                 Ok(reading) => self.add(&metric.name, reading),
-                Err(reason) => self.rejected.add(&metric.name, 1, &reason),
+                Err(error) => {
+                    let BadRecord { field, message, code, .. } = error.in_record(0);
+                    let reason = if field == TIME { format!("{field}: {message}") } else { message };
+                    self.rejected.add(&metric.name, 1, code.code(), &reason);
+                }
             }
         }
     }
@@ -143,29 +165,33 @@ impl Converter<'_> {
         suffix: &str,
         unit: Option<Unit>,
         device: Option<&Arc<str>>,
-    ) -> Result<Reading, String> {
+    ) -> Result<Reading, BadField> {
         if name.trim().is_empty() {
-            return Err("it has no name".to_owned());
+            return Err(missing("it has no name"));
         }
         let own = device_of(&point.attributes);
         let (device_key, device) = match own {
             Some((key, own)) => (Some(key), fit(&own)),
-            None => (None, Arc::clone(device.ok_or_else(|| format!("no attribute {}", DEVICE.join(", ")))?)),
+            None => (
+                None,
+                Arc::clone(device.ok_or_else(|| missing(format!("no attribute {}", DEVICE.join(", "))))?),
+            ),
         };
-        let value =
-            point.as_double.or(point.as_int.map(|value| value as f64)).ok_or("a point has no value")?;
+        let value = point
+            .as_double
+            .or(point.as_int.map(|value| value as f64))
+            .ok_or_else(|| missing("a point has no value"))?;
         if !value.is_finite() {
-            return Err("a value is not finite".to_owned());
+            return Err(Fault::NotFinite.in_field("value", "a value is not finite"));
         }
         let metric = fit(&series(name, &point.attributes, device_key, suffix)?);
-        check_unit("unit", unit, &metric).map_err(|error| error.in_record(0).message)?;
+        check_unit("unit", unit, &metric)?;
         if point.time_unix_nano == 0 {
-            return Err("a point has no time_unix_nano".to_owned());
+            return Err(missing("a point has no time_unix_nano"));
         }
         let ticks = i64::try_from(point.time_unix_nano).unwrap_or(i64::MAX);
         let ticks = (ticks, TimeUnit::Nanoseconds);
-        let time = self.limits.unix_time("time_unix_nano", ticks, self.now, |unit| unit.to_string());
-        let time = time.map_err(|error| format!("time_unix_nano: {}", error.in_record(0).message))?;
+        let time = self.limits.unix_time(TIME, ticks, self.now, |unit| unit.to_string())?;
         Ok(Reading { device, metric, value, unit, time })
     }
 
@@ -182,10 +208,14 @@ impl Converter<'_> {
                 let device = quoted(&reading.device);
                 let reason =
                     format!("device {device} has two values of it at one time, in other scopes or resources");
-                self.rejected.add(name, 1, &reason);
+                self.rejected.add(name, 1, Fault::Duplicate.code(), &reason);
             }
         }
     }
+}
+
+fn missing(message: impl Into<String>) -> BadField {
+    Fault::MissingField.in_field("data_point", message)
 }
 
 /// The name with the attributes of a point, without the one that names the device.
@@ -194,18 +224,21 @@ fn series(
     attributes: &[KeyValue],
     device_key: Option<&str>,
     suffix: &str,
-) -> Result<String, String> {
+) -> Result<String, BadField> {
     let mut pairs = Vec::with_capacity(attributes.len());
     let mut bytes = name.len();
     for attribute in attributes.iter().filter(|attribute| Some(attribute.key.as_str()) != device_key) {
         let text = attribute.text().ok_or_else(|| {
-            format!("attribute {}: expected a text, a number or a boolean", quoted(&attribute.key))
+            let key = quoted(&attribute.key);
+            let message = format!("attribute {key}: expected a text, a number or a boolean");
+            Fault::WrongType.in_field("attributes", message)
         })?;
         bytes += attribute.key.len() + text.len() + 2;
         pairs.push((attribute.key.as_str(), text));
     }
     if bytes > MAX_SERIES {
-        return Err(format!("name and attributes have {bytes} bytes; {MAX_SERIES} are allowed"));
+        let message = format!("name and attributes have {bytes} bytes; {MAX_SERIES} are allowed");
+        return Err(Fault::OutOfRange.in_field("attributes", message));
     }
     let labels = labels(pairs.iter().map(|(key, text)| (*key, text.as_str())));
     Ok(format!("{name}{labels}{suffix}"))

@@ -1,5 +1,7 @@
+use axum::response::IntoResponse;
 use garenne_map::Reason;
 use serde_json::Value;
+use serde_json::json;
 
 use super::*;
 use crate::{limits::Limits, memory::MemoryBudget};

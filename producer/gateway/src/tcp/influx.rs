@@ -22,11 +22,12 @@ use crate::{
     context::GatewayContext,
     expiry,
     influx::Precision,
-    ingest::{Sender, now},
+    ingest::now,
     line_batch::{LineBatch, RefusedLine},
     line_reader::{Frame, LineReader},
     memory::Account,
     payload::Receipts,
+    record_tasks::Sender,
     refusal::Refusal,
 };
 
@@ -154,9 +155,9 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
             match self.attempt(&batch, context.clone()).await {
                 Ok((receipts, refused)) => {
                     records += receipts.ids.len();
-                    let accepted = batch.len() - refused.len();
+                    let accepted = batch.len() - refused.iter().filter(|line| line.is_whole).count();
                     self.gateway.instruments.lines_accepted(PROTOCOL, accepted, receipts.ids.len());
-                    for RefusedLine { number, refusal } in &refused {
+                    for RefusedLine { number, refusal, .. } in &refused {
                         self.refuse(*number, refusal, context.as_ref());
                     }
                 }
@@ -208,7 +209,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
             }
         }
         let (payload, parser) = batch.payload(&self.memory)?;
-        let sender = Sender { caller: Arc::clone(&self.caller), idempotency_key: None, trace };
+        let sender = Sender { caller: Arc::clone(&self.caller), idempotency_key: None, trace, atomic: false };
         let storing = self.gateway.ingest.ingest_lines(parser, payload, sender);
         tokio::select! {
             biased;
@@ -221,6 +222,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
     fn refuse(&mut self, number: u64, refusal: &Refusal, trace: Option<&TraceContext>) {
         let instruments = &self.gateway.instruments;
         instruments.answered(PROTOCOL, refusal.code, 0);
+        instruments.left_out(PROTOCOL, [refusal]);
         instruments.audit.refused_line(self.peer, PROTOCOL, refusal.code, number, trace);
         self.answers.add(&refusal.line());
     }

@@ -317,7 +317,7 @@ async fn a_reading_from_the_future_is_refused_on_every_protocol() {
     let future = READING.replace("2026-11-20T07:30:00Z", "2099-01-01T00:00:00Z");
     let words = "time: 2099-01-01T00:00:00Z is more than 10m ahead of the local clock, ";
     let body = format!("[{READING},{future}]");
-    let (status, problem) = gateway.post("/v1/readings", "application/json", &body).await;
+    let (status, problem) = gateway.post("/v1/readings?atomic=true", "application/json", &body).await;
     assert_eq!((status, &problem["code"]), (422, &json!("clock-skew")));
     assert_eq!((&problem["record"], &problem["field"]), (&json!(1), &json!("time")));
     assert!(problem["detail"].as_str().unwrap().starts_with(&format!("record 1: {words}")), "{problem}");
@@ -330,7 +330,7 @@ async fn a_reading_from_the_future_is_refused_on_every_protocol() {
     let message = problem["message"].as_str().unwrap();
     assert!(
         message
-            .starts_with("record 0: timestamp: 4070908800 as seconds is 2099-01-01T00:00:00Z, more than 10m"),
+            .starts_with("line 1: timestamp: 4070908800 as seconds is 2099-01-01T00:00:00Z, more than 10m"),
         "{message}"
     );
     assert!(gateway.publisher.tasks().is_empty());

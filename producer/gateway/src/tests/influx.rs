@@ -52,7 +52,7 @@ async fn refusals_have_the_format_of_influxdb() {
     let (status, body) = write(&gateway, "/api/v2/write", &[], b"nonsense".to_vec()).await;
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &body["code"]), (400, &json!("invalid")));
-    assert!(body["message"].as_str().unwrap().starts_with("record 0: line: not line protocol"), "{body}");
+    assert!(body["message"].as_str().unwrap().starts_with("line 1: line: not line protocol"), "{body}");
     let (status, body) = write(&gateway, "/query?q=SELECT%201", &[], vec![]).await;
     assert_eq!(status, 400);
     assert!(body.contains("only CREATE DATABASE is supported"), "{body}");

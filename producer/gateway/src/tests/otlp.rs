@@ -160,13 +160,7 @@ async fn refusals_are_statuses_in_the_encoding_of_the_request() {
     let token = ("authorization", "Bearer s3cret");
     for (headers, body, status, code, message) in [
         (vec![json], metric(1.0).to_string(), 401, 16, "not authenticated: no token"),
-        (
-            vec![json, token],
-            metric(1.0).to_string(),
-            403,
-            7,
-            "record 0: device: sender \"roof\" may not send \"d\"",
-        ),
+        (vec![json, token], metric(1.0).to_string(), 403, 7, "device: sender \"roof\" may not send \"d\""),
         (vec![json, token], "{".to_owned(), 400, 3, "body: no metrics of OTLP: EOF while parsing an object"),
         (
             vec![("content-type", "text/plain"), token],

@@ -79,10 +79,10 @@ async fn the_ids_of_all_records_are_derived_from_the_idempotency_key() {
 }
 
 #[tokio::test]
-async fn an_invalid_record_is_named_and_refuses_the_whole_request() {
+async fn an_invalid_record_is_named_and_refuses_an_atomic_request() {
     let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let body = format!(r#"[{READING},{{"device":"d1","metric":"t","value":1,"unit":"cel"}}]"#);
-    let (status, problem) = gateway.post("/v1/readings", "application/json", &body).await;
+    let (status, problem) = gateway.post("/v1/readings?atomic=true", "application/json", &body).await;
     assert_eq!(status, 422);
     assert_eq!((&problem["record"], &problem["field"]), (&json!(1), &json!("unit")));
     assert_eq!(problem["code"], "unknown-unit");

@@ -29,7 +29,7 @@ async fn readings_of_other_devices_are_refused_in_every_format() {
     let lines = |device: &str| format!("m,device={device} value=1 1790000000");
     for (path, media, body) in [
         ("/v1/readings", "application/json", &reading as &dyn Fn(&str) -> String),
-        ("/v1/readings", "application/x-ndjson", &|device| reading("boiler-1") + "\n" + &reading(device)),
+        ("/v1/readings", "application/x-ndjson", &|device| reading(device) + "\n" + &reading(device)),
         ("/v1/readings", "application/senml+json", &senml),
         ("/v1/tasks/reading.process", "application/json", &reading),
         ("/v1/tasks/reading.process", "application/json", &senml),
@@ -64,12 +64,29 @@ async fn readings_of_other_devices_are_refused_in_every_format() {
 }
 
 #[tokio::test]
-async fn the_refused_record_of_a_batch_is_named_and_none_is_published() {
+async fn the_refused_record_of_a_batch_is_named_and_the_others_are_published() {
     let (gateway, _folder) = scoped().await;
     let body = format!("[{},{}]", reading("boiler-1"), reading("pump-1"));
-    let (status, problem) = post(&gateway, "/v1/readings", "application/json", &body).await;
+    let (status, problem) = post(&gateway, "/v1/readings?atomic=true", "application/json", &body).await;
     assert_eq!((status, &problem["record"], &problem["field"]), (403, &json!(1), &json!("device")));
     assert!(gateway.publisher.tasks().is_empty());
+    let (status, answer) = post(&gateway, "/v1/readings", "application/json", &body).await;
+    assert_eq!((status, &answer["accepted"], &answer["ids"][1]), (202, &json!(1), &Value::Null));
+    assert_eq!(
+        answer["refused"],
+        json!([{"record": 1, "field": "device", "code": "foreign-device",
+                "detail": "record 1: device: sender \"boilers\" may not send \"pump-1\""}])
+    );
+    let lines = "m,device=boiler-1 v=1 1790000000\nm,device=pump-1 v=2 1790000000";
+    let (status, answer) = post(&gateway, "/write?precision=s", "text/plain", lines).await;
+    assert_eq!(status, 400);
+    assert_eq!(
+        answer["error"],
+        "partial write: line 2: device: sender \"boilers\" may not send \"pump-1\" dropped=1"
+    );
+    assert!(gateway.bodies().iter().all(|body| body["device"] == "boiler-1"));
+    let counted = r#"garenne_gateway_refusals_total{protocol="influx",reason="foreign-device"} 1"#;
+    assert!(gateway.metrics.encode().contains(counted), "an alert counts foreign devices");
 }
 
 #[tokio::test]

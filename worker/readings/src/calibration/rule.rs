@@ -88,10 +88,13 @@ impl Rule {
         let unit = unit(entry.unit.as_deref())?;
         let counter = match (entry.counter, entry.wraps_at, entry.max_per_hour) {
             (false, None, None) => None,
-            (false, ..) => return Err("wraps_at and max_per_hour: only allowed with counter = true".to_owned()),
+            (false, ..) => {
+                return Err("wraps_at and max_per_hour: only allowed with counter = true".to_owned());
+            }
             (true, wraps_at, max_per_hour) => {
                 // A counter that restarts must restart at zero.
-                if polynomial.iter().enumerate().any(|(power, coefficient)| power != 1 && *coefficient != 0.0) {
+                if polynomial.iter().enumerate().any(|(power, coefficient)| power != 1 && *coefficient != 0.0)
+                {
                     return Err("counter: only gain is allowed, without offset or polynomial".to_owned());
                 }
                 Some(CounterRule {

@@ -133,7 +133,9 @@ impl Judge {
                 references.advance(point).is_some_and(|reference| {
                     let share = point.at.saturating_sub(reference.at) as f64 / per as f64;
                     let change = match self.counter {
-                        Some(counter) => counter.step((reference.at, reference.value), (point.at, point.value)),
+                        Some(counter) => {
+                            counter.step((reference.at, reference.value), (point.at, point.value))
+                        }
                         None => (point.value - reference.value).abs(),
                     };
                     change > limit * share

@@ -163,7 +163,8 @@ impl Rules {
 
 impl RuleEntry {
     fn condition(&self) -> Result<Condition, String> {
-        let Self { above, below, clear, faster_than, per, more_than, within, stuck_for, silent_for, .. } = *self;
+        let Self { above, below, clear, faster_than, per, more_than, within, stuck_for, silent_for, .. } =
+            *self;
         if clear.is_some() && above.is_none() && below.is_none() {
             return Err("clear: only allowed with above or below".to_owned());
         }
@@ -355,7 +356,10 @@ mod tests {
             "rule 1 (\"r\"): stuck_for: 1ms; expected 1 second to 30 days"
         );
         assert_eq!(refused("more_than = 5"), "rule 1 (\"r\"): more_than: in is missing, such as in = \"1h\"");
-        assert_eq!(refused("more_than = -1\nin = \"1h\""), "rule 1 (\"r\"): more_than: -1; expected 0 or more");
+        assert_eq!(
+            refused("more_than = -1\nin = \"1h\""),
+            "rule 1 (\"r\"): more_than: -1; expected 0 or more"
+        );
         assert_eq!(refused("above = 1\nin = \"1h\""), "rule 1 (\"r\"): in: only allowed with more_than");
         assert_eq!(refused("above = 1\nper = \"1m\""), "rule 1 (\"r\"): per: only allowed with faster_than");
         assert_eq!(

@@ -124,8 +124,7 @@ impl<'r> SeriesJudge<'r> {
         let is_judged = |rule: &&Rule| !matches!(rule.condition, Condition::Silent { .. });
         let rules = rules.into_iter().enumerate().filter(|(_, rule)| is_judged(rule));
         let of_rule = |rule: &Rule| counter.map(|(counter, unit)| counter.converted(unit, rule.unit));
-        let rules: Vec<_> =
-            rules.map(|(place, rule)| RuleJudge::new(place, rule, of_rule(rule))).collect();
+        let rules: Vec<_> = rules.map(|(place, rule)| RuleJudge::new(place, rule, of_rule(rule))).collect();
         if rules.is_empty() {
             changed.clear();
         }

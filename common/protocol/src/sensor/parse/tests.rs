@@ -15,7 +15,21 @@ fn now() -> Timestamp {
 }
 
 fn parse(content_type: &str, body: &str) -> Result<Vec<Record>, BadRecord> {
-    readings_from(content_type, body.as_bytes(), now())
+    let strict = readings_from(content_type, body.as_bytes(), now());
+    // Sifting gives the same records, unless one is refused.
+    if let Ok(form) = Form::of(content_type) {
+        let sifted = sift_readings(form, &mut body.as_bytes().to_vec(), now(), &Limits::default());
+        match (&strict, sifted) {
+            (Ok(records), Ok(sifted)) => {
+                assert!(sifted.refused.is_empty(), "{body}");
+                assert!(sifted.slots.iter().flatten().eq(records), "{body}");
+            }
+            (Ok(_), Err(error)) => panic!("{body}: {error}"),
+            (Err(_), Ok(sifted)) => assert!(!sifted.refused.is_empty(), "{body}"),
+            (Err(_), Err(_)) => {}
+        }
+    }
+    strict
 }
 
 fn readings_within(

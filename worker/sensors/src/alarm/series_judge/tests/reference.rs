@@ -50,7 +50,12 @@ pub(super) fn reference(rule: &Rule, points: &[Point]) -> Vec<Excursion> {
             Some(last) if violates => last.upto = point.at,
             Some(last) if point.at - last.upto >= hold => last.ended = Some(point.at),
             None if violates => {
-                found.push(Excursion { since: point.at, upto: point.at, ended: None, value: consumed.unwrap_or(point.value) });
+                found.push(Excursion {
+                    since: point.at,
+                    upto: point.at,
+                    ended: None,
+                    value: consumed.unwrap_or(point.value),
+                });
             }
             _ => {}
         }

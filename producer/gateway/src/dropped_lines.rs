@@ -1,0 +1,93 @@
+//! What is dropped of a body in InfluxDB's line protocol.
+
+use std::collections::BTreeMap;
+
+use garenne_protocol::sensor::{BadField, Fault, Limits, Record, Timestamp};
+
+use crate::{
+    influx::{LineReadings, Precision, line_readings, lines_of},
+    left_out::Notes,
+    refusal::Refusal,
+};
+
+/// Most lines and fields that an answer names. Writers log one message.
+const MAX_NAMED: usize = 100;
+/// Most of them that are in its message.
+const MAX_IN_MESSAGE: usize = 5;
+
+/// Lines that are refused and fields that are left out.
+#[derive(Debug, Default)]
+pub(super) struct DroppedLines {
+    /// The first of them.
+    pub(super) named: Vec<Refusal>,
+    /// All of them by code.
+    pub(super) counts: BTreeMap<&'static str, u64>,
+}
+
+impl Notes for DroppedLines {
+    fn memory(&self) -> usize {
+        self.named.len() * (size_of::<Refusal>() + 512)
+    }
+}
+
+impl DroppedLines {
+    /// The readings of a body, and what is dropped of it. `is_allowed` is asked for the device of each line.
+    ///
+    /// # Errors
+    /// The body has more readings than `limits` allow.
+    pub(super) fn sort(
+        mut body: Vec<u8>,
+        precision: Precision,
+        now: Timestamp,
+        limits: &Limits,
+        is_allowed: impl Fn(&str) -> Result<(), Refusal>,
+    ) -> Result<(Vec<Record>, Self), Refusal> {
+        let (mut all, mut dropped) = (Vec::new(), Self::default());
+        for (number, line) in lines_of(&mut body) {
+            let bad_line = |error: BadField| Refusal::bad_line(number, error.in_record(0));
+            let readings = line.and_then(|line| line_readings(line, precision, now, limits));
+            let allowed = readings.map_err(bad_line).and_then(|readings| {
+                let device = readings.records.first().map(|record| &*record.reading.device);
+                device.map_or(Ok(()), &is_allowed).map_err(|refusal| refusal.of_line(number))?;
+                Ok(readings)
+            });
+            match allowed {
+                Ok(LineReadings { mut records, left_out }) => {
+                    all.append(&mut records);
+                    left_out.into_iter().for_each(|error| dropped.add(bad_line(error)));
+                }
+                Err(refusal) => dropped.add(refusal),
+            }
+            if all.len() > limits.records {
+                let message = format!("more than {} readings", limits.records);
+                return Err(bad_line(Fault::TooManyRecords.in_field("body", message)));
+            }
+        }
+        Ok((all, dropped))
+    }
+
+    fn add(&mut self, refusal: Refusal) {
+        *self.counts.entry(refusal.code).or_default() += 1;
+        if self.named.len() < MAX_NAMED {
+            self.named.push(refusal);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.named.is_empty()
+    }
+
+    /// The refusal of a body of which nothing is stored.
+    pub(super) fn refusal(self) -> Refusal {
+        Refusal::nothing_remains(self.named)
+    }
+
+    /// What InfluxDB says of a body of which it has stored the other lines.
+    pub(super) fn message(&self) -> String {
+        let texts = self.named.iter().take(MAX_IN_MESSAGE).map(|refusal| refusal.message.as_str());
+        let texts: Vec<_> = texts.collect();
+        let dropped: u64 = self.counts.values().sum();
+        let more = if self.named.len() > MAX_IN_MESSAGE { "; and others" } else { "" };
+        format!("partial write: {}{more} dropped={dropped}", texts.join("; "))
+    }
+}

@@ -1,0 +1,110 @@
+//! The records of a request that its sender may send, and their tasks.
+
+use std::sync::Arc;
+
+use garenne_protocol::{
+    sensor::{Reading, Record, Sifted},
+    task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_body, reading_id},
+};
+
+use crate::{auth::Caller, left_out::LeftOut, refusal::Refusal};
+
+/// The sender of readings or of a task, and the properties of its request.
+pub(super) struct Sender {
+    pub(super) caller: Arc<Caller>,
+    /// The id that the sender gave the request, as an id of its own.
+    pub(super) idempotency_key: Option<TaskId>,
+    pub(super) trace: Option<TraceContext>,
+    /// Whether a record that is refused takes the others with it.
+    pub(super) atomic: bool,
+}
+
+/// Leaves out the records that the sender may not send, and counts the others against its rate.
+///
+/// # Errors
+/// The sender may not send readings at all, or its rate limit is used up; or no record remains, or one is refused and the
+/// sender wants all or none.
+pub(super) fn admitted(
+    sifted: Sifted,
+    kind: &Kind,
+    sender: &Sender,
+) -> Result<(Vec<Option<Record>>, LeftOut), Refusal> {
+    let (Sifted { mut slots, refused, notes }, caller) = (sifted, &sender.caller);
+    let mut refused: Vec<_> = refused.into_iter().map(Refusal::from).collect();
+    let notes: Vec<_> = notes.into_iter().map(Refusal::from).collect();
+    caller.check_scope(kind.as_str(), std::iter::empty())?;
+    if caller.has_limited_devices() {
+        for (position, slot) in slots.iter_mut().enumerate() {
+            let device = slot.as_ref().map(|record| &*record.reading.device);
+            if let Some(device) = device.filter(|device| !caller.allows_device(device)) {
+                refused.push(Refusal::foreign_device(device, &caller.name).of_record(position));
+                *slot = None;
+            }
+        }
+        refused.sort_by_key(|refusal| refusal.record);
+    }
+    let accepted = slots.iter().flatten().count();
+    if (accepted == 0 || sender.atomic) && !refused.is_empty() {
+        return Err(Refusal::nothing_remains(refused));
+    }
+    caller.take(accepted)?;
+    let stored = match accepted == slots.len() {
+        true => Vec::new(),
+        false => slots.iter().map(Option::is_some).collect(),
+    };
+    Ok((slots, LeftOut { stored, refused, notes }))
+}
+
+/// Leaves out the records of devices that the sender may not send, and tells each. Returns the first refusal.
+pub(super) fn leave_out_foreign(
+    records: &mut Vec<Record>,
+    caller: &Caller,
+    mut left_out: impl FnMut(&Reading, &Refusal),
+) -> Option<Refusal> {
+    let mut first = None;
+    if caller.has_limited_devices() {
+        records.retain(|Record { reading, .. }| {
+            let is_allowed = caller.allows_device(&reading.device);
+            if !is_allowed {
+                let refusal = Refusal::foreign_device(&reading.device, &caller.name);
+                left_out(reading, &refusal);
+                first.get_or_insert(refusal);
+            }
+            is_allowed
+        });
+    }
+    first
+}
+
+/// The task of the record at a position in its request. If `sharded`, its key is its device.
+pub(super) fn reading_task(
+    kind: &Kind,
+    (position, record): (usize, Record),
+    sender: &Sender,
+    sharded: bool,
+) -> NewTask {
+    let mut task = NewTask::new(kind.clone(), ContentType::Json, reading_body(&record));
+    if let Some(id) = record_id(&record, sender, position) {
+        task.id = id;
+    }
+    task.trace.clone_from(&sender.trace);
+    task.key = sharded.then(|| record.reading.device.to_string());
+    task
+}
+
+pub(super) fn devices(records: &[Record]) -> impl ExactSizeIterator<Item = &str> {
+    records.iter().map(|record| &*record.reading.device)
+}
+
+/// The id that a record has in every repetition: that of the sender's id of the record, else one derived from the
+/// request's idempotency key and the record's position, else one derived from device, metric, time and value. `None` for a
+/// reading without a time of its own, which gets a random id.
+fn record_id(record: &Record, sender: &Sender, position: usize) -> Option<TaskId> {
+    if let Some(id) = &record.id {
+        return TaskId::parse(id).ok().map(|id| sender.caller.own_id(id));
+    }
+    if let Some(request) = &sender.idempotency_key {
+        return Some(TaskId::derived(request, &position.to_string()));
+    }
+    (!record.time_assumed).then(|| reading_id(&record.reading))
+}
