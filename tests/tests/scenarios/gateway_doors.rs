@@ -79,7 +79,9 @@ async fn readings_of_every_door_reach_the_worker() -> Result<()> {
     let uplink = json!({
         "end_device_ids": {"device_id": "soil-1"},
         "received_at": "2026-11-24T09:15:30Z",
-        "uplink_message": {"decoded_payload": {"temperature": 7.5}, "received_at": "2026-11-24T09:15:30Z"}
+        "uplink_message": {
+            "frm_payload": "AQI=", "decoded_payload": {"temperature": 7.5}, "received_at": "2026-11-24T09:15:30Z"
+        }
     });
     let answers = send(&gateway, &format!("map ttn\n{uplink}\n{{}}\n")).await?;
     let answers: Vec<&str> = answers.lines().collect();
