@@ -19,6 +19,10 @@ pub use settings::ForwardSettings;
 /// The path of the central gateway.
 pub(crate) const PATH: &str = "/v1/tasks";
 
+/// More than what a forwarded task has besides its payload, in bytes of JSON: id, kind, key, group, parent and trace, each
+/// of bounded length and with every byte escaped.
+pub(crate) const WRAPPER: usize = 8 * 1024;
+
 /// The answer to forwarded tasks. All that were not rejected are confirmed by the broker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Forwarded {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::TryFutureExt;
-use garenne_common::{supervise, telemetry::Metrics};
+use garenne_common::{config::Size, supervise, telemetry::Metrics};
 use garenne_protocol::{
     sensor::{Record, Timestamp, parse::Limits as RecordLimits},
     task::{Kind, NewTask},
@@ -323,6 +323,12 @@ impl Ingest {
     /// Checks that the caller may send a task of this kind with this payload, whatever its rate. Returns how many records
     /// the task counts as: its readings, else one.
     fn allow_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<usize, Refusal> {
+        // The central gateway would refuse it always, after its sender has a receipt.
+        let max_body = self.limits.max_body.bytes();
+        let most = max_body - forward::WRAPPER.min(max_body / 2);
+        if self.without_spool.is_none() && body.len() > most {
+            return Err(Refusal::too_large("the payload of a task that is forwarded", Size(most as u64)));
+        }
         let is_counted = task.kind.as_str() == READING && caller.is_limited();
         let named = || devices_of(task, body, &caller.name, now(), &self.records);
         let devices = match caller.has_limited_devices() {

@@ -117,6 +117,33 @@ async fn a_task_that_is_refused_for_good_is_set_aside_and_stops_nothing() {
     assert_eq!(records, 1, "spool requeue sends it again");
 }
 
+/// The central gateway's limit holds for the task with its id, kind and other properties.
+#[tokio::test]
+async fn a_site_refuses_a_task_that_would_be_too_large_for_the_central_gateway() {
+    let folder = tempfile::tempdir().unwrap();
+    let central = start(MemoryPublisher::new(), Limits::default()).await;
+    let (site, spool) = start_site(&url(&central), None, spool_in(folder.path())).await;
+    let path = "/v1/tasks/bench.factorial";
+    let most = (4 << 20) - (8 << 10);
+    let payload = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
+    let event = json!({"specversion": "1.0", "id": "1", "source": "s", "type": "bench.factorial", "data": "x".repeat(most)});
+    for (path, media, body) in [
+        (path, "application/json", payload(4 << 20)),
+        (path, "application/json", payload(most + 1)),
+        ("/v1/events", "application/cloudevents+json", event.to_string()),
+    ] {
+        let (status, problem) = site.post(path, media, &body).await;
+        let detail = "the payload of a task that is forwarded is larger than 4088KiB";
+        assert_eq!(status, 413, "{path}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().ends_with(detail), "{path}: {problem}");
+    }
+    let (status, answer) = site.post(path, "application/json", &payload(most)).await;
+    assert_eq!(status, 202, "{answer}");
+    drained(&spool).await;
+    assert_eq!(central.publisher.tasks()[0].body.len(), most);
+    assert_eq!(spool.status().borrow().unpublishable, 0);
+}
+
 #[tokio::test]
 async fn each_task_of_a_batch_has_its_own_outcome() {
     let central = start(MemoryPublisher::new(), Limits::default()).await;
