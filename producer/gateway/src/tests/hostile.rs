@@ -119,7 +119,8 @@ async fn tasks_reserve_memory_until_their_confirm_even_if_the_sender_disconnects
     let limits = Limits { memory_budget: Size::mib(1), ..Limits::default() };
     let gateway = start(publisher.clone(), limits).await;
     let many = format!("[{}]", vec![READING; 100].join(","));
-    let request = head("/v1/readings", &format!("content-length: {}\r\n", many.len())) + &many;
+    let headers = format!("connection: close\r\ncontent-length: {}\r\n", many.len());
+    let request = head("/v1/readings", &headers) + &many;
     let mut waiting = 0;
     let mut senders = Vec::new();
     let refused = loop {
