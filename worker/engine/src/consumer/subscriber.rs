@@ -43,6 +43,14 @@ const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The broker ended the consumer.
 const CANCELLED: &str = "the broker cancelled the consumer (was the queue deleted?)";
 
+/// Pauses between the checks whether a queue was deleted, after its consumer was cancelled.
+const DELETION_CHECKS: [Duration; 4] = [
+    Duration::from_millis(25),
+    Duration::from_millis(75),
+    Duration::from_millis(150),
+    Duration::from_millis(250),
+];
+
 /// The broker's reply text for an error of its own.
 const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
 /// Its meaning for foreign messages.
@@ -101,8 +109,11 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
     /// cancelled for another reason, such as its timeout, again.
     async fn keep_orphans(&self, generation: &ChannelGeneration) {
         let queue = &self.subscription.queue;
-        if self.connection.look_up(queue).await != Some(Err(NOT_FOUND)) {
-            return;
+        // The broker cancels consumers shortly before a deleted queue is no longer found.
+        let mut checks = DELETION_CHECKS.iter();
+        while self.connection.look_up(queue).await != Some(Err(NOT_FOUND)) {
+            let Some(pause) = checks.next() else { return };
+            tokio::time::sleep(*pause).await;
         }
         let count = generation.outstanding();
         let what = "a queue was deleted; messages that it had delivered and that do not run to their end here are kept \

@@ -169,22 +169,20 @@ impl Member {
 
     /// Records why a stream cannot be read, or that it is read again. `is_new` says that it was declared again.
     pub(super) fn note_stream(&self, stream: &str, problem: Option<String>, is_new: bool) {
-        let mut unread = lock(&self.unread);
-        let known = match problem {
-            Some(problem) => {
+        if let Some(problem) = problem {
+            if lock(&self.unread).insert(stream.to_owned(), problem.clone()).is_none() {
                 tracing::error!(stream, problem, "cannot read a stream");
-                unread.insert(stream.to_owned(), problem)
             }
-            None => unread.remove(stream),
-        };
-        drop(unread);
+            return;
+        }
+        let was_unread = lock(&self.unread).remove(stream).is_some();
         if is_new {
             tracing::warn!(
                 stream,
                 "the stream was deleted; what it held is lost for workers that start from now on"
             );
             self.hello_wanted.notify_one();
-        } else if known.is_some() {
+        } else if was_unread {
             tracing::info!(stream, "the stream is read again");
         }
     }
