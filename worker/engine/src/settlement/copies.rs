@@ -125,11 +125,12 @@ impl Settler {
     ) -> Published {
         let (mut backoff, mut rounds) = (Backoff::default(), 0_u32);
         while delivery.alive() {
-            let publishing =
-                messages.iter().cloned().map(async |message| match self.letters.takes(&message.target) {
-                    true => self.letters.publish(message).await,
-                    false => self.publisher.publish(message).await,
-                });
+            let publishing = messages.iter().map(|message| async {
+                match self.letters.takes(&message.target) {
+                    true => self.letters.publish(message.clone()).await,
+                    false => self.publisher.publish(message.clone()).await,
+                }
+            });
             let outcomes = tokio::select! {
                 outcomes = join_all(publishing) => outcomes,
                 // The broker may have stored what was sent. The task is handed back, and the repetition has the
