@@ -271,15 +271,16 @@ async fn prune_removes_what_the_policy_no_longer_keeps() -> Result<()> {
     Ok(())
 }
 
-/// Every column, index and function with its definition. A table's columns have no order.
+/// Every column, index and function with its definition, without partitions. A table's columns have no order.
 const DEFINITIONS: &str = "SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
     SELECT concat_ws(' ', attrelid::regclass, attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
                      pg_get_expr(adbin, adrelid))
     FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
     LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND attnum > 0 AND NOT attisdropped
+    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition AND attnum > 0
+    AND NOT attisdropped
     UNION ALL SELECT pg_get_indexdef(indexrelid) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
-    WHERE relnamespace = 'public'::regnamespace
+    WHERE relnamespace = 'public'::regnamespace AND NOT relispartition
     UNION ALL SELECT concat_ws(' ', oid::regprocedure, prosrc, proconfig, proacl) FROM pg_proc
     WHERE pronamespace = 'public'::regnamespace) AS definitions(line)";
 

@@ -164,23 +164,21 @@ pub async fn migrate(
     Ok(migrated)
 }
 
-/// The newest version that tables without a history are of; 0 if they are from before there was one.
+/// The version of tables without a history: that of this program; 0 if they are from before there was one.
 ///
 /// # Errors
-/// They are newer, and of no version completely.
+/// They have had a history, and are not complete.
 async fn complete_version(client: &Client, tables: &Tables) -> Result<i32, DatabaseError> {
-    for version in (2..=VERSION).rev() {
-        if columns::problems(client, tables, version, false).await?.is_empty() {
-            return Ok(version);
-        }
+    let problems = columns::problems(client, tables, VERSION, false).await?;
+    if problems.is_empty() {
+        return Ok(VERSION);
     }
     let is_newer =
         "SELECT to_regclass($1 || '_series') IS NOT NULL OR to_regclass($1 || '_maintenance') IS NOT NULL";
     if !client.query_one(is_newer, &[&tables.to_string()]).await?.get::<_, bool>(0) {
         return Ok(0);
     }
-    let problems = texts(&columns::problems(client, tables, VERSION, false).await?);
-    let history = migrations::history(tables);
+    let (problems, history) = (texts(&problems), migrations::history(tables));
     Err(DatabaseError::schema(format!(
         "table {history} is missing, and so the version of tables that lack this: {problems}; restore one of them \
          from a backup"
