@@ -129,9 +129,9 @@ async fn corrections_keep_the_original_and_are_followed_and_never_undone() -> Re
     assert_eq!(
         shown,
         [
-            format!("\"delete\" 50.0 null {why}"),
-            format!("\"amend\" 50.0 21.5 {why}"),
-            format!("\"flag\" 50.0 50.0 {why}")
+            format!("\"delete\" 50 null {why}"),
+            format!("\"amend\" 50 21.5 {why}"),
+            format!("\"flag\" 50 50 {why}")
         ]
     );
     assert!(rows.iter().all(|row| row["corrected_by"].as_str().is_some_and(|by| !by.is_empty())), "{rows:?}");
