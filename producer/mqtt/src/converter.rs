@@ -170,7 +170,7 @@ mod tests {
             (r#"{"v":{"a":0}}"#, 0, 1),
             (r#"{"raw":"","v":{"a":0}}"#, 0, 2),
         ] {
-            assert_eq!(tasks(converter.convert(&message("t", payload)).0).0.len(), readings, "{payload}");
+            assert_eq!(tasks(converter.convert(&message("t", payload))).0.len(), readings, "{payload}");
             assert_eq!(converter.unmeasured.get(), unmeasured, "{payload}");
         }
     }
