@@ -15,7 +15,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{Message, PublishError, Publisher, Target};
+use crate::{
+    publisher::{PublishError, Publisher},
+    wire::{Message, Target},
+};
 
 /// How often the queue of dead letters is tried while it takes none.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);

@@ -62,6 +62,14 @@ struct ChangedSeries<'a> {
     judge: SeriesJudge<'a>,
 }
 
+/// The changed readings of a series in a batch, the last task with one, and the counter that it declares.
+#[derive(Default)]
+struct Changes<'a> {
+    task_id: &'a str,
+    counter: Option<SeriesCounter>,
+    readings: Vec<alarm::ChangedReading>,
+}
+
 impl AlarmEvaluator {
     pub(super) fn new(rules: Arc<Rules>, tables: &Tables) -> Self {
         Self {
@@ -202,18 +210,18 @@ impl AlarmEvaluator {
         changed: &[ChangedReading<'a>],
         task_id: impl Fn(&ChangedReading<'a>) -> &'a str,
     ) -> QueryResult<Vec<ChangedSeries<'a>>> {
-        let mut series: BTreeMap<(&str, &str), (&str, Option<SeriesCounter>, Vec<alarm::ChangedReading>)> =
-            BTreeMap::new();
+        let mut series: BTreeMap<(&str, &str), Changes<'a>> = BTreeMap::new();
         for reading in changed {
             let row = reading.row;
-            let (cause, counter, readings) = series.entry((&*row.device, &*row.metric)).or_default();
-            *cause = task_id(reading);
-            *counter = row.counter.map(|counter| (counter, row.unit.and_then(Unit::get)));
-            readings.push(alarm::ChangedReading { at: micros(row.time), is_usable: is_usable(row) });
+            let changes = series.entry((&*row.device, &*row.metric)).or_default();
+            changes.task_id = task_id(reading);
+            changes.counter = row.counter.map(|counter| (counter, row.unit.and_then(Unit::get)));
+            changes.readings.push(alarm::ChangedReading { at: micros(row.time), is_usable: is_usable(row) });
         }
         let with_state: Vec<_> = series.keys().copied().filter(|key| self.has_pending(*key)).collect();
         let mut pending = self.pending.load(transaction, &with_state).await?;
-        let series = series.into_iter().map(|((device, metric), (task_id, counter, readings))| {
+        let series = series.into_iter().map(|((device, metric), changes)| {
+            let Changes { task_id, counter, readings } = changes;
             let pending = pending.remove(&(device.to_owned(), metric.to_owned())).unwrap_or_default();
             self.series(device, metric, Some(task_id), counter, readings, pending)
         });

@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(rescued(|delivery| delivery.settle(Settlement::Acked)), 0, "it ran to its end");
         assert_eq!(rescued(|delivery| delivery.split([Bytes::new(), Bytes::new()]).for_each(drop)), 1);
         let ran = |delivery: Delivery| {
-            delivery.split([Bytes::new()]).for_each(|part| part.settle(Settlement::Acked))
+            delivery.split([Bytes::new()]).for_each(|part| part.settle(Settlement::Acked));
         };
         assert_eq!(rescued(ran), 0);
     }
