@@ -67,7 +67,7 @@ async fn console_without_the_permission_ends_with_code_77() -> Result<()> {
     assert_eq!(
         denied.stderr,
         [
-            "garenne: exchange \"garenne.unroutable\" is missing and this user may not create it: run `garenne topology apply` as a user with the configure permission"
+            "garenne: queue \"garenne.dead\" is missing and this user may not create it: run `garenne topology apply` as a user with the configure permission"
         ]
     );
     Ok(())
@@ -79,7 +79,7 @@ async fn console_exports_definitions_of_the_topology() -> Result<()> {
     assert_eq!(export.code, Some(0), "{:?}", export.stderr);
     let definitions: Value = serde_json::from_str(&export.stdout.join("\n"))?;
     let queues = definitions["queues"].as_array().map_or(0, Vec::len);
-    assert!(queues > 15 && definitions["exchanges"].as_array().map_or(0, Vec::len) == 6, "{definitions}");
+    assert!(queues > 15 && definitions["exchanges"].as_array().map_or(0, Vec::len) == 7, "{definitions}");
     Ok(())
 }
 
