@@ -33,7 +33,7 @@ async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
     let at = |seconds: u64| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         format!(
-            r#"[{{"device":"d","metric":"m","value":1,"time":0}},{{"device":"d","metric":"m","value":1,"time":{}}}]"#,
+            r#"[{{"device":"d","metric":"m","value":1,"time":1700000000}},{{"device":"d","metric":"m","value":1,"time":{}}}]"#,
             now + seconds
         )
     };

@@ -84,7 +84,7 @@ async fn corrections_keep_the_original_and_are_followed_and_never_undone() -> Re
     assert_eq!(correct(&site, "flag", 3, 4, &["--yes"]).await?["unchanged"], json!(1));
     correct(&site, "amend", 4, 5, &["--offset", "-28.5", "--yes"]).await?;
     correct(&site, "delete", 5, 6, &["--yes"]).await?;
-    site.until_count("garenne_rejudge", 0).await?;
+    site.until_count("garenne_rejudge WHERE metric = 'temperature'", 0).await?;
     let corrected = ["3/50/50/impossible+corrected 4/21.5/50/corrected", "0 1 2 4 6 7 8 9", "8/1/21.5", ""]
         .map(str::to_owned);
     assert_eq!(stored(&site).await?, corrected);

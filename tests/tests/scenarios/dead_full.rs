@@ -4,6 +4,7 @@ use anyhow::Result;
 use garenne_tests::harness::{
     mqtt::{BridgePlan, Mosquitto, Sender},
     test_env::TestEnv,
+    wait::{Seen, eventually},
 };
 use serde_json::json;
 
@@ -17,12 +18,12 @@ async fn fill(env: &TestEnv) -> Result<()> {
     let policy = json!({"pattern": "^garenne[.]dead$", "definition": definition, "apply-to": "queues"});
     let path = ["policies", env.vhost().name(), "full"];
     env.vhost().broker().management().put(&path, &policy).await?;
-    env.client().publish("garenne.dead", "", Default::default(), b"1").await?;
-    // Quorum queues refuse messages only once they are over the limit.
-    for _ in 0..3 {
-        drop(env.client().publish("garenne.dead", "", Default::default(), b"2").await);
-    }
-    Ok(())
+    // The policy takes effect later, and quorum queues refuse messages only once they are over the limit.
+    eventually("garenne.dead is full", async || {
+        let published = env.client().publish("garenne.dead", "", Default::default(), b"1").await;
+        Ok(Seen::when(published.is_err(), "it takes messages"))
+    })
+    .await
 }
 
 #[tokio::test]
@@ -34,11 +35,11 @@ async fn tasks_run_while_dead_letters_wait_for_their_queue() -> Result<()> {
     env.publish("bench.factorial", &json!({"n": "none"}), "bad", EACH).await?;
     env.publish("bench.noop", &json!({}), "good", EACH).await?;
     worker.until_done(EACH).await?;
-    worker.until_not_ready_for("queue \"garenne.dead\" takes no dead letters").await?;
+    worker.until_not_ready_for("takes no dead letters").await?;
     env.until_settled(2 * EACH).await?;
     let stopped = worker.stop().await?;
     assert_eq!((stopped.receipt.acked, stopped.receipt.dead), (EACH as u64, EACH as u64));
-    let letters = env.take_all(WAITING, 1).await?;
+    let letters = env.take_all(WAITING, EACH).await?;
     assert_eq!(letters[0].text("garenne-reason"), "invalid-payload");
     Ok(())
 }
@@ -48,6 +49,8 @@ async fn a_bridge_stores_readings_while_dead_letters_wait_for_their_queue() -> R
     let folder = tempfile::tempdir()?;
     let Some(mosquitto) = Mosquitto::start(folder.path(), None).await? else { return Ok(()) };
     let env = TestEnv::new().await?;
+    // It declares the topology.
+    let worker = env.worker("any")?.stdout().start().await?;
     let plan = BridgePlan::new(&env, &mosquitto.url()).await?;
     let plan = plan.option("--subscribe", "#").option("--maps", "builtin:zigbee2mqtt");
     let mut bridge = plan.start().await?;
@@ -62,5 +65,6 @@ async fn a_bridge_stores_readings_while_dead_letters_wait_for_their_queue() -> R
     bridge.until_metric("garenne_mqtt_messages_total", "outcome=\"mapped\"", EACH as f64).await?;
     bridge.until_ready(false).await?;
     bridge.stop().await?;
+    worker.stop().await?;
     Ok(())
 }

@@ -232,7 +232,7 @@ async fn gateway_refuses_readings_while_the_broker_is_blocked_and_bounds_its_mem
     assert_eq!((refused.status, refused.retry_after), (503, Some(1)), "{}", refused.body);
     // The senders offer much more than the gateway's memory may grow by; it must not keep refused readings.
     let many: Vec<_> = (0..READINGS)
-        .map(|n| json!({"device": format!("device-{n}"), "metric": "temperature", "value": n, "time": n}))
+        .map(|n| json!({"device": format!("device-{n}"), "metric": "temperature", "value": n, "time": 1_790_000_000 + n}))
         .collect();
     let body = json!(many).to_string();
     let offered = body.len() * SENDERS * POSTS;
@@ -265,7 +265,8 @@ async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
     let mut env = TestEnv::on(&broker).await?;
     let plan = GatewayPlan::new(&env)?.env("GARENNE_GATEWAY__MAX_CONFIRM_LATENCY", "1s");
     let gateway = plan.start().await?;
-    let reading = |n: u32| json!({"device": "a", "metric": "m", "value": n, "time": n}).to_string();
+    let reading =
+        |n: u32| json!({"device": "a", "metric": "m", "value": n, "time": 1_790_000_000 + n}).to_string();
     let post = async |n| gateway.post("/v1/readings", "application/json", reading(n)).await;
     let mut receipted: BTreeSet<String> = post(1).await?.ids()?.into_iter().collect();
     broker.pause().await?;

@@ -114,7 +114,7 @@ async fn a_deleted_stream_is_named_or_declared_again() -> Result<()> {
     let env = TestEnv::new().await?;
     let mut limited = env.worker("limited")?.start().await?;
     delete(&env, "garenne.directives").await?;
-    limited.until_not_ready_for("stream \"garenne.directives\" is missing").await?;
+    limited.until_not_ready_for("garenne.directives").await?;
     let mut declaring = env.worker_at("declaring", &env.vhost().amqp_url())?.start().await?;
     limited.until_ready().await?;
     delete(&env, "garenne.lifecycle").await?;

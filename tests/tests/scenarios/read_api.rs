@@ -95,17 +95,17 @@ async fn readings_and_devices_are_read_as_json_and_csv() -> Result<()> {
         (
             "30m",
             4,
-            json!({"time": "2026-09-01T10:30:00Z", "unit": "Cel", "count": 1, "min": 21.5, "mean": 21.5, "max": 21.5, "flagged": 0}),
+            json!({"time": "2026-09-01T10:30:00Z", "unit": "Cel", "count": 1, "min": 21.5, "mean": 21.5, "max": 21.5, "flagged": 0, "consumption": null}),
         ),
         (
             "1h",
             3,
-            json!({"time": "2026-09-01T11:00:00Z", "unit": "Cel", "count": 1, "min": 22.0, "mean": 22.0, "max": 22.0, "flagged": 0}),
+            json!({"time": "2026-09-01T11:00:00Z", "unit": "Cel", "count": 1, "min": 22.0, "mean": 22.0, "max": 22.0, "flagged": 0, "consumption": null}),
         ),
         (
             "2h",
             2,
-            json!({"time": "2026-09-01T12:00:00Z", "unit": "Cel", "count": 0, "min": null, "mean": null, "max": null, "flagged": 1}),
+            json!({"time": "2026-09-01T12:00:00Z", "unit": "Cel", "count": 0, "min": null, "mean": null, "max": null, "flagged": 1, "consumption": null}),
         ),
     ] {
         let answer = dashboard.json(&format!("{SERIES}{DAY}&step={step}")).await?;
@@ -113,8 +113,7 @@ async fn readings_and_devices_are_read_as_json_and_csv() -> Result<()> {
         assert_eq!((buckets.len(), &buckets[1]), (count, &wanted), "{step}");
     }
     let days = dashboard.get_as(&format!("{SERIES}{DAY}&step=1d"), "text/csv").await?.text().await?;
-    let wanted =
-        "time,unit,count,min,mean,max,flagged\n2026-09-01T00:00:00Z,Cel,3,20.5,21.333333333333332,22,1\n";
+    let wanted = "time,unit,count,min,mean,max,flagged,consumption\n2026-09-01T00:00:00Z,Cel,3,20.5,21.333333333333332,22,1,\n";
     assert_eq!(days, wanted);
 
     // From the daily rollups, the hourly ones, and the readings.
@@ -319,7 +318,7 @@ async fn the_statements_of_the_grafana_dashboard_run() -> Result<()> {
     let targets = list(&board["panels"]).into_iter().flat_map(|panel| list(&panel["targets"]));
     let queries: Vec<_> =
         variables.map(|it| it["query"].clone()).chain(targets.map(|it| it["rawSql"].clone())).collect();
-    assert_eq!(queries.len(), 12);
+    assert_eq!(queries.len(), 14);
     let (from, to) = ("'2026-09-01T00:00:00Z'", "'2026-09-02T00:00:00Z'");
     for query in queries {
         let query = query.as_str().context("a statement")?;

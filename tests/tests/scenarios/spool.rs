@@ -15,6 +15,7 @@ use garenne_tests::harness::{
     spool::spool_summary,
     suite,
     test_env::TestEnv,
+    users,
     wait::{Seen, eventually},
 };
 use serde_json::{Value, json};
@@ -203,7 +204,10 @@ async fn a_reading_that_is_in_the_broker_and_in_the_spool_is_stored_once() -> Re
 #[tokio::test]
 async fn tasks_that_the_broker_returns_are_set_aside_and_block_no_others() -> Result<()> {
     let env = TestEnv::new().await?;
-    let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
+    let applied = env.garenne(&["topology", "apply"]).await?;
+    ensure!(applied.code == Some(0), "{:?}", applied.stderr);
+    // A gateway that may declare the queues does so when a task is returned.
+    let (proxy, url) = FaultProxy::for_url(&users::user(env.vhost(), "gateway").await?).await?;
     let spool = env.folder().join("spool");
     let plan = GatewayPlan::at(&url)?.option("--spool", &spool).option("--spool-min-free", "0");
     let mut gateway = plan.start().await?;
@@ -213,7 +217,7 @@ async fn tasks_that_the_broker_returns_are_set_aside_and_block_no_others() -> Re
         Ok(Seen::when(answer.status == 202 && answer.body.get("durability").is_none(), answer.body))
     })
     .await?;
-    // The gateway declares the topology with a connection of its own, and never again.
+    // The gateway checks the topology with a connection of its own, and never again.
     eventually("the topology", async || Ok(Seen::when(proxy.connections() == 1, proxy.connections())))
         .await?;
     let published = env.client().ready("garenne.tasks.fast").await?;

@@ -59,10 +59,11 @@ BEGIN
         FROM points AS p WINDOW w AS (ORDER BY p.time)
     )
     SELECT p.time, p.unit, CASE
-        WHEN p.base_time IS NULL THEN coalesce({p}_counter_step(counter, (
-                 SELECT r.time FROM {p}_readings AS r
-                 WHERE r.device = of_device AND r.metric = of_metric AND r.time < p.time
-                 AND 'counter-zero' = ANY(r.quality) ORDER BY r.time DESC LIMIT 1), 0, p.time, p.value), 0)
+        WHEN p.base_time IS NULL THEN coalesce((
+                 SELECT {p}_counter_step(counter, zero.time, 0, p.time, p.value) FROM (
+                     SELECT r.time FROM {p}_readings AS r
+                     WHERE r.device = of_device AND r.metric = of_metric AND r.time < p.time
+                     AND 'counter-zero' = ANY(r.quality) ORDER BY r.time DESC LIMIT 1) AS zero), 0)
         WHEN p.base_unit = p.unit THEN {p}_counter_step(counter, p.base_time, p.base, p.time, p.value)
         ELSE 0 END
     FROM pairs AS p WHERE p.time >= low;
