@@ -11,7 +11,7 @@ use garenne_tests::harness::{
     wait::{Seen, eventually},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// 2026-09-21T12:00:00Z
 const BEGIN: i64 = 1_790_078_400 - 86_400;
@@ -29,12 +29,16 @@ const CALIBRATION: &str = r#"
     max_per_hour = 600
 "#;
 
-async fn reading(env: &TestEnv, id: &str, device: &str, metric: &str, minute: i64, value: f64) -> Result<()> {
+fn reading(device: &str, metric: &str, minute: i64, value: f64) -> Value {
     let time = BEGIN + minute * 60;
-    let mut body = json!({"device": device, "metric": metric, "value": value, "time": time});
+    let mut reading = json!({"device": device, "metric": metric, "value": value, "time": time});
     if metric == "energy" {
-        body["unit"] = json!("kWh");
+        reading["unit"] = json!("kWh");
     }
+    reading
+}
+
+async fn publish(env: &TestEnv, id: &str, body: &Value) -> Result<()> {
     env.client().publish("garenne.tasks", "reading.process", with_id(id), body.to_string().as_bytes()).await
 }
 
@@ -81,33 +85,30 @@ async fn consumption_is_the_same_in_every_order_of_arrival() -> Result<()> {
         (400, 50.0),
     ];
     let pulses = [(0, 65_500.0), (10, 65_530.0), (20, 14.0), (30, 20_000.0), (61, 20_007.0)];
-    let mut tasks: Vec<(String, &str, &str, i64, f64)> = Vec::new();
+    let (mut wrong, mut right) = (Vec::new(), Vec::new());
     for (metric, readings) in [("energy", &energy[..]), ("pulses", &pulses[..])] {
         for (minute, value) in readings {
-            tasks.push((format!("{metric} {minute}"), "shuffled", metric, *minute, *value));
-            // The first version of some readings is wrong.
+            right.push(reading("shuffled", metric, *minute, *value));
             if minute % 20 == 10 {
-                tasks.push((format!("{metric} {minute} wrong"), "shuffled", metric, *minute, value + 1.0));
+                wrong.push(reading("shuffled", metric, *minute, value + 1.0));
             }
         }
     }
+    // The first version of some readings is wrong. Each reading is a task, and workers run tasks in any order.
     let mut random = StdRng::seed_from_u64(suite::seed(31)?);
-    tasks.shuffle(&mut random);
-    // The right version comes last.
-    tasks.sort_by_key(|(id, ..)| !id.ends_with("wrong"));
-    let mut settled = 0;
-    for (id, device, metric, minute, value) in tasks {
-        reading(&env, &id, device, metric, minute, value).await?;
-        settled += 1;
-        env.until_settled(settled).await?;
-    }
-    for (minute, value) in energy {
-        for id in ["once", "again"] {
-            reading(&env, &format!("ordered {minute} {id}"), "ordered", "energy", minute, value).await?;
+    right.shuffle(&mut random);
+    for (version, readings) in [("wrong", &wrong), ("right", &right)] {
+        for (number, reading) in readings.iter().enumerate() {
+            publish(&env, &format!("{version} {number}"), reading).await?;
         }
-        settled += 2;
-        env.until_settled(settled).await?;
+        env.until_settled(wrong.len() + if version == "right" { right.len() } else { 0 }).await?;
     }
+    let ordered: Value =
+        energy.iter().map(|(minute, value)| reading("ordered", "energy", *minute, *value)).collect();
+    for id in ["once", "again"] {
+        publish(&env, id, &ordered).await?;
+    }
+    env.until_settled(wrong.len() + right.len() + 2).await?;
     let expected = [(0, 0.04), (1, 11.45), (2, 40.0), (6, 10.0)];
     let pulses = [(0, 30.0 + 20.0), (1, 7.0)];
     let check = async || {
