@@ -95,6 +95,7 @@ mod status;
 mod task_publisher;
 #[cfg(feature = "worker")]
 pub mod testing;
+#[cfg(feature = "worker")]
 mod unhandled_kinds;
 #[cfg(feature = "worker")]
 pub mod worker;
