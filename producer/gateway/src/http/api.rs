@@ -12,10 +12,7 @@ use axum::{
 use garenne_protocol::{sensor::parse::Form, task::TaskId};
 use serde::Serialize;
 
-use super::{
-    observe::LeftOutCodes,
-    request::{Authenticated, ConfirmedRecords, text},
-};
+use super::request::{Authenticated, ConfirmedRecords, LeftOutCodes, text};
 use crate::{
     cloud_event::EventFormat, context::GatewayContext, left_out::LeftOut, memory::Reservation,
     payload::Receipts, problem::Entry, readings_format::ReadingsFormat, refusal::Refusal,

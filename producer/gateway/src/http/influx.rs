@@ -16,8 +16,7 @@ use serde_json::json;
 
 use super::{
     api::durability_header,
-    observe::LeftOutCodes,
-    request::{Authenticated, ConfirmedRecords},
+    request::{Authenticated, ConfirmedRecords, LeftOutCodes},
 };
 use crate::{context::GatewayContext, influx::Precision, problem::Entry, refusal::Refusal};
 

@@ -13,17 +13,17 @@ use axum::{
 
 use garenne_protocol::quoted;
 
-use super::{influx::InfluxRefusal, request::ConfirmedRecords, request_trace::RequestTrace};
+use super::{
+    influx::InfluxRefusal,
+    request::{ConfirmedRecords, LeftOutCodes},
+    request_trace::RequestTrace,
+};
 use crate::{
     auth::Peer, context::GatewayContext, problem::RefusalCode, refusal::Refusal, source_limit::SourcePermit,
 };
 
 /// Longest text of an error of the router, in bytes.
 const MAX_TEXT: usize = 16 * 1024;
-
-/// The codes of what is left out of a request that is accepted.
-#[derive(Clone)]
-pub(super) struct LeftOutCodes(pub(super) Vec<&'static str>);
 
 /// Counts every response, including those of the router, and writes refusals to the audit log.
 pub(super) async fn observe(

@@ -33,6 +33,10 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(super) struct ConfirmedRecords(pub(super) usize);
 
+/// The codes of what is left out of a request that is accepted.
+#[derive(Clone)]
+pub(super) struct LeftOutCodes(pub(super) Vec<&'static str>);
+
 /// An authenticated request. Its body is not read yet.
 pub(super) struct Authenticated {
     pub(super) caller: Arc<Caller>,
