@@ -199,12 +199,12 @@ const COLUMNS: [Columns; 26] = [
         key: &["id"],
         columns: &[("id", "text"), ("at", TIME), ("has_ended", "boolean")],
     },
-    Columns { table: "series", version: 11, key: &[], columns: &[("counter", "jsonb")] },
-    Columns { table: "rollups_hour", version: 11, key: &[], columns: &[("consumption", FLOAT)] },
-    Columns { table: "rollups_day", version: 11, key: &[], columns: &[("consumption", FLOAT)] },
+    Columns { table: "series", version: 9, key: &[], columns: &[("counter", "jsonb")] },
+    Columns { table: "rollups_hour", version: 9, key: &[], columns: &[("consumption", FLOAT)] },
+    Columns { table: "rollups_day", version: 9, key: &[], columns: &[("consumption", FLOAT)] },
     Columns {
         table: "corrections",
-        version: 12,
+        version: 11,
         key: &["id"],
         columns: &[
             ("id", "bigint"),
@@ -244,8 +244,8 @@ const INDEXES: [(&str, i32); 11] = [
     ("maintenance_by_end", 6),
     ("series_failing", 9),
     ("notices_by_alarm", 10),
-    ("corrections_by_reading", 12),
-    ("corrections_deleted", 12),
+    ("corrections_by_reading", 11),
+    ("corrections_deleted", 11),
 ];
 const FUNCTIONS: [(&str, i32); 14] = [
     ("ensure_partition", 2),
@@ -257,11 +257,11 @@ const FUNCTIONS: [(&str, i32); 14] = [
     ("daily", 7),
     ("roll_up", 7),
     ("mean", 9),
-    ("is_usable", 11),
-    ("counter_step", 11),
-    ("counter_steps", 11),
-    ("hours_after", 11),
-    ("all_hours", 11),
+    ("is_usable", 9),
+    ("counter_step", 9),
+    ("counter_steps", 9),
+    ("hours_after", 9),
+    ("all_hours", 9),
 ];
 
 const ROLLUP_KEY: [&str; 4] = ["device", "metric", "time", "unit"];

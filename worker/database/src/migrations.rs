@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Name and SQL of each script; `{p}` stands for the beginning of the tables' names.
-const SCRIPTS: [(&str, &str); 12] = [
+const SCRIPTS: [(&str, &str); 11] = [
     ("V1__tables", include_str!("../migrations/V1__tables.sql")),
     ("V2__partitions", include_str!("../migrations/V2__partitions.sql")),
     ("V3__series", include_str!("../migrations/V3__series.sql")),
@@ -22,10 +22,9 @@ const SCRIPTS: [(&str, &str); 12] = [
     ("V6__alarm_lifecycle", include_str!("../migrations/V6__alarm_lifecycle.sql")),
     ("V7__rollups", include_str!("../migrations/V7__rollups.sql")),
     ("V8__alarm_state", include_str!("../migrations/V8__alarm_state.sql")),
-    ("V9__failing_series", include_str!("../migrations/V9__failing_series.sql")),
+    ("V9__counters", include_str!("../migrations/V9__counters.sql")),
     ("V10__notice_order", include_str!("../migrations/V10__notice_order.sql")),
-    ("V11__counters", include_str!("../migrations/V11__counters.sql")),
-    ("V12__corrections", include_str!("../migrations/V12__corrections.sql")),
+    ("V11__corrections", include_str!("../migrations/V11__corrections.sql")),
 ];
 
 /// The version of the tables that this program needs.

@@ -1,5 +1,7 @@
 //! Stored readings that rules can judge.
 
+use std::str::FromStr;
+
 use deadpool_postgres::Transaction;
 use garenne::handler::ReadingRow;
 use garenne_database::{QueryResult, Tables};
@@ -14,9 +16,6 @@ use crate::{
     micros::{micros, timestamp},
 };
 
-/// Quality flags that exclude a reading from judgement.
-const UNUSABLE: [Flag; 4] = [Flag::OutOfRange, Flag::Impossible, Flag::NotCalibrated, Flag::CounterZero];
-
 /// A span of the readings of a device's metric.
 pub(super) struct SeriesSpan<'a> {
     pub(super) device: &'a str,
@@ -24,8 +23,9 @@ pub(super) struct SeriesSpan<'a> {
     pub(super) span: Span,
 }
 
+/// As the function `<prefix>_is_usable` of the database. A flag of another program is no doubt.
 pub(super) fn is_usable(row: &ReadingRow) -> bool {
-    !row.quality.iter().any(|flag| UNUSABLE.iter().any(|unusable| <&str>::from(unusable) == *flag))
+    !row.quality.iter().any(|flag| Flag::from_str(flag).is_ok_and(Flag::concerns_value))
 }
 
 /// The statements that load spans of a fleet's readings.
@@ -36,13 +36,12 @@ pub(super) struct SpanStatements {
 
 impl SpanStatements {
     pub(super) fn new(tables: &Tables) -> Self {
-        let unusable = UNUSABLE.map(<&str>::from).join(",");
         // The limits of all spans let the server choose the partitions before it plans the statement.
         let part = |condition: &str, order: &str| {
             format!(
                 "(SELECT r.time, r.value, r.unit FROM {tables}_readings AS r
                   WHERE {condition} r.device = k.device AND r.metric = k.metric AND r.time >= k.low AND r.time < k.high
-                    AND r.time >= $7 AND r.time < $8 AND NOT r.quality && '{{{unusable}}}'::text[]
+                    AND r.time >= $7 AND r.time < $8 AND {tables}_is_usable(r.quality)
                   ORDER BY r.time {order} LIMIT k.wanted)"
             )
         };

@@ -1,3 +1,20 @@
+-- A series whose rollups cannot be computed stops no other one. Its row says why, how often in a row, and when last.
+ALTER TABLE {p}_series
+    ADD COLUMN rollup_error text, ADD COLUMN rollup_failures int NOT NULL DEFAULT 0, ADD COLUMN rollup_failed_at timestamptz;
+CREATE INDEX {p}_series_failing ON {p}_series (device, metric) WHERE rollup_error IS NOT NULL;
+
+-- The mean of finite values whose sum a double precision may not hold. avg() and a division would fail the statement with
+-- an overflow or underflow. `small` is the sum of the values up to 1e290, `large` that of the others times 2^-600.
+CREATE FUNCTION {p}_mean(small double precision, large double precision, number double precision)
+RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $body$
+    SELECT CASE WHEN abs(small) < number * 1e-307 THEN 0 ELSE coalesce(small, 0) / nullif(number, 0) END
+         + CASE WHEN large IS NULL THEN 0
+                WHEN large = 'NaN' THEN large
+                -- Within the largest finite value, which rounding could exceed.
+                ELSE greatest(least(large / number, 4.3322963970637727e127), -4.3322963970637727e127) * 4.149515568880993e180
+           END
+$body$;
+
 -- Cumulative counters: how the consumption of a series follows from its readings, as JSON with `wraps_at` and `max_per_hour`.
 -- Null if the series is no counter.
 ALTER TABLE {p}_series ADD COLUMN counter jsonb;
@@ -90,6 +107,7 @@ CREATE FUNCTION {p}_all_hours(of_device text, of_metric text) RETURNS tstzmultir
                 AND isfinite(r.time) ORDER BY r.time DESC LIMIT 1) AS newest
 $body$;
 
+DROP FUNCTION {p}_roll_up(text, text, int);
 DROP FUNCTION {p}_daily(text, text, timestamptz, timestamptz);
 DROP FUNCTION {p}_hourly(text, text, timestamptz, timestamptz);
 DROP FUNCTION {p}_hours_of_readings(text, text, timestamptz, timestamptz);
@@ -161,8 +179,12 @@ LANGUAGE sql STABLE SET jit = off AS $body$
     GROUP BY 1, 2
 $body$;
 
--- Computes stale rollups, as before.
-CREATE OR REPLACE FUNCTION {p}_roll_up(after_device text, after_metric text, readings int,
+-- Computes stale rollups of the next series after `after`: those of hours that ended five minutes ago, the oldest first,
+-- of at most `readings` readings or one hour. `step` is `busy` while another session does the same, `end` after the last
+-- series, and else `more`, `done` or, with the error, `failed`, with the series. A series that failed is left out for
+-- growing times of up to an hour. One call is one transaction. It locks the series' row, which whoever changes readings of
+-- the series writes last: they wait for the call, or it sees their readings.
+CREATE FUNCTION {p}_roll_up(after_device text, after_metric text, readings int,
                             OUT step text, OUT next_device text, OUT next_metric text, OUT error text)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $body$
 DECLARE
