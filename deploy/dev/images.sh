@@ -92,6 +92,14 @@ base_image() {
     debian_image trixie
 }
 
+# Whether programs that this machine links run in the base image: its glibc is not older.
+runs_in_base_image() {
+    local here there
+    base_image || return 1
+    here=$(getconf GNU_LIBC_VERSION) there=$(docker run --rm "$image" getconf GNU_LIBC_VERSION) || return 1
+    [ "$(printf '%s\n' "$here" "$there" | sort -V | tail -1)" = "$there" ]
+}
+
 # official_image NAME: sets `image` if the official image exists locally or can be pulled. A registry that does not
 # answer within ten seconds is considered unavailable for the rest of this run.
 official_image() {

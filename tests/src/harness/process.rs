@@ -19,6 +19,7 @@ use tokio::{
     time::timeout,
 };
 
+pub(in crate::harness) use self::build::binary;
 pub use self::{log::Log, terminal::Screen};
 pub use rustix::process::Signal;
 

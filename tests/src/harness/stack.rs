@@ -1,6 +1,6 @@
 //! Runs `docker-compose.yml` unchanged, with its own project name and ports, and with images that it builds.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, env, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{
     cleanup::CleanupShell,
     port::free_port,
-    process::{Ended, Process, Program},
+    process::{Ended, Process, Program, binary},
     suite,
 };
 
@@ -32,6 +32,8 @@ pub struct Stack {
 
 impl Stack {
     /// Builds the images with this compose command, such as `docker compose`. Starts no service.
+    ///
+    /// With `BUILD_PROGRAMS=built` the images get the programs of this test's build instead of compiling them.
     pub async fn build(compose: &str) -> Result<Self> {
         suite::time_this_test();
         let project = format!("garenne-test-{}", Uuid::new_v4().simple());
@@ -39,6 +41,9 @@ impl Stack {
         let mut compose: Vec<String> = compose.split_whitespace().map(str::to_owned).collect();
         for argument in ["-p", &project, "-f", file, "--profile", "metrics"] {
             compose.push(argument.to_owned());
+        }
+        if env::var("BUILD_PROGRAMS").is_ok_and(|stage| stage == "built") {
+            provide_programs().await?;
         }
         let environment =
             vec![("IMAGE_TAG".to_owned(), project.clone()), ("BUILD_PROFILE".to_owned(), "quick".to_owned())];
@@ -128,6 +133,23 @@ impl Stack {
             }
         }
     }
+}
+
+/// Puts what the stage `built` of `deploy/Dockerfile` copies into `target/programs`: the programs without debug
+/// information, which is most of their size, and this machine's certificates.
+async fn provide_programs() -> Result<()> {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs"));
+    tokio::fs::create_dir_all(folder).await?;
+    // The test needs none of them, and a minimal machine has none.
+    let certificates = tokio::fs::read("/etc/ssl/certs/ca-certificates.crt").await.unwrap_or_default();
+    tokio::fs::write(folder.join("ca-certificates.crt"), certificates).await?;
+    for name in ["garenne", "garenne-producer", "garenne-worker"] {
+        let (program, copy) = (binary(name).await?, folder.join(name));
+        let strip = Program::foreign("strip").arg("--strip-debug").option("-o", copy).arg(program);
+        let ended = strip.start().await?.ended_within(BUILD).await?;
+        ensure!(ended.code == Some(0), "strip: {}", ended.stderr.join("\n"));
+    }
+    Ok(())
 }
 
 /// A container of a service.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::{process::Command, sync::OnceCell};
 
 /// The path of a binary. The first call builds all binaries of the workspace.
-pub(super) async fn binary(name: &str) -> Result<PathBuf> {
+pub(in crate::harness) async fn binary(name: &str) -> Result<PathBuf> {
     static FOLDER: OnceCell<PathBuf> = OnceCell::const_new();
     let path = FOLDER.get_or_try_init(build).await?.join(name);
     ensure!(path.exists(), "{} does not exist", path.display());
