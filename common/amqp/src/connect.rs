@@ -113,6 +113,11 @@ impl Broker {
         BrokerError::from_lapin(error, &self.uri(), self.source.is_some())
     }
 
+    /// The error of an operation on a connection to this broker that the broker denied with this reply text.
+    pub fn denied(&self, detail: &str) -> BrokerError {
+        BrokerError::denied(detail, &self.uri(), self.source.is_some())
+    }
+
     /// Makes one connection attempt, within 5 s: a proxy in front of the broker may accept the connection and
     /// never answer.
     ///

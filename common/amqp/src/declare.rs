@@ -13,7 +13,10 @@ use garenne_protocol::{
     topology::{Arg, Binding, Destination, Exchange, ExchangeKind, Queue, Route, Step, Topology},
 };
 
-use crate::reply::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
+use crate::{
+    error::BrokerError,
+    reply::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED},
+};
 
 /// Why the topology could not be declared or verified.
 #[derive(Debug, Error)]
@@ -64,6 +67,9 @@ pub enum TopologyError {
         /// Its name.
         name: String,
     },
+    /// The connection could not be opened.
+    #[error(transparent)]
+    Connect(#[from] BrokerError),
     /// The connection failed.
     #[error("cannot declare the topology: {0}")]
     Broker(#[from] lapin::Error),
@@ -77,6 +83,7 @@ impl HasExit for TopologyError {
             | Self::NoPlugin { .. }
             | Self::NoStreams { .. }
             | Self::NoExchange { .. } => Exit::Failed,
+            Self::Connect(error) => error.exit(),
             Self::Broker(_) => Exit::BrokerUnavailable,
         }
     }

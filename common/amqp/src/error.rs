@@ -86,11 +86,15 @@ impl BrokerError {
             (_, ErrorKind::AuthProviderError(detail)) => detail,
             _ => return Self::Unavailable { address, detail: one_line(&error.to_string()) },
         };
+        Self::denied(refusal, uri, from_file)
+    }
+
+    pub(crate) fn denied(detail: &str, uri: &lapin::uri::AMQPUri, from_file: bool) -> Self {
         Self::Denied {
-            address,
+            address: address_of(uri),
             user: uri.authority.userinfo.username.clone(),
             vhost: uri.vhost.clone(),
-            detail: refusal.to_owned(),
+            detail: detail.to_owned(),
             from_file,
         }
     }

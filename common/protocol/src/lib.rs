@@ -12,3 +12,11 @@ pub mod task;
 pub mod topology;
 
 pub use quoted::quoted;
+
+/// AMQP's types of the properties and headers of a message.
+pub mod amqp {
+    pub use amq_protocol::{
+        protocol::BasicProperties,
+        types::{AMQPValue, FieldTable, ShortString},
+    };
+}

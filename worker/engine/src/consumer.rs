@@ -1,10 +1,11 @@
-//! Consumes task queues and settles deliveries. The engine uses lapin only in this module.
+//! Consumes task queues and settles deliveries, of any broker that implements `broker`; `amqp` is RabbitMQ.
 
 mod ack_writer;
 mod admission_backoff;
+mod amqp;
+mod broker;
 mod channel_generation;
 mod coalescer;
-mod connection;
 pub(crate) mod control_queue;
 mod delivery;
 mod intake;
@@ -16,11 +17,12 @@ mod subscriber;
 mod subscription;
 mod watchdog;
 
+pub(crate) use amqp::ConsumerConnection;
+pub(crate) use broker::{ConsumeBroker, QueueAdmin};
 pub(crate) use channel_generation::{ChannelGeneration, SettlementCounters};
-pub(crate) use connection::{ConsumerConnection, QueueAdmin};
 pub(crate) use delivery::Delivery;
 pub(crate) use intake::{Intake, LaneIntake, LaneQuiet};
 pub(crate) use missing_queues::MissingQueues;
 pub(crate) use orphan::{OnOrphan, Orphan};
-pub(crate) use subscriber::Subscriber;
+pub(crate) use subscriber::{Subscriber, ready_messages};
 pub(crate) use subscription::Subscription;

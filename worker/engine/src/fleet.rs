@@ -10,7 +10,7 @@ mod member;
 mod membership;
 mod shared_check;
 
-pub(crate) use broker::AmqpFleetBroker;
+pub(crate) use broker::FleetConnection;
 pub(crate) use directives::{DirectiveEffect, Directives};
 pub(crate) use lifecycle::{Handlers, KindWorkers};
 pub(crate) use member::{CATCH_ALL_CHECK_INTERVAL, Member};

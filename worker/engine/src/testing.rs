@@ -36,8 +36,8 @@ use std::{
 use bytes::Bytes;
 use garenne_common::telemetry::Metrics;
 use garenne_pool::{Ending, OnEnd, Pool, PoolConfig};
+use garenne_protocol::amqp::BasicProperties;
 use garenne_protocol::task::{ContentType, Envelope, ForeignMessage, Kind, NewTask, Source, TaskId};
-use lapin::BasicProperties;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    consumer::Intake,
+    consumer::{ConsumeBroker, Intake},
     fleet::FleetError,
     handler::{ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions, erase},
     registry::{Entry, Registry, RegistryError},
@@ -33,6 +33,7 @@ mod lane_starter;
 mod start;
 
 use drain::requested_stop;
+use start::Resources;
 
 /// Why a worker could not start.
 #[derive(Debug, Error)]
@@ -242,11 +243,21 @@ impl Worker {
     pub async fn run(
         self,
         sender: mpsc::Sender<Command>,
+        commands: mpsc::Receiver<Command>,
+    ) -> Result<Receipt, WorkerError> {
+        self.run_with(start::open(&self, &sender), sender.clone(), commands).await
+    }
+
+    /// As [`run`](Self::run), with the connections that `open` returns.
+    pub(crate) async fn run_with<B: ConsumeBroker>(
+        &self,
+        open: impl Future<Output = Result<Resources<B>, WorkerError>>,
+        sender: mpsc::Sender<Command>,
         mut commands: mpsc::Receiver<Command>,
     ) -> Result<Receipt, WorkerError> {
         let began = Instant::now();
         let (intake, stopping) = (watch::Sender::new(Intake::Open), CancellationToken::new());
-        let mut starting = std::pin::pin!(start::start(&self, sender, intake.clone(), &stopping));
+        let mut starting = std::pin::pin!(start::start(self, open, sender, intake.clone(), &stopping));
         let (running, stop) = tokio::select! {
             started = &mut starting => (started?, None),
             mode = requested_stop(&mut commands, &intake) => {

@@ -3,24 +3,21 @@
 //! When the worker stops or pauses, messages go back to the queue only after the consumer is cancelled. Otherwise the
 //! broker would deliver them to the same worker again.
 
-use std::{collections::VecDeque, future::Future, sync::Arc};
+use std::{collections::VecDeque, sync::Arc};
 
 use futures_util::future::join_all;
 use garenne_common::shutdown::Settlement;
-use lapin::{
-    Channel,
-    options::{BasicAckOptions, BasicGetOptions, BasicNackOptions},
-};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
 
 use super::{
+    broker::{ChannelError, Frame, SettleChannel},
     channel_generation::{ChannelGeneration, SettleRequest, SettlementCounters},
     coalescer::TickClock,
     intake::{Intake, LaneIntake},
-    ledger::{Disposition, Frame, Ledger},
+    ledger::Ledger,
     subscription::Subscription,
 };
 
@@ -32,37 +29,6 @@ mod tests;
 /// The broker's channel stashes settlements beyond 32 that its queue has not applied yet, and drops the stash
 /// when the channel closes.
 const MAX_UNSTASHED_FRAMES: u64 = 16;
-
-/// The channel operations of an [`AckWriter`].
-pub(super) trait SettleChannel: Send + Sync + 'static {
-    /// Queues a frame when first polled, and completes when the frame is written to the socket.
-    fn send(&self, frame: &Frame) -> impl Future<Output = Result<(), lapin::Error>> + Send;
-
-    /// Makes the broker's channel pass its stash on to `queue`, and completes when the queue has applied it.
-    fn flush_stash(&self, queue: &str) -> impl Future<Output = Result<(), lapin::Error>> + Send;
-}
-
-impl SettleChannel for Channel {
-    async fn send(&self, frame: &Frame) -> Result<(), lapin::Error> {
-        match frame.disposition {
-            Disposition::Ack => self.basic_ack(frame.tag, BasicAckOptions { multiple: frame.multiple }).await,
-            Disposition::Requeue => {
-                let options = BasicNackOptions { multiple: frame.multiple, requeue: true };
-                self.basic_nack(frame.tag, options).await
-            }
-        }
-    }
-
-    /// Only consume, cancel and get wait until the queue has applied all settlements before them. This sends a
-    /// get and requeues the message that it may return.
-    async fn flush_stash(&self, queue: &str) -> Result<(), lapin::Error> {
-        if let Some(message) = self.basic_get(queue.into(), BasicGetOptions::default()).await? {
-            let requeue = BasicNackOptions { multiple: false, requeue: true };
-            self.basic_nack(message.delivery.delivery_tag, requeue).await?;
-        }
-        Ok(())
-    }
-}
 
 /// Settles the deliveries of one channel.
 ///
@@ -188,7 +154,7 @@ impl<C: SettleChannel> AckWriter<C> {
 
     /// Sends the frames of all recorded settlements. It polls all of them before it awaits the first, so that
     /// the client queues them in order.
-    async fn flush(&mut self) -> Result<(), lapin::Error> {
+    async fn flush(&mut self) -> Result<(), ChannelError> {
         self.unconfirmed.confirm(self.ledger.generation.confirmed_settlements());
         let frames = self.ledger.start_flush();
         self.frames_sent += frames.len() as u64;

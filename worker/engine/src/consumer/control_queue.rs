@@ -3,21 +3,21 @@
 
 use futures_util::StreamExt;
 use garenne_amqp::unreadable;
-use garenne_common::backoff::Backoff;
+use garenne_common::{backoff::Backoff, telemetry::Metrics};
 use garenne_protocol::topology::Names;
-use lapin::{
-    options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions},
-    types::FieldTable,
-};
 
-use super::connection::ConsumerConnection;
+use super::broker::{ConsumeBroker, ConsumeChannel};
 
 /// The routing key of commands to all workers.
 const ALL_WORKERS_KEY: &str = "workers";
 
+/// Unacknowledged messages at a time. It has no effect, because commands are not acked.
+const PREFETCH: u16 = 100;
+
 /// The worker's own queue, which commands arrive on.
-pub(crate) struct ControlQueue<D, C> {
-    pub(crate) connection: ConsumerConnection,
+pub(crate) struct ControlQueue<B, D, C> {
+    pub(crate) broker: B,
+    pub(crate) metrics: Metrics,
     pub(crate) names: Names,
     pub(crate) worker: String,
     /// Called each time the queue was declared.
@@ -26,7 +26,7 @@ pub(crate) struct ControlQueue<D, C> {
     pub(crate) on_command: C,
 }
 
-impl<D: AsyncFnMut(), C: Fn(&[u8])> ControlQueue<D, C> {
+impl<B: ConsumeBroker, D: AsyncFnMut(), C: Fn(&[u8])> ControlQueue<B, D, C> {
     /// Declares and consumes the queue, across reconnects; never returns. May be called again after a panic.
     pub(crate) async fn run(&mut self) {
         let mut backoff = Backoff::reconnect();
@@ -43,28 +43,20 @@ impl<D: AsyncFnMut(), C: Fn(&[u8])> ControlQueue<D, C> {
 
     /// Consumes the queue on one channel until the queue is deleted.
     async fn consume(&mut self, backoff: &mut Backoff) -> anyhow::Result<()> {
-        let (_connection, channel) = self.connection.channel(100).await?;
+        let channel = self.broker.open(PREFETCH).await?;
         let (queue, worker) = (self.names.worker(&self.worker), &self.worker);
-        let options = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };
-        channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await?;
-        for key in [format!("worker.{worker}"), ALL_WORKERS_KEY.to_owned()] {
-            let (queue, exchange) = (queue.as_str().into(), self.names.control().into());
-            let options = QueueBindOptions::default();
-            channel.queue_bind(queue, exchange, key.into(), options, FieldTable::default()).await?;
-        }
-        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
-        let mut messages =
-            channel.basic_consume(queue.as_str().into(), "".into(), options, FieldTable::default()).await?;
+        let keys = [&*format!("worker.{worker}"), ALL_WORKERS_KEY];
+        let mut messages = channel.consume_control_queue(&queue, &self.names.control(), &keys).await?;
         backoff.reset();
         (self.on_declared)().await;
-        let skipped = self.connection.metrics.unreadable(&queue);
+        let skipped = self.metrics.unreadable(&queue);
         while let Some(message) = messages.next().await {
             let message = message?;
             if let Some(problem) = unreadable(&message.properties) {
                 skipped.inc();
                 tracing::warn!(worker, problem, "skipped an unreadable command");
             } else {
-                (self.on_command)(&message.data);
+                (self.on_command)(&message.body);
             }
         }
         Ok(())

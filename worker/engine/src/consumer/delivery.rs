@@ -12,10 +12,11 @@ use std::{
 use bytes::Bytes;
 use garenne_amqp::take_unreadable;
 use garenne_common::shutdown::Settlement;
-use lapin::{BasicProperties, types::ShortString};
+use garenne_protocol::amqp::{BasicProperties, ShortString};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
+    broker::RawDelivery,
     channel_generation::{ChannelGeneration, SettleRequest},
     orphan::Orphan,
 };
@@ -71,11 +72,11 @@ struct SplitMessage {
 }
 
 impl Delivery {
-    pub(super) fn new(generation: Arc<ChannelGeneration>, mut message: lapin::message::Delivery) -> Self {
+    pub(super) fn new(generation: Arc<ChannelGeneration>, mut message: RawDelivery) -> Self {
         generation.count_delivery(message.redelivered);
         let unreadable = take_unreadable(&mut message.properties).map(Into::into);
         Self {
-            ownership: Ownership::new(Owned::Message { generation, tag: message.delivery_tag }),
+            ownership: Ownership::new(Owned::Message { generation, tag: message.tag }),
             place: None,
             head: Arc::new(MessageHead {
                 routing_key: message.routing_key,
@@ -85,7 +86,7 @@ impl Delivery {
                 properties: message.properties,
                 unreadable,
             }),
-            body: message.data.into(),
+            body: message.body.into(),
         }
     }
 
@@ -245,9 +246,18 @@ mod tests {
 
         /// Creates a delivery with a body that is counted as delivered.
         pub(crate) fn mock(generation: &Arc<ChannelGeneration>, tag: u64, body: &[u8]) -> Self {
-            let (exchange, key) = ("tasks".into(), "some.kind".into());
-            let message = lapin::message::Delivery::mock(tag, exchange, key, false, body.to_vec());
-            Self::new(Arc::clone(generation), message)
+            Self::new(Arc::clone(generation), message(tag, body))
+        }
+    }
+
+    fn message(tag: u64, body: &[u8]) -> RawDelivery {
+        RawDelivery {
+            tag,
+            exchange: "tasks".into(),
+            routing_key: "some.kind".into(),
+            redelivered: false,
+            properties: BasicProperties::default(),
+            body: body.to_vec(),
         }
     }
 
@@ -292,9 +302,8 @@ mod tests {
     fn delivered(tag: u64) -> (Delivery, Arc<ChannelGeneration>) {
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let generation = Arc::new(ChannelGeneration::new(counters, 1));
-        let (exchange, key) = ("tasks".into(), "some.kind".into());
-        let mut message = lapin::message::Delivery::mock(tag, exchange, key, true, b"body".to_vec());
-        message.properties = BasicProperties::default().with_message_id("id".into());
+        let properties = BasicProperties::default().with_message_id("id".into());
+        let message = RawDelivery { redelivered: true, properties, ..message(tag, b"body") };
         (Delivery::new(Arc::clone(&generation), message), generation)
     }
 

@@ -8,34 +8,7 @@ use std::collections::BTreeMap;
 
 use garenne_common::shutdown::Settlement;
 
-/// How the broker treats a settled delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Disposition {
-    /// Removes it from the queue.
-    Ack,
-    /// Puts it back into the queue.
-    Requeue,
-}
-
-/// A frame to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
-    pub(crate) disposition: Disposition,
-    pub(crate) tag: u64,
-    /// Whether the frame covers all outstanding tags up to and including `tag`.
-    pub(crate) multiple: bool,
-    /// How many deliveries it settles with each settlement, in the order of [`Settlement::ALL`].
-    pub(crate) settlements: [u32; Settlement::ALL.len()],
-}
-
-impl Frame {
-    /// The frame that settles one delivery.
-    fn single(tag: u64, disposition: Disposition, settlement: Settlement) -> Self {
-        let mut settlements = [0; Settlement::ALL.len()];
-        settlements[settlement as usize] = 1;
-        Self { disposition, tag, multiple: false, settlements }
-    }
-}
+use super::broker::{Disposition, Frame};
 
 /// The delivery tags of one channel.
 ///

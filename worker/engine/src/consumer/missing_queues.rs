@@ -5,7 +5,7 @@
 //! exists.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::connection::{ConsumerConnection, QueueAdmin, RestoreError};
+use super::broker::{QueueAdmin, RestoreError};
 use crate::panics::lock;
 
 /// Time between two checks whether a missing queue exists again.
@@ -28,14 +28,14 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_NAMES: usize = 64;
 
 /// The queues and exchanges that copies could not reach.
-pub(crate) struct MissingQueues<Q = ConsumerConnection> {
-    broker: Q,
+pub(crate) struct MissingQueues {
+    broker: Box<dyn QueueAdmin>,
     gauge: IntGaugeVec,
     reclaimed: IntCounterVec,
     /// Each missing name, and why it could not be declared.
     missing: Mutex<BTreeMap<PublishTarget, String>>,
     /// When the last check of each name started. A check serves all callers that were waiting when it started.
-    last_checks: AsyncMutex<HashMap<PublishTarget, Instant>>,
+    last_checks: AsyncMutex<BTreeMap<PublishTarget, Instant>>,
 }
 
 /// The queue or exchange that a message is published to.
@@ -57,16 +57,16 @@ impl PublishTarget {
     }
 }
 
-impl<Q: QueueAdmin> MissingQueues<Q> {
+impl MissingQueues {
     /// Registers the metric, once per registry, and starts a task that checks the missing names. The task of a copy
     /// that was returned may be gone when its queue exists again.
-    pub(crate) fn new(broker: Q, registry: &Registry) -> Arc<Self> {
+    pub(crate) fn new(broker: impl QueueAdmin + 'static, registry: &Registry) -> Arc<Self> {
         let help = "1 while copies of tasks cannot reach this queue or exchange because it does not exist.";
         let gauge = NewMetrics(registry).gauges("garenne_queue_missing", help, &["queue"]);
         let help = "Tasks that a worker held when their queue was deleted, by what became of them.";
         let reclaimed = NewMetrics(registry).counters("garenne_orphans_total", help, &["lane", "outcome"]);
         let (missing, last_checks) = (Mutex::default(), AsyncMutex::default());
-        let queues = Arc::new(Self { broker, gauge, reclaimed, missing, last_checks });
+        let queues = Arc::new(Self { broker: Box::new(broker), gauge, reclaimed, missing, last_checks });
         let weak = Arc::downgrade(&queues);
         supervise::restarting("missing-queues", weak, |queues| check_repeatedly(queues).boxed())
             .spawn()
@@ -161,7 +161,7 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
 }
 
 /// Checks the missing names at intervals until the worker has ended.
-async fn check_repeatedly<Q: QueueAdmin>(queues: &Weak<MissingQueues<Q>>) {
+async fn check_repeatedly(queues: &Weak<MissingQueues>) {
     loop {
         sleep(PROBE_INTERVAL).await;
         let Some(queues) = queues.upgrade() else { return };
@@ -172,6 +172,8 @@ async fn check_repeatedly<Q: QueueAdmin>(queues: &Weak<MissingQueues<Q>>) {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use futures_util::future::BoxFuture;
 
     use super::*;
 
@@ -186,27 +188,30 @@ mod tests {
     }
 
     impl QueueAdmin for Arc<FakeBroker> {
-        async fn restore_topology(&self) -> Result<(), RestoreError> {
-            tokio::task::yield_now().await;
-            self.declarations.fetch_add(1, Ordering::Relaxed);
-            if self.unavailable.load(Ordering::Relaxed) {
-                return Err(RestoreError::Unavailable);
+        fn restore_topology(&self) -> BoxFuture<'_, Result<(), RestoreError>> {
+            async {
+                tokio::task::yield_now().await;
+                self.declarations.fetch_add(1, Ordering::Relaxed);
+                if self.unavailable.load(Ordering::Relaxed) {
+                    return Err(RestoreError::Unavailable);
+                }
+                if !self.may_declare {
+                    return Err(RestoreError::Refused("this user may not create it".into()));
+                }
+                self.queue_exists.store(true, Ordering::Relaxed);
+                Ok(())
             }
-            if !self.may_declare {
-                return Err(RestoreError::Refused("this user may not create it".into()));
-            }
-            self.queue_exists.store(true, Ordering::Relaxed);
-            Ok(())
+            .boxed()
         }
 
-        async fn queue_exists(&self, queue: &str) -> Option<bool> {
+        fn queue_exists<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Option<bool>> {
             self.queue_checks.fetch_add(1, Ordering::Relaxed);
             let exists = queue != "foreign" && self.queue_exists.load(Ordering::Relaxed);
-            (!self.unavailable.load(Ordering::Relaxed)).then_some(exists)
+            std::future::ready((!self.unavailable.load(Ordering::Relaxed)).then_some(exists)).boxed()
         }
     }
 
-    fn missing(fake: &Arc<FakeBroker>) -> (Arc<MissingQueues<Arc<FakeBroker>>>, Registry) {
+    fn missing(fake: &Arc<FakeBroker>) -> (Arc<MissingQueues>, Registry) {
         let registry = Registry::new();
         (MissingQueues::new(Arc::clone(fake), &registry), registry)
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
-use lapin::{BasicProperties, types::ShortString};
+use garenne_protocol::amqp::{BasicProperties, ShortString};
 
 /// A message that was not settled when its queue was deleted. The broker does not deliver it again.
 pub(crate) struct Orphan {

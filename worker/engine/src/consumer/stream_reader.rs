@@ -3,19 +3,14 @@
 use futures_util::StreamExt;
 use garenne_amqp::{
     BrokerError,
-    reply::{self, ACCESS_REFUSED, NOT_FOUND},
+    reply::{ACCESS_REFUSED, NOT_FOUND},
     unreadable,
 };
-use garenne_common::backoff::Backoff;
+use garenne_common::{backoff::Backoff, telemetry::Metrics};
 use garenne_protocol::task::header;
-use lapin::{
-    Channel,
-    options::{BasicAckOptions, BasicConsumeOptions},
-    types::{AMQPValue, FieldTable},
-};
 use tokio::sync::watch;
 
-use super::connection::{ConsumerConnection, QueueAdmin, RestoreError};
+use super::broker::{ChannelError, ConsumeBroker, ConsumeChannel, Frame, RestoreError, SettleChannel};
 
 /// Unacknowledged records at a time. A stream consumer needs a prefetch.
 const PREFETCH: u16 = 200;
@@ -49,8 +44,9 @@ impl Default for Progress {
 ///
 /// `on_state` is told why the stream cannot be read, and [`None`] when it is read again; the second value says that it is
 /// a new one, which holds nothing of the old one.
-pub(crate) struct StreamReader<F, S> {
-    pub(crate) connection: ConsumerConnection,
+pub(crate) struct StreamReader<B, F, S> {
+    pub(crate) broker: B,
+    pub(crate) metrics: Metrics,
     pub(crate) stream: String,
     /// The offset of the next record. `None` stands for the first record.
     pub(crate) next: Option<i64>,
@@ -61,28 +57,26 @@ pub(crate) struct StreamReader<F, S> {
     pub(crate) is_new: bool,
 }
 
-impl<F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> StreamReader<F, S> {
+impl<B: ConsumeBroker, F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> StreamReader<B, F, S> {
     /// Reads across reconnects; never returns. Called again after a panic, it continues after the record that caused
     /// the panic.
     pub(crate) async fn run(&mut self) {
         let mut backoff = Backoff::reconnect();
         loop {
-            let problem = match self.connection.channel(PREFETCH).await {
-                Ok((_connection, channel)) => match self.read(&channel, &mut backoff).await {
+            let problem = match self.broker.open(PREFETCH).await {
+                Ok(channel) => match self.read(&channel, &mut backoff).await {
                     // The broker cancelled the consumer: the stream is deleted. Offsets do not carry over to a
                     // new stream of the same name.
                     Ok(()) => self.restore().await,
                     Err(error) => {
-                        match reply::of(&error) {
+                        match &error.reply {
                             Some((NOT_FOUND, _)) => drop(self.restore().await),
-                            Some((ACCESS_REFUSED, _)) => {
-                                self.update_if_behind(Progress::Denied(
-                                    self.connection.broker.explain(&error),
-                                ));
+                            Some((ACCESS_REFUSED, detail)) => {
+                                self.update_if_behind(Progress::Denied(self.broker.denied(detail)));
                             }
                             _ => {}
                         }
-                        error.to_string()
+                        error.text
                     }
                 },
                 Err(error) => error.to_string(),
@@ -97,7 +91,7 @@ impl<F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> StreamReader<F, S> {
     /// Declares the missing stream again, as far as the user's rights allow. Returns why it is not read.
     async fn restore(&mut self) -> String {
         (self.next, self.is_new) = (None, true);
-        let reason = match self.connection.restore_topology().await {
+        let reason = match self.broker.restore_topology().await {
             Ok(()) => return "the stream was deleted, and is declared again".to_owned(),
             Err(RestoreError::Refused(reason)) => reason,
             Err(RestoreError::Unavailable) => "the broker cannot be reached to declare it".to_owned(),
@@ -119,21 +113,16 @@ impl<F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> StreamReader<F, S> {
     }
 
     /// Reads on one channel until the stream is deleted.
-    async fn read(&mut self, channel: &Channel, backoff: &mut Backoff) -> Result<(), lapin::Error> {
+    async fn read(&mut self, channel: &B::Channel, backoff: &mut Backoff) -> Result<(), ChannelError> {
         let stream = self.stream.as_str();
-        let skipped = self.connection.metrics.unreadable(stream);
-        let mut arguments = FieldTable::default();
-        let offset = self.next.map_or_else(|| header::long("first"), AMQPValue::LongLongInt);
-        arguments.insert("x-stream-offset".into(), offset);
-        let tag = "".into();
-        let mut records =
-            channel.basic_consume(stream.into(), tag, BasicConsumeOptions::default(), arguments).await?;
+        let skipped = self.metrics.unreadable(stream);
+        let mut records = channel.consume_stream(stream, self.next).await?;
         (self.on_state)(None, std::mem::take(&mut self.is_new));
         while let Some(record) = records.next().await {
             let record = record?;
             backoff.reset();
             // An ack returns credit to the broker; it does not remove the record from the stream.
-            channel.basic_ack(record.delivery_tag, BasicAckOptions::default()).await?;
+            channel.send(&Frame::ack(record.tag)).await?;
             let offset =
                 header::get(record.properties.headers(), "x-stream-offset").and_then(header::integer);
             // The broker delivers whole chunks, which may begin before the requested offset.
@@ -144,7 +133,7 @@ impl<F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> StreamReader<F, S> {
             if let Some(problem) = unreadable(&record.properties) {
                 skipped.inc();
                 tracing::warn!(stream, problem, "skipped an unreadable record");
-            } else if (self.on_record)(&record.data) {
+            } else if (self.on_record)(&record.body) {
                 self.progress.send_replace(Progress::CaughtUp);
             }
         }

@@ -5,14 +5,12 @@ use std::{future::Future, sync::Arc, time::Duration};
 use futures_util::{StreamExt, TryStreamExt, stream::TryReadyChunksError};
 use garenne_amqp::{
     BrokerError,
-    reply::{self, ACCESS_REFUSED, NOT_FOUND},
+    reply::{ACCESS_REFUSED, NOT_FOUND},
 };
-use garenne_common::backoff::Backoff;
-use garenne_common::supervise::{self, caught, count_panic};
-use lapin::{
-    Channel, Consumer,
-    options::{BasicCancelOptions, BasicConsumeOptions},
-    types::FieldTable,
+use garenne_common::{
+    backoff::Backoff,
+    supervise::{self, caught, count_panic},
+    telemetry::Metrics,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -23,9 +21,9 @@ use tokio_util::task::TaskTracker;
 use super::{
     ack_writer::{self, AckWriter},
     admission_backoff::AdmissionBackoff,
+    broker::{ConsumeBroker, ConsumeChannel, QueueState},
     channel_generation::{ChannelGeneration, SettlementCounters},
     coalescer::DeliveryCoalescer,
-    connection::ConsumerConnection,
     delivery::Delivery,
     intake::{Intake, LaneIntake},
     orphan::OnOrphan,
@@ -60,9 +58,15 @@ const UNDELIVERABLE: &str = "the queue may have a message with a routing key of 
 /// The error of a channel whose ack writer has ended.
 const NO_SETTLEMENTS: &str = "the channel can send no more settlements";
 
+/// The deliveries of a consumer.
+type Consumer<B> = <<B as ConsumeBroker>::Channel as ConsumeChannel>::Deliveries;
+
 /// Consumes one queue until the intake is closed and every delivery is settled.
-pub(crate) struct Subscriber<F> {
-    pub(crate) connection: ConsumerConnection,
+pub(crate) struct Subscriber<B, F> {
+    pub(crate) broker: B,
+    /// Whether the queue has foreign messages.
+    pub(crate) is_foreign: bool,
+    pub(crate) metrics: Metrics,
     pub(crate) subscription: Subscription,
     pub(crate) counters: SettlementCounters,
     pub(crate) intake: LaneIntake,
@@ -82,17 +86,17 @@ pub(crate) struct Subscriber<F> {
     pub(crate) on_orphan: OnOrphan,
 }
 
-impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
+impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<B, F> {
     /// Consumes the queue. After a panic it may be called again and opens a new channel.
     pub(crate) async fn run(&mut self) {
         let mut backoff = Backoff::reconnect();
         while self.intake.current() != Intake::Closed {
-            let consumed = match self.connection.channel(self.subscription.prefetch).await {
-                Ok((_connection, channel)) => self.run_channel(channel, &mut backoff).await,
+            let consumed = match self.broker.open(self.subscription.prefetch).await {
+                Ok(channel) => self.run_channel(channel, &mut backoff).await,
                 Err(error) => Err(error.to_string()),
             };
             let Err(mut problem) = consumed else { return };
-            if self.connection.is_foreign() && problem.contains(INTERNAL_ERROR) {
+            if self.is_foreign && problem.contains(INTERNAL_ERROR) {
                 problem = format!("{problem}; {UNDELIVERABLE}");
             }
             let wait = backoff.next_wait();
@@ -111,7 +115,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
         let queue = &self.subscription.queue;
         // The broker cancels consumers shortly before a deleted queue is no longer found.
         let mut checks = DELETION_CHECKS.iter();
-        while self.connection.look_up(queue).await != Some(Err(NOT_FOUND)) {
+        while self.broker.look_up(queue).await != Some(QueueState::Missing) {
             let Some(pause) = checks.next() else { return };
             tokio::time::sleep(*pause).await;
         }
@@ -126,7 +130,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
     ///
     /// # Errors
     /// When the channel or its connection failed. Its ack writer has ended then.
-    async fn run_channel(&mut self, channel: Channel, backoff: &mut Backoff) -> Result<(), String> {
+    async fn run_channel(&mut self, channel: B::Channel, backoff: &mut Backoff) -> Result<(), String> {
         let batch_size = ack_writer::batch_size(&self.subscription);
         let generation = Arc::new(ChannelGeneration::new(self.counters.clone(), batch_size));
         let (intake, (drain, draining)) = (self.intake.clone(), watch::channel(false));
@@ -151,7 +155,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
         }
         let mut unconfirmed = settled.map_err(|failure| format!("the ack writer failed: {failure}"))?;
         if consumed.is_ok() {
-            channel.close(200, "drained".into()).await.map_err(|error| error.to_string())?;
+            channel.close().await.map_err(|error| error.to_string())?;
             unconfirmed.confirm_all();
         } else if self.intake.current() != Intake::Closed {
             // While the worker runs, settlements sent before a connection was lost keep their count: whether the
@@ -164,7 +168,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
     /// Follows the intake on one channel until the intake is closed.
     async fn consume_until_closed(
         &mut self,
-        channel: &Channel,
+        channel: &B::Channel,
         generation: &Arc<ChannelGeneration>,
     ) -> Result<(), String> {
         loop {
@@ -186,43 +190,42 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
     }
 
     /// Starts a consumer. It declares a missing queue for the next attempt and reports a missing permission.
-    async fn start_consumer(&mut self, channel: &Channel) -> Result<Consumer, String> {
+    async fn start_consumer(&mut self, channel: &B::Channel) -> Result<Consumer<B>, String> {
         let Subscription { queue, tag, .. } = &self.subscription;
-        let options = BasicConsumeOptions::default();
-        let consumer = channel
-            .basic_consume(queue.as_str().into(), tag.as_str().into(), options, FieldTable::default())
-            .await;
-        let error = match consumer {
+        let error = match channel.consume(queue, tag).await {
             Ok(consumer) => return Ok(consumer),
             Err(error) => error,
         };
-        match reply::of(&error) {
-            Some((NOT_FOUND, _)) => self.connection.redeclare_topology().await,
-            Some((ACCESS_REFUSED, _)) => {
+        match &error.reply {
+            Some((NOT_FOUND, _)) => {
+                if self.broker.restore_topology().await.is_ok() {
+                    tracing::warn!("a queue was missing and is declared again");
+                }
+            }
+            Some((ACCESS_REFUSED, detail)) => {
                 if let Some(denied) = self.denied.take() {
                     // The channel is full if another lane has reported already.
-                    let _ = denied.try_send(self.connection.broker.explain(&error));
+                    let _ = denied.try_send(self.broker.denied(detail));
                 }
             }
             _ => {}
         }
-        Err(error.to_string())
+        Err(error.text)
     }
 
     /// Takes deliveries until the intake changes, then cancels the consumer and takes those already on their way.
     async fn consume(
         &mut self,
-        channel: &Channel,
-        consumer: Consumer,
+        channel: &B::Channel,
+        consumer: Consumer<B>,
         generation: &Arc<ChannelGeneration>,
     ) -> Result<(), String> {
-        let Self { connection, subscription, intake, accept, problem, .. } = self;
-        let ready_messages = || connection.ready_messages(&subscription.queue);
+        let Self { broker, metrics, subscription, intake, accept, problem, .. } = self;
+        let ready_messages = || ready_messages(broker, &subscription.queue);
         let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(generation), ready_messages);
         let mut backoff = AdmissionBackoff::new();
-        let tag = consumer.tag();
-        // Messages are converted one by one: a chunk of lapin's large deliveries would be moved once more.
-        let unreadable = connection.metrics.unreadable(&subscription.queue);
+        // Messages are converted one by one: a chunk of large deliveries would be moved once more.
+        let unreadable = metrics.unreadable(&subscription.queue);
         let deliveries = consumer.map_ok(|message| {
             let delivery = Delivery::new(Arc::clone(generation), message);
             if delivery.head.unreadable.is_some() {
@@ -239,8 +242,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
                 biased;
                 () = intake.wait_for(|intake| intake != Intake::Open), if !cancelled => {
                     cancelled = true;
-                    let cancel = channel.basic_cancel(tag.clone(), BasicCancelOptions::default());
-                    cancel.await.map_err(|error| error.to_string())?;
+                    channel.cancel(&subscription.tag).await.map_err(|error| error.to_string())?;
                     generation.consumer_cancelled();
                     continue;
                 }
@@ -287,7 +289,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
     /// When the channel fails meanwhile.
     async fn wait_while_quiet(
         &mut self,
-        channel: &Channel,
+        channel: &B::Channel,
         generation: &ChannelGeneration,
     ) -> Result<(), String> {
         let mut channel_check = tokio::time::interval(CHANNEL_CHECK_INTERVAL);
@@ -295,11 +297,19 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
             tokio::select! {
                 () = self.intake.wait_for(|intake| intake != Intake::Quiet) => return Ok(()),
                 () = generation.ended() => return Err(NO_SETTLEMENTS.into()),
-                _ = channel_check.tick() => if !channel.status().connected() {
+                _ = channel_check.tick() => if !channel.is_open() {
                     return Err("the channel closed while the worker was quiet".into());
                 }
             }
         }
+    }
+}
+
+/// The number of ready messages in a queue. `None` if the queue does not exist or the broker does not answer.
+pub(crate) async fn ready_messages(broker: &impl ConsumeBroker, queue: &str) -> Option<u32> {
+    match broker.look_up(queue).await? {
+        QueueState::Ready(ready) => Some(ready),
+        QueueState::Locked | QueueState::Missing => None,
     }
 }
 

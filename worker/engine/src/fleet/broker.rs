@@ -7,7 +7,7 @@ use garenne_amqp::{Message, PublishError, Publisher};
 use garenne_protocol::topology::Names;
 use tokio::time::timeout;
 
-use crate::consumer::{ConsumerConnection, QueueAdmin};
+use crate::consumer::QueueAdmin;
 
 /// Timeout for the publisher confirm of a record.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,13 +22,13 @@ pub(crate) trait FleetBroker: Send + Sync {
 }
 
 /// The broker, over the worker's connections.
-pub(crate) struct AmqpFleetBroker {
-    pub(crate) connection: ConsumerConnection,
+pub(crate) struct FleetConnection {
+    pub(crate) queues: Box<dyn QueueAdmin>,
     pub(crate) publisher: Publisher,
     pub(crate) names: Names,
 }
 
-impl FleetBroker for AmqpFleetBroker {
+impl FleetBroker for FleetConnection {
     fn publish(&self, message: Message) -> BoxFuture<'_, Result<(), PublishError>> {
         // The worker's publisher itself waits for a confirm for as long as it is connected, also during an alarm.
         let publishing = timeout(CONFIRM_TIMEOUT, self.publisher.publish(message));
@@ -37,6 +37,6 @@ impl FleetBroker for AmqpFleetBroker {
     }
 
     fn control_queue_exists<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>> {
-        async move { self.connection.queue_exists(&self.names.worker(worker)).await }.boxed()
+        async move { self.queues.queue_exists(&self.names.worker(worker)).await }.boxed()
     }
 }

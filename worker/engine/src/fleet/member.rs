@@ -11,11 +11,11 @@ use std::{
 
 use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::{backoff::Backoff, supervise};
+use garenne_protocol::amqp::BasicProperties;
 use garenne_protocol::{
     task::{StandingOrder, WorkerIncarnation, epoch_ms},
     topology::Names,
 };
-use lapin::BasicProperties;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
     sync::{Notify, watch},

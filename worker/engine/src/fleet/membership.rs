@@ -10,6 +10,7 @@ use garenne_common::{
     exit::{Exit, HasExit},
     shutdown::Mode,
     supervise::{self, Failure},
+    telemetry::Metrics,
 };
 use humantime::format_duration;
 use serde::Deserialize;
@@ -18,7 +19,7 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use super::member::Member;
 use crate::consumer::{
-    ConsumerConnection,
+    ConsumeBroker,
     control_queue::ControlQueue,
     stream_reader::{Progress, StreamReader},
 };
@@ -88,7 +89,8 @@ impl Membership {
     /// [`FleetError`] if a stream cannot be read to its end.
     pub(crate) async fn join(
         member: Member,
-        connection: ConsumerConnection,
+        broker: impl ConsumeBroker,
+        metrics: Metrics,
         read_timeout: Duration,
         on_command: impl Fn(Command) + Send + Sync + 'static,
         stop_task: impl Fn(&str) + Send + 'static,
@@ -97,11 +99,11 @@ impl Membership {
         let mut tasks = JoinSet::new();
         let this = Arc::clone(&member);
         let on_directive = move |record: &[u8]| this.read_directive(record, &stop_task);
-        let directives =
-            StreamRead::start(&mut tasks, &connection, names.directives(), on_directive, &member);
+        let streams = (&broker, &metrics, &member);
+        let directives = StreamRead::start(&mut tasks, streams, names.directives(), on_directive);
         let this = Arc::clone(&member);
         let on_event = move |record: &[u8]| this.read_lifecycle(record);
-        let lifecycle = StreamRead::start(&mut tasks, &connection, names.lifecycle(), on_event, &member);
+        let lifecycle = StreamRead::start(&mut tasks, streams, names.lifecycle(), on_event);
         tokio::try_join!(
             directives.until_caught_up(&member, read_timeout),
             lifecycle.until_caught_up(&member, read_timeout)
@@ -117,7 +119,7 @@ impl Membership {
             Err(error) => tracing::warn!(%error, "ignored an invalid command"),
         };
         let worker = member.worker.to_string();
-        let queue = ControlQueue { connection, names, worker, on_declared, on_command: on_message };
+        let queue = ControlQueue { broker, metrics, names, worker, on_declared, on_command: on_message };
         supervise::restarting("control-queue", queue, |queue| queue.run().boxed()).spawn_into(&mut tasks);
         let this = Arc::clone(&member);
         supervise::restarting("membership", this, |member| member.maintain().boxed()).spawn_into(&mut tasks);
@@ -146,19 +148,19 @@ struct StreamRead {
 
 impl StreamRead {
     /// Starts a task that reads a stream. `on_record` returns whether the record is this worker's first mark.
-    fn start(
+    fn start<B: ConsumeBroker>(
         tasks: &mut MembershipTasks,
-        connection: &ConsumerConnection,
+        (broker, metrics, member): (&B, &Metrics, &Arc<Member>),
         stream: String,
         on_record: impl FnMut(&[u8]) -> bool + Send + 'static,
-        member: &Arc<Member>,
     ) -> Self {
         let (sender, progress) = watch::channel(Progress::default());
-        let (connection, name) = (connection.clone(), stream.clone());
+        let (broker, metrics, name) = (broker.clone(), metrics.clone(), stream.clone());
         let (member, state_of) = (Arc::clone(member), stream.clone());
         let on_state = move |problem, is_new| member.note_stream(&state_of, problem, is_new);
         let reader = StreamReader {
-            connection,
+            broker,
+            metrics,
             stream: name,
             next: None,
             progress: sender,

@@ -5,11 +5,11 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use garenne_protocol::amqp::BasicProperties;
 use garenne_protocol::{
     task::{ForeignMessage, Source},
     topology::LaneExchange,
 };
-use lapin::BasicProperties;
 
 use super::LanePipeline;
 use crate::consumer::Delivery;

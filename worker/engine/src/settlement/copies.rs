@@ -8,8 +8,8 @@ use std::{
 use futures_util::future::join_all;
 use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::{backoff::Backoff, shutdown::Settlement};
+use garenne_protocol::amqp::ShortString;
 use garenne_protocol::task::{Copied, DeadReason};
-use lapin::types::ShortString;
 
 use super::Settler;
 use crate::{consumer::Delivery, force_close::after_last_answers};

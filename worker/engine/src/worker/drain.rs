@@ -20,7 +20,11 @@ use tokio::{
 
 use super::{handler_runtime::HandlerRuntime, lane::Consumers};
 use crate::{
-    budget::SETTLE_TIME, consumer::Intake, fleet::Membership, settings::WorkerConfig, sink::BackgroundWork,
+    budget::SETTLE_TIME,
+    consumer::{ConsumeBroker, Intake},
+    fleet::Membership,
+    settings::WorkerConfig,
+    sink::BackgroundWork,
     status::Status,
 };
 
@@ -59,9 +63,9 @@ pub(super) async fn requested_stop(
 }
 
 /// A worker that consumes.
-pub(super) struct Running {
+pub(super) struct Running<B> {
     pub(super) status: Arc<Status>,
-    pub(super) consumers: Consumers,
+    pub(super) consumers: Consumers<B>,
     /// Receives an error if the broker denies a queue from the start.
     pub(super) denials: mpsc::Receiver<BrokerError>,
     pub(super) intake: watch::Sender<Intake>,
@@ -69,10 +73,11 @@ pub(super) struct Running {
     pub(super) background: BackgroundWork,
     pub(super) heartbeats: HeartbeatPublisher,
     pub(super) handlers: HandlerRuntime,
-    pub(super) admin: AdminPort,
+    /// A simulated worker has none.
+    pub(super) admin: Option<AdminPort>,
 }
 
-impl Running {
+impl<B: ConsumeBroker> Running<B> {
     /// Runs until a command stops the worker.
     ///
     /// # Errors
@@ -175,7 +180,9 @@ impl Running {
         // All spans have ended, so the last export can run beside the closing of connections.
         tokio::join!(closing, settler.traces.close(LAST_EXPORT));
         drop(handlers);
-        admin.close().await;
+        if let Some(admin) = admin {
+            admin.close().await;
+        }
     }
 }
 

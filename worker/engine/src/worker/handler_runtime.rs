@@ -8,7 +8,7 @@ use super::WorkerError;
 ///
 /// Dropping it does not wait: a handler that ignores its cancellation must not hold the process, and a runtime cannot
 /// be waited for inside another one.
-pub(super) struct HandlerRuntime(Option<Runtime>);
+pub(crate) struct HandlerRuntime(Option<Runtime>);
 
 impl HandlerRuntime {
     /// Starts one thread per processor.

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use super::WorkerError;
 use crate::{
-    consumer::{ConsumerConnection, LaneIntake, OnOrphan, SettlementCounters, Subscriber, Subscription},
+    consumer::{ConsumeBroker, LaneIntake, OnOrphan, SettlementCounters, Subscriber, Subscription},
     pipeline::{LanePipeline, LanePool},
     status::QueueProblem,
 };
@@ -66,11 +66,11 @@ pub(super) fn start_pool(
 /// The consumers of all queues of a worker.
 ///
 /// Each queue has its own channel and ledger, so that a missing queue or a failed channel does not affect the others.
-pub(super) struct Consumers {
+pub(super) struct Consumers<B> {
     /// The connection of lanes with tasks.
-    pub(super) connection: ConsumerConnection,
+    pub(super) connection: B,
     /// The connection of lanes with foreign messages.
-    pub(super) foreign: ConsumerConnection,
+    pub(super) foreign: B,
     /// Receives an error if the broker denies a queue from the start.
     pub(super) denied: mpsc::Sender<BrokerError>,
     /// The ack writers of the consumers' channels.
@@ -79,7 +79,7 @@ pub(super) struct Consumers {
     pub(super) tasks: Vec<TaskHandle<()>>,
 }
 
-impl Consumers {
+impl<B: ConsumeBroker> Consumers<B> {
     /// Starts to consume a queue into its lane's pipeline.
     pub(super) fn start(
         &mut self,
@@ -99,9 +99,11 @@ impl Consumers {
         let on_orphan: OnOrphan = Arc::new(move |orphan| {
             settler.reclaim(&lane, orphan, &name, until.clone(), &tally);
         });
-        let pipeline = Arc::clone(pipeline);
+        let (pipeline, is_foreign) = (Arc::clone(pipeline), pipeline.foreign.is_some());
         let subscriber = Subscriber {
-            connection: if pipeline.foreign.is_some() { &self.foreign } else { &self.connection }.clone(),
+            broker: if is_foreign { &self.foreign } else { &self.connection }.clone(),
+            is_foreign,
+            metrics: pipeline.settler.metrics.clone(),
             subscription,
             counters,
             intake,

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     batch::RunningBatches,
     budget,
-    consumer::{Intake, LaneIntake, LaneQuiet, SettlementCounters, Subscription},
+    consumer::{ConsumeBroker, Intake, LaneIntake, LaneQuiet, SettlementCounters, Subscription},
     fleet::Member,
     handler::WorkerContext,
     pipeline::{ForeignLane, KeyLimits, LanePipeline, LanePool},
@@ -35,17 +35,17 @@ pub(super) struct Lane {
 }
 
 /// What the lanes of a worker share when they begin to consume.
-pub(super) struct LaneStarter<'a> {
+pub(super) struct LaneStarter<'a, B> {
     pub(super) worker: &'a Worker,
     pub(super) context: Arc<WorkerContext>,
     pub(super) settler: Arc<Settler>,
     pub(super) member: Arc<Member>,
     pub(super) batches: Arc<RunningBatches>,
     pub(super) intake: &'a watch::Sender<Intake>,
-    pub(super) consumers: Consumers,
+    pub(super) consumers: Consumers<B>,
 }
 
-impl LaneStarter<'_> {
+impl<B: ConsumeBroker> LaneStarter<'_, B> {
     /// Consumes the lane's queues, follows its pauses, and requeues tasks that wait for too long.
     pub(super) fn start(&mut self, lane: Lane) -> LaneStatus {
         let Worker { name: worker, config, registry, tally, .. } = self.worker;

@@ -40,8 +40,8 @@ use super::{
 };
 use crate::{
     budget,
-    consumer::{ConsumerConnection, Intake, MissingQueues},
-    fleet::{AmqpFleetBroker, Command as FleetCommand, Directives, Handlers, Member, Membership},
+    consumer::{ConsumeBroker, ConsumerConnection, Intake, MissingQueues, ready_messages},
+    fleet::{Command as FleetCommand, Directives, FleetConnection, Handlers, Member, Membership},
     handler::{Routes, WorkerContext},
     payload_memory,
     redelivery::RedeliveryTracker,
@@ -58,14 +58,44 @@ use crate::{
 /// they must read its stop record.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Starts the worker. Returns [`None`] if `stopping` is cancelled before it consumes.
-pub(super) async fn start(
+/// What a worker starts with besides its settings and handlers.
+pub(crate) struct Resources<B> {
+    /// A simulated worker has none.
+    pub(crate) admin: Option<AdminPort>,
+    pub(crate) traces: Traces,
+    pub(crate) broker: B,
+    pub(crate) publisher: Publisher,
+    pub(crate) handlers: HandlerRuntime,
+}
+
+/// Opens the admin port and the export of spans, and prepares the connections to RabbitMQ.
+pub(super) async fn open(
     worker: &Worker,
+    commands: &mpsc::Sender<Command>,
+) -> Result<Resources<ConsumerConnection>, WorkerError> {
+    let Worker { name, config, metrics, .. } = worker;
+    let admin_port = admin::bind(&config.common).await?;
+    let (instance, version) = (name.to_string(), env!("CARGO_PKG_VERSION"));
+    let service = Service { name: "garenne-worker", instance, version };
+    let traces = Traces::start(&config.common.otlp, &service, metrics)?;
+    let awaited = "starting: connecting to the broker and the sinks";
+    let admin = AdminPort::open(admin_port, metrics.clone(), config.shutdown_mode, commands.clone(), awaited);
+    let broker = Broker::configured(&config.common, &format!("garenne-worker {name}"))?;
+    let publishing = PublisherConfig { while_connected: true, ..PublisherConfig::default() };
+    let publisher = Publisher::observed(broker.clone(), publishing, metrics.connection().clone());
+    let broker = ConsumerConnection::new(broker, metrics.clone());
+    Ok(Resources { admin: Some(admin), traces, broker, publisher, handlers: HandlerRuntime::start()? })
+}
+
+/// Starts the worker with what `open` returns. Returns [`None`] if `stopping` is cancelled before it consumes.
+pub(super) async fn start<B: ConsumeBroker>(
+    worker: &Worker,
+    open: impl Future<Output = Result<Resources<B>, WorkerError>>,
     commands: mpsc::Sender<Command>,
     intake: watch::Sender<Intake>,
     stopping: &CancellationToken,
-) -> Result<Option<Running>, WorkerError> {
-    let connecting = stopping.run_until_cancelled(connect(worker, &commands));
+) -> Result<Option<Running<B>>, WorkerError> {
+    let connecting = stopping.run_until_cancelled(connect(worker, open));
     let Some(connected) = connecting.await.transpose()? else { return Ok(None) };
     let composed = compose(worker, connected)?;
     let Some(joined) = join(worker, composed, &commands, stopping).await? else { return Ok(None) };
@@ -73,41 +103,34 @@ pub(super) async fn start(
 }
 
 /// A worker whose broker and sinks can be reached.
-struct Connected {
-    admin: AdminPort,
-    connection: ConsumerConnection,
+struct Connected<B> {
+    admin: Option<AdminPort>,
+    broker: B,
+    handlers: HandlerRuntime,
     settler: Arc<Settler>,
 }
 
-/// Step 1: validates the settings, opens the admin port, connects to the broker, and opens the sinks that results
-/// are settled with.
-async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Connected, WorkerError> {
+/// Step 1: validates the settings, connects to the broker, and opens the sinks that results are settled with.
+async fn connect<B: ConsumeBroker>(
+    worker: &Worker,
+    open: impl Future<Output = Result<Resources<B>, WorkerError>>,
+) -> Result<Connected<B>, WorkerError> {
     let Worker { name, config, metrics, .. } = worker;
     let ladder = config.retry.ladder()?;
     budget::check(config, worker.registry.deadlines())?;
     payload_memory::check(config, payload_memory::memory_limit())?;
-    let admin_port = admin::bind(&config.common).await?;
-    let (instance, version) = (name.to_string(), env!("CARGO_PKG_VERSION"));
-    let service = Service { name: "garenne-worker", instance, version };
-    let traces = Traces::start(&config.common.otlp, &service, metrics)?;
-    let awaited = "starting: connecting to the broker and the sinks";
-    let admin = AdminPort::open(admin_port, metrics.clone(), config.shutdown_mode, commands.clone(), awaited);
-
-    let broker = Broker::configured(&config.common, &format!("garenne-worker {name}"))?;
-    let connection = ConsumerConnection::new(broker.clone(), metrics.clone());
-    let publishing = PublisherConfig { while_connected: true, ..PublisherConfig::default() };
-    let publisher = Publisher::observed(broker.clone(), publishing, metrics.connection().clone());
-    let missing = MissingQueues::new(connection.clone(), metrics.registry());
+    let Resources { admin, traces, broker, publisher, handlers } = open.await?;
+    let missing = MissingQueues::new(broker.clone(), metrics.registry());
     let names = Names::new(&config.common.prefix);
     let topology = |version| Topology::new(&names, &config.lanes.specs(), &ladder, version);
-    let version = ensure_topology(&broker, &connection, &publisher, topology, config.connect_timeout).await?;
+    let version = ensure_topology(&broker, &publisher, topology, config.connect_timeout).await?;
     tracing::info!(%version, "connected to RabbitMQ");
     if config.lanes.iter().next().is_none() {
         tracing::warn!(
             "no lane takes a kind of this worker: add a lane whose bindings match one, or a catch-all lane"
         );
     }
-    warn_of_surplus_queues(config, &names, &connection).await;
+    warn_of_surplus_queues(config, &names, &broker).await;
     let sinks = open_sinks(worker, &publisher, &missing, &names).await?;
     let force_close = CancellationToken::new();
     let settler = Settler {
@@ -132,22 +155,19 @@ async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Co
         tracker: TaskTracker::new(),
         force_close,
     };
-    Ok(Connected { admin, connection, settler: Arc::new(settler) })
+    Ok(Connected { admin, broker, handlers, settler: Arc::new(settler) })
 }
 
 /// Connects and ensures the topology. While the broker is unavailable, retries until `budget` is spent.
 async fn ensure_topology(
-    broker: &Broker,
-    connection: &ConsumerConnection,
+    broker: &impl ConsumeBroker,
     publisher: &Publisher,
     topology: impl Fn(BrokerVersion) -> Topology,
     budget: Duration,
 ) -> Result<BrokerVersion, WorkerError> {
     retry_while_unavailable(budget, WorkerError::exit, || async {
-        let current = connection.connection().await?;
         let version = broker.version().await?;
-        let (ensured, connected) =
-            tokio::join!(connection.ensure(&current, topology(version)), publisher.connect());
+        let (ensured, connected) = tokio::join!(broker.ensure(topology(version)), publisher.connect());
         ensured?;
         connected?;
         Ok(version)
@@ -156,10 +176,10 @@ async fn ensure_topology(
 }
 
 /// Logs where a lane has more queues than these settings know. This worker does not consume them.
-async fn warn_of_surplus_queues(config: &WorkerConfig, names: &Names, connection: &ConsumerConnection) {
+async fn warn_of_surplus_queues(config: &WorkerConfig, names: &Names, broker: &impl ConsumeBroker) {
     for (lane, LaneConfig { shards, .. }) in config.lanes.iter() {
         let next = names.shard(lane, *shards);
-        if let Some(ready) = connection.ready_messages(&next).await {
+        if let Some(ready) = ready_messages(broker, &next).await {
             let problem = "there are more queues than shards, and this worker leaves them alone: \
                            give it the lane's number of shards, or delete them once they are empty";
             tracing::warn!(lane, shards, queue = next, ready, problem);
@@ -189,26 +209,24 @@ async fn open_sinks(
 }
 
 /// A worker with all its parts, of which none receives anything yet.
-struct Composed {
-    connected: Connected,
-    handlers: HandlerRuntime,
+struct Composed<B> {
+    connected: Connected<B>,
     lanes: Vec<Lane>,
 }
 
-/// Step 2: starts the handlers' runtime and the lanes' pools.
-fn compose(worker: &Worker, connected: Connected) -> Result<Composed, WorkerError> {
+/// Step 2: starts the lanes' pools.
+fn compose<B>(worker: &Worker, connected: Connected<B>) -> Result<Composed<B>, WorkerError> {
     let Worker { config, metrics, .. } = worker;
     // Every label is exported from the start.
     Origin::labels().chain([REPLY_TO]).for_each(|header| drop(metrics.headers_ignored(header)));
 
-    let handlers = HandlerRuntime::start()?;
     let own = config.lanes.iter().map(|(name, lane)| (name, lane.clone(), false));
     // Quarantined tasks run alone.
     let alone =
         LaneConfig { prefetch: 1, concurrency: Concurrency { min: 1, max: 1 }, ..LaneConfig::default() };
     let lanes = own.chain([(Names::QUARANTINE, alone, true)]).map(|(name, lane, is_quarantine)| {
         let metrics = metrics.lane(name);
-        let pool = start_pool(name, &lane, config.hard_grace, &metrics, handlers.handle())?;
+        let pool = start_pool(name, &lane, config.hard_grace, &metrics, connected.handlers.handle())?;
         Ok(Lane { name: name.into(), config: lane, is_quarantine, metrics, pool })
     });
     let lanes = lanes.collect::<Result<Vec<_>, WorkerError>>()?;
@@ -223,12 +241,12 @@ fn compose(worker: &Worker, connected: Connected) -> Result<Composed, WorkerErro
     let gauges = NewMetrics(metrics.registry()).gauges("garenne_unhandled_tasks", help, &["lane", "kind"]);
     let unhandled = Arc::clone(&connected.settler.unhandled);
     metrics.before_encode(move || unhandled.export(&gauges, epoch_ms(SystemTime::now())));
-    Ok(Composed { connected, handlers, lanes })
+    Ok(Composed { connected, lanes })
 }
 
 /// A worker that is a member of the fleet.
-struct Joined {
-    composed: Composed,
+struct Joined<B> {
+    composed: Composed<B>,
     membership: Membership,
     /// Notified when an operator asks for a heartbeat.
     heartbeat_requested: Arc<Notify>,
@@ -236,12 +254,12 @@ struct Joined {
 
 /// Step 3: reads what the fleet has recorded, and makes this worker known. Returns [`None`] if `stopping` is
 /// cancelled.
-async fn join(
+async fn join<B: ConsumeBroker>(
     worker: &Worker,
-    composed: Composed,
+    composed: Composed<B>,
     commands: &mpsc::Sender<Command>,
     stopping: &CancellationToken,
-) -> Result<Option<Joined>, WorkerError> {
+) -> Result<Option<Joined<B>>, WorkerError> {
     let heartbeat_requested = Arc::new(Notify::new());
     let (commands, requested) = (commands.clone(), Arc::clone(&heartbeat_requested));
     let on_command = move |command| {
@@ -261,13 +279,13 @@ async fn join(
             let _ = pool.stop(&task.into());
         }
     };
-    let Connected { connection, settler, .. } = &composed.connected;
-    let (connection, publisher, names) =
-        (connection.clone(), settler.publisher.clone(), settler.names.clone());
-    let broker = AmqpFleetBroker { connection: connection.clone(), publisher, names: names.clone() };
-    let member = Member::new(Arc::clone(&worker.name), handlers_of(worker), names, broker);
+    let Connected { broker, settler, .. } = &composed.connected;
+    let (queues, publisher) = (Box::new(broker.clone()), settler.publisher.clone());
+    let fleet = FleetConnection { queues, publisher, names: settler.names.clone() };
+    let member = Member::new(Arc::clone(&worker.name), handlers_of(worker), settler.names.clone(), fleet);
     let read_timeout = worker.config.connect_timeout;
-    let joining = Membership::join(member, connection, read_timeout, on_command, stop_task);
+    let joining =
+        Membership::join(member, broker.clone(), worker.metrics.clone(), read_timeout, on_command, stop_task);
     let given_up = async {
         stopping.cancelled().await;
         sleep(LEAVE_TIMEOUT).await;
@@ -297,9 +315,13 @@ fn handlers_of(worker: &Worker) -> Handlers {
 }
 
 /// Step 4: consumes the queues of all lanes, sends heartbeats, and shows the worker's state on the admin port.
-fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Running {
+fn consume<B: ConsumeBroker>(
+    worker: &Worker,
+    joined: Joined<B>,
+    intake: watch::Sender<Intake>,
+) -> Running<B> {
     let Joined { composed, membership, heartbeat_requested } = joined;
-    let Composed { connected: Connected { admin, connection, settler }, handlers, lanes } = composed;
+    let Composed { connected: Connected { admin, broker: connection, handlers, settler }, lanes } = composed;
     let Worker { config, registry, .. } = worker;
     let (exchange, publisher) = (settler.names.events(), settler.publisher.clone());
     let (member, batches) = (Arc::clone(&membership.member), Arc::default());
@@ -348,7 +370,9 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
         HeartbeatPublisher::start(publisher, exchange, interval, heartbeat_requested, move || {
             shown.heartbeat()
         });
-    admin.begin(Arc::clone(&status) as _);
+    if let Some(admin) = &admin {
+        admin.begin(Arc::clone(&status) as _);
+    }
     Running { status, consumers, denials, intake, membership, background, heartbeats, handlers, admin }
 }
 

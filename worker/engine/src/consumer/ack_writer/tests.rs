@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::consumer::intake::LaneQuiet;
+use crate::consumer::{broker::Disposition, intake::LaneQuiet};
 
 /// A channel that records its frames.
 #[derive(Clone, Default)]
@@ -34,24 +34,24 @@ impl FakeChannel {
         self.0.sent.lock().unwrap().clone()
     }
 
-    async fn result(&self) -> Result<(), lapin::Error> {
+    async fn result(&self) -> Result<(), ChannelError> {
         if self.0.frozen.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
         match self.0.dead.load(Ordering::Relaxed) {
-            true => Err(lapin::ErrorKind::MissingHeartbeatError.into()),
+            true => Err(ChannelError { reply: None, text: "no heartbeat".into() }),
             false => Ok(()),
         }
     }
 }
 
 impl SettleChannel for FakeChannel {
-    async fn send(&self, frame: &Frame) -> Result<(), lapin::Error> {
+    async fn send(&self, frame: &Frame) -> Result<(), ChannelError> {
         self.0.sent.lock().unwrap().push((frame.disposition, frame.tag, frame.multiple));
         self.result().await
     }
 
-    async fn flush_stash(&self, queue: &str) -> Result<(), lapin::Error> {
+    async fn flush_stash(&self, queue: &str) -> Result<(), ChannelError> {
         self.0.stash_flushes.lock().unwrap().push(queue.to_owned());
         self.result().await
     }
