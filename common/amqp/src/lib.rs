@@ -19,5 +19,7 @@ pub use dead_letters::DeadLetters;
 pub use error::BrokerError;
 pub use frames::{take_unreadable, unreadable};
 pub use heartbeat_publisher::HeartbeatPublisher;
+#[cfg(feature = "simulation")]
+pub use publisher::simulated;
 pub use publisher::{Pending, PublishError, Publisher, PublisherConfig};
 pub use wire::{Message, Target};

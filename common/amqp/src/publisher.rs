@@ -33,6 +33,8 @@ mod member;
 mod pending_publish;
 mod publish_queue;
 mod route_health;
+#[cfg(feature = "simulation")]
+pub mod simulated;
 mod writing;
 
 use address::Address;
@@ -73,13 +75,21 @@ impl Default for PublisherConfig {
 /// Publishes messages; cheap to clone.
 #[derive(Clone)]
 pub struct Publisher {
-    queue: Arc<PublishQueue>,
+    outlet: Outlet,
     in_flight: Arc<Semaphore>,
     config: PublisherConfig,
     metrics: Option<ConnectionMetrics>,
     blocked: Arc<AtomicBool>,
     announcing: Arc<Mutex<Option<AnnounceChannel>>>,
     routes: Arc<RouteHealth>,
+}
+
+/// What takes the messages of a publisher.
+#[derive(Clone)]
+enum Outlet {
+    Amqp(Arc<PublishQueue>),
+    #[cfg(feature = "simulation")]
+    Simulated(Arc<dyn simulated::PublishBroker>),
 }
 
 /// The channel of [`Publisher::announce`], and its connection.
@@ -120,11 +130,18 @@ impl Publisher {
             .create_timeout(Some(config.acquire_timeout))
             .build()
             .expect("the only requirement, a runtime for the timeouts, is set");
-        let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        let queue = PublishQueue::new(pool);
+        Self::with_outlet(Outlet::Amqp(PublishQueue::new(pool)), config, metrics, blocked)
+    }
+
+    fn with_outlet(
+        outlet: Outlet,
+        config: PublisherConfig,
+        metrics: Option<ConnectionMetrics>,
+        blocked: Arc<AtomicBool>,
+    ) -> Self {
         Self {
-            queue,
-            in_flight,
+            outlet,
+            in_flight: Arc::new(Semaphore::new(config.in_flight.max(1))),
             config,
             metrics,
             blocked,
@@ -138,7 +155,11 @@ impl Publisher {
     /// # Errors
     /// As [`Publisher::publish`].
     pub async fn connect(&self) -> Result<(), PublishError> {
-        self.queue.member().await.map(drop)
+        match &self.outlet {
+            Outlet::Amqp(queue) => queue.member().await.map(drop),
+            #[cfg(feature = "simulation")]
+            Outlet::Simulated(broker) => broker.connect().await,
+        }
     }
 
     /// Publishes a message and waits for the broker to confirm that a queue has stored it.
@@ -187,7 +208,11 @@ impl Publisher {
             return Err(PublishError::Blocked);
         }
         let (publish, claim, answer) = PendingPublish::new(message, self.permit().await?)?;
-        self.queue.push(publish);
+        match &self.outlet {
+            Outlet::Amqp(queue) => queue.push(publish),
+            #[cfg(feature = "simulation")]
+            Outlet::Simulated(broker) => broker.publish(simulated::Outgoing(publish)),
+        }
         let PublisherConfig { acquire_timeout, confirm_timeout, while_connected, .. } = self.config;
         let confirm_timeout = (!while_connected).then_some(confirm_timeout);
         Ok(Pending { answer, claim, acquire_timeout, confirm_timeout })
@@ -203,6 +228,11 @@ impl Publisher {
         if self.is_blocked() {
             return Err(PublishError::Blocked);
         }
+        let queue = match &self.outlet {
+            Outlet::Amqp(queue) => queue,
+            #[cfg(feature = "simulation")]
+            Outlet::Simulated(broker) => return broker.announce(message).await,
+        };
         let Message { target, properties, body } = message;
         let address = Address::of(target)?;
         let mut announcing = self.announcing.lock().await;
@@ -219,7 +249,7 @@ impl Publisher {
         let AnnounceChannel { channel, header_limit, .. } = match &*announcing {
             Some(open) => open,
             None => {
-                let connection = Arc::clone(&self.queue.member().await?.connection);
+                let connection = Arc::clone(&queue.member().await?.connection);
                 let channel = connection.create_channel().await.map_err(lost)?;
                 let header_limit = header_limit(&connection);
                 let connection = Arc::downgrade(&connection);
@@ -237,7 +267,11 @@ impl Publisher {
         let all = self.config.in_flight.max(1).try_into().unwrap_or(u32::MAX);
         let _ = timeout(self.config.confirm_timeout, self.in_flight.acquire_many(all)).await;
         *self.announcing.lock().await = None;
-        self.queue.pool.close();
+        match &self.outlet {
+            Outlet::Amqp(queue) => queue.pool.close(),
+            #[cfg(feature = "simulation")]
+            Outlet::Simulated(broker) => broker.close(),
+        }
     }
 
     /// Waits for the in-flight permit of one message.
