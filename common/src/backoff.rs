@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rand::Rng;
+use crate::random;
 
 /// The first pause by default.
 const FIRST: Duration = Duration::from_millis(100);
@@ -54,7 +54,7 @@ impl Backoff {
     pub fn next_wait(&mut self) -> Duration {
         let wait = self.next;
         self.next = wait.saturating_mul(2).min(self.limit);
-        if self.jitter { wait.mul_f64(rand::rng().random_range(0.5..1.0)) } else { wait }
+        if self.jitter { wait.mul_f64(0.5 + random::chance() / 2.0) } else { wait }
     }
 
     /// Starts again with the first pause, after a success.

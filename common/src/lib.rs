@@ -7,13 +7,17 @@
 pub mod backoff;
 #[cfg(feature = "client-tls")]
 pub mod client_tls;
+pub mod clock;
 pub mod config;
 pub mod exit;
 pub mod log_limit;
 pub mod pattern;
+pub mod random;
 pub mod reloaded;
 pub mod resilience;
 pub mod shutdown;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod stdout;
 pub mod supervise;
 pub mod telemetry;

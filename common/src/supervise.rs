@@ -30,6 +30,7 @@ mod continued;
 mod failure;
 mod handle;
 mod panics;
+pub(crate) mod process;
 
 use std::{
     future::{Future, IntoFuture},
@@ -41,7 +42,7 @@ use futures_util::{FutureExt, TryFutureExt, future::BoxFuture};
 use tokio::{
     runtime,
     sync::oneshot,
-    task::{AbortHandle, JoinSet},
+    task::{AbortHandle, JoinHandle, JoinSet},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -52,6 +53,7 @@ use failure::panic_message;
 pub use failure::{Failure, TaskResult};
 pub use handle::{TaskHandle, ThreadHandle};
 pub use panics::{count_panic, export_panics, panics_of};
+use process::{owned, register};
 
 /// A task with a name and a role, not spawned yet. To run it in place, await it.
 #[derive(Debug)]
@@ -137,12 +139,12 @@ where
     /// # Panics
     /// Outside a tokio runtime.
     pub fn spawn(self) -> TaskHandle<T> {
-        TaskHandle::new(tokio::spawn(self.0))
+        spawned(tokio::spawn(owned(self.0)))
     }
 
     /// Spawns the task on `runtime`.
     pub fn spawn_on(self, runtime: &runtime::Handle) -> TaskHandle<T> {
-        TaskHandle::new(runtime.spawn(self.0))
+        spawned(runtime.spawn(owned(self.0)))
     }
 
     /// Spawns the task on the current runtime; `tracker` waits for it.
@@ -150,12 +152,12 @@ where
     /// # Panics
     /// Outside a tokio runtime.
     pub fn spawn_in(self, tracker: &TaskTracker) -> TaskHandle<T> {
-        TaskHandle::new(tracker.spawn(self.0))
+        spawned(tracker.spawn(owned(self.0)))
     }
 
     /// Spawns the task on `runtime`; `tracker` waits for it.
     pub fn spawn_in_on(self, tracker: &TaskTracker, runtime: &runtime::Handle) -> TaskHandle<T> {
-        TaskHandle::new(tracker.spawn_on(self.0, runtime))
+        spawned(tracker.spawn_on(owned(self.0), runtime))
     }
 
     /// Spawns the task on the current runtime and adds it to `set`, which aborts it when it is dropped.
@@ -163,7 +165,9 @@ where
     /// # Panics
     /// Outside a tokio runtime.
     pub fn spawn_into(self, set: &mut JoinSet<Result<T, Failure>>) -> AbortHandle {
-        set.spawn(self.0)
+        let task = set.spawn(owned(self.0));
+        register(|| task.clone());
+        task
     }
 
     /// Runs the task in place when it is awaited. If its caller drops it before it completes, the rest is spawned on
@@ -171,6 +175,11 @@ where
     pub fn continued_on(self, runtime: &runtime::Handle) -> Continued<F> {
         Continued::new(self.0, runtime)
     }
+}
+
+fn spawned<T>(task: JoinHandle<Result<T, Failure>>) -> TaskHandle<T> {
+    register(|| task.abort_handle());
+    TaskHandle::new(task)
 }
 
 impl<F: Future> IntoFuture for Supervised<F> {

@@ -7,10 +7,12 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use garenne_common::supervise::{self, TaskHandle};
+use garenne_common::{
+    random,
+    supervise::{self, TaskHandle},
+};
 use garenne_protocol::heartbeat::{Heartbeat, Stance};
 use lapin::BasicProperties;
-use rand::Rng;
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -102,7 +104,7 @@ impl HeartbeatSender {
 async fn run(sender: &HeartbeatSender, interval: Duration, requested: &Notify) {
     let mut warned = false;
     loop {
-        let mut wait = interval.mul_f64(rand::rng().random_range(0.9..1.1));
+        let mut wait = interval.mul_f64(0.9 + random::chance() / 5.0);
         match sender.send().await {
             Ok(()) => {}
             Err(PublishError::AnnounceRefused(problem)) => {
@@ -115,6 +117,7 @@ async fn run(sender: &HeartbeatSender, interval: Duration, requested: &Notify) {
         }
         sleep(MIN_PAUSE.min(wait)).await;
         tokio::select! {
+            biased;
             () = sleep(wait.saturating_sub(MIN_PAUSE)) => {}
             () = requested.notified() => {}
         }

@@ -2,6 +2,8 @@
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
+
 use crate::observer::Observer;
 
 /// Sizes and timeouts of a pool. They cannot be changed while the pool runs.
@@ -30,6 +32,20 @@ pub struct PoolOptions {
     pub observer: Option<Arc<dyn Observer>>,
     /// How long a worker pauses after its task panicked.
     pub restart: Backoff,
+    /// Makes the pool repeat itself in a simulation on one thread.
+    #[doc(hidden)]
+    pub simulation: Option<Simulation>,
+}
+
+/// What a simulation of the program around the pool replaces. The pool then also takes Tokio's clock, which may be
+/// paused, for what it otherwise measures with the real one.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct Simulation {
+    /// A random number, uniform in `0.0..1.0`.
+    pub random: fn() -> f64,
+    /// Spawns a worker or the monitor.
+    pub spawn: fn(BoxFuture<'static, ()>),
 }
 
 /// How long a worker pauses after a panic: doubling per panic in a row, capped, with full jitter.

@@ -112,7 +112,7 @@ mod task;
 mod timer;
 
 pub use self::{
-    config::{Backoff, ConfigError, PoolConfig, PoolOptions},
+    config::{Backoff, ConfigError, PoolConfig, PoolOptions, Simulation},
     context::TaskContext,
     ending::{Cause, Ending, EndingKind, Outcome},
     group::Group,

@@ -72,7 +72,7 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
         let core = PoolCore::new(config, options, tasks, worker_task::spawn);
         let monitored = Arc::clone(&core);
         let monitor = move || monitor::run(Arc::clone(&monitored));
-        spawn::restarting(&control, &core.config.name, "monitor", monitor);
+        spawn::restarting(&core.spawner(&control), &core.config.name, "monitor", monitor);
         for _ in 0..*core.config.workers.start() {
             core.unlock_and_scale(core.lock());
         }
@@ -172,8 +172,8 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
                 orders::begin_shutdown(&core, stop);
             }
         };
-        let (runtime, pool) = (runtime::Handle::current(), &self.core().config.name);
-        spawn::once(&runtime, pool, "stop on cancel", stop_on_cancel, |_| {});
+        let (core, runtime) = (self.core(), runtime::Handle::current());
+        spawn::once(&core.spawner(&runtime), &core.config.name, "stop on cancel", stop_on_cancel, |_| {});
     }
 
     /// Waits until a shutdown is complete: every task has ended, every completion was called, and every worker has

@@ -5,7 +5,7 @@
 
 use std::{future::Future, io, panic::AssertUnwindSafe, time::Duration};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 use tokio::runtime;
 
 use crate::panic::panic_message;
@@ -14,17 +14,33 @@ use crate::panic::panic_message;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
+/// Where the pool's tasks are spawned.
+#[derive(Clone)]
+pub(crate) enum Spawner {
+    Runtime(runtime::Handle),
+    Simulation(fn(BoxFuture<'static, ()>)),
+}
+
+impl Spawner {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            Self::Runtime(runtime) => drop(runtime.spawn(task)),
+            Self::Simulation(spawn) => spawn(task.boxed()),
+        }
+    }
+}
+
 /// Spawns a task that a panic ends for good. `after` is then called with the panic message, or with `Ok` if the
 /// task returned. It is dropped instead, after the task, if the runtime drops the task.
 pub(crate) fn once(
-    runtime: &runtime::Handle,
+    spawner: &Spawner,
     pool: &str,
     role: &'static str,
     task: impl Future<Output = ()> + Send + 'static,
     after: impl FnOnce(Result<(), String>) + Send + 'static,
 ) {
     let pool = pool.to_owned();
-    runtime.spawn(async move {
+    spawner.spawn(async move {
         let result = AssertUnwindSafe(task).catch_unwind().await.map_err(panic_message);
         if let Err(panic) = &result {
             tracing::error!(pool, role, panic, "internal task or thread panicked; it is not restarted");
@@ -35,13 +51,13 @@ pub(crate) fn once(
 
 /// Spawns a task that is started again after a panic.
 pub(crate) fn restarting<F: Future<Output = ()> + Send + 'static>(
-    runtime: &runtime::Handle,
+    spawner: &Spawner,
     pool: &str,
     role: &'static str,
     start: impl Fn() -> F + Send + 'static,
 ) {
     let pool = pool.to_owned();
-    runtime.spawn(async move {
+    spawner.spawn(async move {
         let mut pause = FIRST_PAUSE;
         while let Err(payload) = AssertUnwindSafe(start()).catch_unwind().await {
             let panic = panic_message(payload);
@@ -81,7 +97,7 @@ mod tests {
         let (sender, mut starts) = mpsc::unbounded_channel();
         let begun = Instant::now();
         let runs = Arc::new(AtomicU32::new(0));
-        restarting(&runtime::Handle::current(), "test", "test", move || {
+        restarting(&Spawner::Runtime(runtime::Handle::current()), "test", "test", move || {
             let (sender, run) = (sender.clone(), runs.fetch_add(1, Ordering::Relaxed));
             async move {
                 sender.send(begun.elapsed().as_millis()).unwrap();
@@ -107,7 +123,7 @@ mod tests {
                     resume_unwind(Box::new("as asked"));
                 }
             };
-            once(&runtime::Handle::current(), "test", "test", task, move |result| {
+            once(&Spawner::Runtime(runtime::Handle::current()), "test", "test", task, move |result| {
                 sender.send(result).unwrap();
             });
             let expected = if panics { Err("as asked".to_owned()) } else { Ok(()) };

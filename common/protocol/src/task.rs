@@ -26,7 +26,7 @@ pub use content_type::{BATCH, ContentType};
 pub use copy::Copied;
 pub use envelope::{Arrival, Envelope, Malformed, QuarantineRecord, UnhandledRecord, epoch_ms, span_ms};
 pub use foreign::{FOREIGN_KIND, ForeignMessage};
-pub use id::{IdError, TaskId};
+pub use id::{IdError, TaskId, new_uuid};
 pub use incarnation::WorkerIncarnation;
 pub use kind::{Kind, KindError, matches_binding};
 pub use new_task::NewTask;
@@ -36,3 +36,5 @@ pub use reading::{ReadingTasks, has_assumed_time, reading_body, reading_id};
 pub use source::Source;
 pub use standing_order::StandingOrder;
 pub use trace::TraceContext;
+#[cfg(feature = "simulation")]
+pub use {id::simulate_ids, uuid::Uuid};

@@ -8,6 +8,8 @@ use std::{
 
 use tokio::runtime::Handle;
 
+use super::process::{owned, register};
+
 /// A future that is polled in place. If it is dropped before it completes, the rest is spawned on its runtime.
 ///
 /// Compared with a spawned task, a future that its caller awaits to the end needs no wake-up of another thread. Its
@@ -43,7 +45,8 @@ impl<F: Future<Output: Send> + Send + 'static> Future for Continued<F> {
 impl<F: Future<Output: Send> + Send + 'static> Drop for Continued<F> {
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
-            self.runtime.spawn(task);
+            let spawned = self.runtime.spawn(owned(task));
+            register(|| spawned.abort_handle());
         }
     }
 }

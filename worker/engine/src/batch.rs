@@ -12,11 +12,11 @@
 
 use std::{
     sync::{Arc, Mutex, Weak},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use garenne_common::{shutdown::Settlement, supervise::caught, telemetry::metrics::TaskOutcome};
+use garenne_common::{clock, shutdown::Settlement, supervise::caught, telemetry::metrics::TaskOutcome};
 use garenne_pool::{self as pool, Cause, Ending};
 use garenne_protocol::task::{BadBatch, BatchRecord, Envelope, read_batch};
 
@@ -82,7 +82,7 @@ impl Batch {
     /// Runs the records in order and keeps their ends. A cancellation takes effect between two records, because
     /// records are short tasks, which cannot be cancelled. `batch` has what the attempts have in common.
     pub(crate) async fn execute(&self, batch: Attempt, cx: pool::TaskContext) {
-        if batch.is_paused(SystemTime::now()) {
+        if batch.is_paused(clock::now()) {
             return;
         }
         let bodies = self.records.iter().map(|it| (it.envelope.content_type, it.payload.clone())).collect();

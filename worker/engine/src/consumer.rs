@@ -3,7 +3,7 @@
 mod ack_writer;
 mod admission_backoff;
 mod amqp;
-mod broker;
+pub(crate) mod broker;
 mod channel_generation;
 mod coalescer;
 pub(crate) mod control_queue;

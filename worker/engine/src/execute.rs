@@ -6,13 +6,14 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
-use garenne_common::telemetry::metrics::TaskOutcome;
+use garenne_common::{clock, telemetry::metrics::TaskOutcome};
 use garenne_pool::{self as pool, Cause, Ending, Spec};
 use garenne_protocol::task::{DeadReason, Envelope};
+use tokio::time::Instant;
 
 use crate::{
     consumer::ChannelGeneration,
@@ -82,7 +83,7 @@ impl Attempt {
 
     /// Runs the handler, unless the task must not start any more.
     pub(crate) async fn execute(self, cx: pool::TaskContext) -> AttemptOutput {
-        let (started_at, started) = (SystemTime::now(), Instant::now());
+        let (started_at, started) = (clock::now(), Instant::now());
         self.span.start();
         let result = match self.start_refusal(started_at) {
             Some(error) => Err(error),

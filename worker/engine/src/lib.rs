@@ -85,6 +85,9 @@ mod reply_queues;
 mod settings;
 #[cfg(feature = "worker")]
 mod settlement;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 #[cfg(feature = "worker")]
 pub mod sink;
 #[cfg(feature = "worker")]

@@ -13,13 +13,9 @@
 //! A delivery that contains a batch passes the same steps, and each of its records is settled by itself. Tasks in
 //! the quarantine wait in [`run_alone`](LanePipeline::run_alone) between steps 1 and 2.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use garenne_common::supervise::catch;
+use garenne_common::{clock, supervise::catch};
 use garenne_pool::{Pool, Spec};
 use garenne_protocol::task::DeadReason;
 use tokio::sync::{Notify, Semaphore};
@@ -107,7 +103,7 @@ impl LanePipeline {
     /// The message of the last panic during an admission. The delivery concerned is handed back, and the others
     /// are processed.
     pub(crate) async fn process(self: &Arc<Self>, deliveries: Vec<Delivery>) -> Result<(), String> {
-        let now = SystemTime::now();
+        let now = clock::now();
         let mut ready = VecDeque::with_capacity(deliveries.len());
         let mut result = Ok(());
         for delivery in deliveries {

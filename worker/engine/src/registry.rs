@@ -1,6 +1,6 @@
 //! The registry: which handler runs which kind.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use garenne_common::telemetry::metrics::KindMetrics;
 use garenne_protocol::task::{Kind, KindError};
@@ -18,7 +18,7 @@ pub(crate) struct Entry {
 
 /// The handlers of a worker, by kind.
 #[derive(Clone, Default)]
-pub(crate) struct Registry(HashMap<Kind, Arc<Entry>>);
+pub(crate) struct Registry(BTreeMap<Kind, Arc<Entry>>);
 
 /// Why a worker's handlers cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use garenne_common::{
     config::{Common, Invalid, Lanes, Retry, Settings, Size, host_name, list},
+    random,
     shutdown::Mode,
 };
 use serde::{Deserialize, Serialize};
@@ -142,7 +143,7 @@ impl WorkerConfig {
     pub fn name(&self) -> String {
         self.worker_id.clone().unwrap_or_else(|| {
             let host = host_name();
-            let random: u32 = rand::random();
+            let random = random::bits() >> 32;
             format!("{}-{random:08x}", if host.is_empty() { "worker" } else { &host })
         })
     }

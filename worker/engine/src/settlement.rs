@@ -26,6 +26,7 @@ use std::{
 use garenne_amqp::{DeadLetters, PublishError, Publisher, Target};
 use garenne_common::supervise;
 use garenne_common::{
+    clock,
     log_limit::LogLimit,
     shutdown::Settlement,
     telemetry::{Metrics, Traces},
@@ -218,7 +219,7 @@ impl Settler {
         }
         let this = Arc::clone(self);
         self.in_background("follow-ups", async move {
-            let (now, trace) = (SystemTime::now(), task.span.context(&task.envelope));
+            let (now, trace) = (clock::now(), task.span.context(&task.envelope));
             let publisher = this.task_publisher();
             let follow_ups = follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it });
             // A kind that no lane takes was refused when the handler requested it.
@@ -278,6 +279,7 @@ impl Settler {
         self.in_background("reply", async move {
             let publishing = this.publisher.publish(results::message(&finished, Target::queue(queue)));
             let published = tokio::select! {
+                biased;
                 published = publishing => published,
                 () = after_last_answers(&this.force_close) => return,
             };

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use garenne_amqp::{Message, PublishError, Publisher, Target};
+use garenne_common::clock;
 use garenne_common::telemetry::{Traces, traces::Span};
 use garenne_protocol::{
     task::NewTask,
@@ -41,7 +42,7 @@ impl TaskPublisher {
     /// The task is not known to be stored. It may be published again, with the same id. If its queue does not exist, it
     /// is declared again as far as the user's permissions allow.
     pub async fn publish(&self, task: NewTask) -> Result<(), PublishError> {
-        let Some((message, span)) = self.message(task.clone(), SystemTime::now()) else {
+        let Some((message, span)) = self.message(task.clone(), clock::now()) else {
             let (exchange, routing_key) = (self.names.tasks(), task.kind.to_string());
             return Err(PublishError::Unroutable { exchange, routing_key });
         };

@@ -27,14 +27,10 @@
 //! # }
 //! ```
 
-use std::{
-    num::NonZeroUsize,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use garenne_common::telemetry::Metrics;
+use garenne_common::{clock, telemetry::Metrics};
 use garenne_pool::{Ending, OnEnd, Pool, PoolConfig};
 use garenne_protocol::amqp::BasicProperties;
 use garenne_protocol::task::{ContentType, Envelope, ForeignMessage, Kind, NewTask, Source, TaskId};
@@ -120,7 +116,7 @@ impl TestWorker {
     /// # Panics
     /// If no handler takes the kind of foreign messages, or outside of a Tokio runtime.
     pub async fn run_foreign(&self, lane: &str, source: Source<'_>, body: impl Into<Bytes>) -> TestOutcome {
-        let now = SystemTime::now();
+        let now = clock::now();
         let properties = ForeignMessage::read(&BasicProperties::default(), source, now).properties;
         let envelope =
             Envelope::read("", &properties, None, |_| true, now).expect("the properties are valid");
@@ -191,7 +187,7 @@ impl TestWorker {
 }
 
 fn envelope(task: &NewTask) -> Envelope {
-    let now = SystemTime::now();
+    let now = clock::now();
     Envelope::read(task.kind.as_str(), &task.properties(now), None, |_| true, now)
         .expect("a new task has valid properties")
 }
@@ -207,7 +203,7 @@ pub fn finished(id: &str, json: &str) -> FinishedTask {
     FinishedTask {
         envelope: Arc::new(envelope(&task)),
         worker: "test".into(),
-        started_at: SystemTime::now(),
+        started_at: clock::now(),
         took: Duration::from_millis(1),
         output: Output {
             json: RawValue::from_string(json.to_owned()).expect("the output is valid JSON"),

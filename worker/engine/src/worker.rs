@@ -1,6 +1,6 @@
 //! A worker: built from settings and handlers, run until it is told to stop.
 
-use std::{future::Future, sync::Arc, time::Instant};
+use std::{future::Future, sync::Arc};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{BrokerError, PublishError, declare::TopologyError};
@@ -12,7 +12,10 @@ use garenne_common::{
 };
 use garenne_pool as pool;
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -26,11 +29,11 @@ use crate::{
 
 mod catch_all;
 mod drain;
-mod handler_runtime;
+pub(crate) mod handler_runtime;
 mod lane;
 mod lane_pause;
 mod lane_starter;
-mod start;
+pub(crate) mod start;
 
 use drain::requested_stop;
 use start::Resources;
@@ -160,6 +163,13 @@ impl WorkerBuilder {
         self
     }
 
+    /// Handlers that keep a processor busy run like all others, and not on threads of their own.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn on_one_thread(mut self) -> Self {
+        self.handlers.iter_mut().for_each(|(.., options)| options.cpu_bound = false);
+        self
+    }
+
     /// The settings so far.
     pub fn config(&self) -> &WorkerConfig {
         &self.config
@@ -213,6 +223,11 @@ impl Worker {
         WorkerBuilder { config, handlers: Vec::new(), sinks: Vec::new(), named_sinks: Vec::new() }
     }
 
+    #[cfg(feature = "simulation")]
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
     pub(crate) fn into_registry(self) -> Arc<Registry> {
         self.registry
     }
@@ -227,6 +242,7 @@ impl Worker {
         let (requests, mode) = (sender.clone(), self.config.shutdown_mode);
         let mut running = std::pin::pin!(self.run(sender, commands));
         tokio::select! {
+            biased;
             receipt = &mut running => return receipt,
             () = shutdown => {}
         }
@@ -259,6 +275,7 @@ impl Worker {
         let (intake, stopping) = (watch::Sender::new(Intake::Open), CancellationToken::new());
         let mut starting = std::pin::pin!(start::start(self, open, sender, intake.clone(), &stopping));
         let (running, stop) = tokio::select! {
+            biased;
             started = &mut starting => (started?, None),
             mode = requested_stop(&mut commands, &intake) => {
                 stopping.cancel();

@@ -9,7 +9,7 @@ const MAX_BATCH: usize = 64;
 
 /// Sizes the batches of one worker by the duration of its last batch.
 ///
-/// Uses the real clock even if Tokio's clock is paused: it measures processor time.
+/// Uses the real clock even if Tokio's clock is paused, except in simulations: it measures processor time.
 #[derive(Default)]
 pub(crate) struct BatchSize {
     size: usize,

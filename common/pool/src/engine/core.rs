@@ -6,7 +6,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::Waker,
-    time::Duration,
+    time::{Duration, Instant as StdInstant},
 };
 
 use tokio::{runtime, time::Instant};
@@ -14,13 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::counters::Counters;
 use crate::{
-    config::{PoolConfig, PoolOptions},
+    config::{PoolConfig, PoolOptions, Simulation},
     context::Queue,
     observer::Observer,
     panic::{catch, lock},
     pool_types::PoolTypes,
     shutdown::Phase,
     snapshot::Totals,
+    spawn::Spawner,
     state::{
         pool_state::{LockedState, PoolState},
         worker_slot::WorkerSlot,
@@ -72,10 +73,14 @@ impl<P: PoolTypes> PoolCore<P> {
         spawn_worker: SpawnWorker<P>,
     ) -> Arc<Self> {
         Arc::new(Self {
+            observer_panics: AtomicU64::new(0),
+            // One thread is never blocked in a simulation, so that its monitor needs no ticks.
+            threads: match options.simulation {
+                Some(_) => *config.workers.end(),
+                None => runtime.metrics().num_workers(),
+            },
             config,
             options,
-            observer_panics: AtomicU64::new(0),
-            threads: runtime.metrics().num_workers(),
             runtime,
             state: Mutex::default(),
             timer: Timer::new(),
@@ -95,6 +100,27 @@ impl<P: PoolTypes> PoolCore<P> {
     /// The time for an observed pool, whose tasks are timed.
     pub(crate) fn observed_now(&self) -> Option<Instant> {
         self.options.observer.is_some().then(Instant::now)
+    }
+
+    /// A random number, uniform in `0.0..1.0`.
+    pub(crate) fn random(&self) -> f64 {
+        self.options.simulation.map_or_else(rand::random, |simulation| (simulation.random)())
+    }
+
+    /// Spawns on this runtime, or as the simulation does.
+    pub(crate) fn spawner(&self, runtime: &runtime::Handle) -> Spawner {
+        match self.options.simulation {
+            Some(Simulation { spawn, .. }) => Spawner::Simulation(spawn),
+            None => Spawner::Runtime(runtime.clone()),
+        }
+    }
+
+    /// The time for the sizes of batches.
+    pub(crate) fn batch_now(&self) -> StdInstant {
+        match self.options.simulation {
+            Some(_) => Instant::now().into_std(),
+            None => StdInstant::now(),
+        }
     }
 
     /// Calls the observer, if there is one, and keeps its panics from the workers.

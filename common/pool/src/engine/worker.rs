@@ -9,7 +9,7 @@
 use std::{
     sync::{Arc, MutexGuard, OnceLock},
     task::{Context, Poll},
-    time::{Duration, Instant as StdInstant},
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -73,7 +73,7 @@ impl<P: PoolTypes> Worker<P> {
             && !core.has_free_worker(&state);
         local.push_first(task);
         if batched {
-            let now = StdInstant::now();
+            let now = core.batch_now();
             let size = batch_size.next(now);
             local.extend(state.queue.take_plain(size - 1));
             batch_size.taken(now, local.waiting());
@@ -213,7 +213,7 @@ mod tests {
     /// A batch size that allows `size` tasks, however long the test takes.
     fn allows(size: usize) -> BatchSize {
         let mut batch_size = BatchSize::default();
-        let later = StdInstant::now() + Duration::from_secs(3600);
+        let later = std::time::Instant::now() + Duration::from_secs(3600);
         for _ in 0..size.ilog2() {
             batch_size.next(later);
             batch_size.taken(later, 1);

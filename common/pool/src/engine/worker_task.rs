@@ -2,7 +2,6 @@
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 
-use rand::Rng;
 use tokio::sync::oneshot;
 
 use super::{
@@ -25,7 +24,9 @@ use crate::{
 pub(crate) fn spawn<P: PoolTypes>(core: Arc<PoolCore<P>>, slot: Arc<WorkerSlot<P>>) {
     let worker = Arc::new(Worker { core: Arc::clone(&core), slot });
     let guard = WorkerGuard { worker: Arc::clone(&worker), result: None };
-    spawn::once(&core.runtime, &core.config.name, "worker", work(worker), move |result| guard.end(result));
+    spawn::once(&core.spawner(&core.runtime), &core.config.name, "worker", work(worker), move |result| {
+        guard.end(result)
+    });
 }
 
 async fn work<P: PoolTypes>(worker: Arc<Worker<P>>) {
@@ -66,6 +67,7 @@ async fn run_on_thread<P: PoolTypes>(
     let spawn = |body| spawn::thread(&core.config.name, slot.key.id, body);
     let event = if thread.run(job, spawn) {
         tokio::select! {
+            biased;
             event = ended => event.unwrap_or(LoopEvent::Exit),
             () = slot.abandoned.notified() => LoopEvent::Exit,
         }
@@ -99,7 +101,7 @@ async fn restart<P: PoolTypes>(worker: &Worker<P>, panics_in_a_row: u32) {
     let core = &worker.core;
     core.lock().restarts += 1;
     worker.pause(Mode::Restarting);
-    let pause = core.options.restart.pause(panics_in_a_row, rand::rng().random());
+    let pause = core.options.restart.pause(panics_in_a_row, core.random());
     core.closing.run_until_cancelled(tokio::time::sleep(pause)).await;
     worker.resume();
 }

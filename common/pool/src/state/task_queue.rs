@@ -247,16 +247,19 @@ impl<P: PoolTypes> TaskQueue<P> {
         out.append(&mut extract(&mut self.shards, &matches));
         out.append(&mut extract(&mut self.helpers, &matches));
         self.eligible.clear();
+        let mut unblocked = Vec::new();
         for (name, state) in &mut self.groups {
-            let mut unblocked = extract(&mut state.blocked, &matches);
-            self.blocked -= unblocked.len();
-            out.append(&mut unblocked);
+            unblocked.append(&mut extract(&mut state.blocked, &matches));
             if let Some(first) = state.blocked.front()
                 && state.may_start()
             {
                 self.eligible.insert(first.seq, name.clone());
             }
         }
+        self.blocked -= unblocked.len();
+        // The order of the groups is random.
+        unblocked.sort_by_key(|task| task.seq);
+        out.append(&mut unblocked);
         out
     }
 

@@ -33,7 +33,7 @@ impl TaskId {
 
     /// A new id: a UUID version 7. These are ordered by time, which keeps unique indexes compact.
     pub fn random() -> Self {
-        Uuid::now_v7().into()
+        new_uuid().into()
     }
 
     /// The id of a follow-up: a UUID version 5 of the parent's id and `name`. A redelivered parent derives the
@@ -71,6 +71,26 @@ impl Borrow<str> for TaskId {
     fn borrow(&self) -> &str {
         &self.0
     }
+}
+
+/// A new UUID version 7, or the next one of the simulation on this thread.
+pub fn new_uuid() -> Uuid {
+    #[cfg(feature = "simulation")]
+    if let Some(simulated) = SIMULATED.get() {
+        return simulated();
+    }
+    Uuid::now_v7()
+}
+
+#[cfg(feature = "simulation")]
+thread_local! {
+    static SIMULATED: std::cell::Cell<Option<fn() -> Uuid>> = const { std::cell::Cell::new(None) };
+}
+
+/// Takes new ids on this thread from `source`, if there is one.
+#[cfg(feature = "simulation")]
+pub fn simulate_ids(source: Option<fn() -> Uuid>) {
+    SIMULATED.set(source);
 }
 
 /// The usual text of a UUID.

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use garenne_amqp::take_unreadable;
-use garenne_common::shutdown::Settlement;
+use garenne_common::{clock, shutdown::Settlement};
 use garenne_protocol::amqp::{BasicProperties, ShortString};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -82,7 +82,7 @@ impl Delivery {
                 routing_key: message.routing_key,
                 exchange: message.exchange,
                 redelivered: message.redelivered,
-                received_at: SystemTime::now(),
+                received_at: clock::now(),
                 properties: message.properties,
                 unreadable,
             }),

@@ -57,6 +57,7 @@ impl LaneIntake {
     pub(super) async fn wait_for(&mut self, condition: impl Fn(Intake) -> bool) {
         while !condition(self.current()) {
             tokio::select! {
+                biased;
                 changed = self.worker.changed() => if changed.is_err() {
                     return;
                 },

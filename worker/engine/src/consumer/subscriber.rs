@@ -103,6 +103,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
             tracing::warn!(queue = self.subscription.queue, problem, ?wait, "cannot consume, retrying");
             self.problem.send_replace(Some(problem));
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(wait) => {}
                 () = self.intake.wait_for(|intake| intake == Intake::Closed) => {}
             }
@@ -295,6 +296,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         let mut channel_check = tokio::time::interval(CHANNEL_CHECK_INTERVAL);
         loop {
             tokio::select! {
+                biased;
                 () = self.intake.wait_for(|intake| intake != Intake::Quiet) => return Ok(()),
                 () = generation.ended() => return Err(NO_SETTLEMENTS.into()),
                 _ = channel_check.tick() => if !channel.is_open() {

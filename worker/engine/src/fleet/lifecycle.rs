@@ -5,7 +5,7 @@
 //! requeue counts, and a lost connection always does. The log shows it: a crashed worker has a start record and no
 //! stop record, and its exclusive queue is gone.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use garenne_protocol::{
     task::{WorkerIncarnation, span_ms},
@@ -80,9 +80,9 @@ pub(crate) struct KindWorkers {
 #[derive(Debug, Default)]
 pub(crate) struct LifecycleLog {
     /// By incarnation.
-    workers: HashMap<String, LoggedWorker>,
+    workers: BTreeMap<String, LoggedWorker>,
     /// The latest run of each quarantined task, by task id.
-    runs: HashMap<String, LoggedRun>,
+    runs: BTreeMap<String, LoggedRun>,
 }
 
 #[derive(Debug)]
@@ -233,8 +233,6 @@ impl LifecycleLog {
         let oldest = now.saturating_sub(span_ms(LIFECYCLE_KEPT));
         self.workers.retain(|_, worker| worker.at >= oldest);
         self.runs.retain(|_, run| run.at >= oldest);
-        self.workers.shrink_to_fit();
-        self.runs.shrink_to_fit();
     }
 }
 

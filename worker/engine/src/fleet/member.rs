@@ -1,19 +1,19 @@
 //! This worker as a member of the fleet: it reads the records of the others and publishes its own.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use garenne_amqp::{Message, PublishError, Target};
-use garenne_common::{backoff::Backoff, supervise};
+use garenne_common::{backoff::Backoff, clock, supervise};
 use garenne_protocol::amqp::BasicProperties;
 use garenne_protocol::{
-    task::{StandingOrder, WorkerIncarnation, epoch_ms},
+    task::{StandingOrder, WorkerIncarnation, epoch_ms, new_uuid},
     topology::Names,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -67,7 +67,7 @@ pub(crate) struct Member {
     /// Reads the lifecycle records that were written before, for tasks without a handler.
     catch_up_check: SharedCheck,
     /// When a worker with a handler for each of these kinds was last looked up. They are kinds of logged workers.
-    kind_checks: Mutex<HashMap<String, Instant>>,
+    kind_checks: Mutex<BTreeMap<String, Instant>>,
     /// Marks published to the lifecycle stream after the first one.
     marks_published: AtomicU64,
     /// The highest number of these marks that was read.
@@ -100,7 +100,7 @@ impl Member {
         Self {
             worker,
             handlers,
-            incarnation: uuid::Uuid::now_v7().to_string(),
+            incarnation: new_uuid().to_string(),
             names,
             broker: Box::new(broker),
             lifecycle: Mutex::default(),
@@ -123,7 +123,7 @@ impl Member {
 
     /// Applies an order that is given now, on this worker alone. A later order to the fleet overrules it.
     pub(crate) fn apply_locally(&self, order: impl FnOnce(i64) -> StandingOrder) {
-        self.directives.apply(&order(epoch_ms(SystemTime::now())));
+        self.directives.apply(&order(epoch_ms(clock::now())));
     }
 
     /// Applies a record of the directives stream, and calls `stop_task` for each task on this worker that it stops.
@@ -137,7 +137,7 @@ impl Member {
             match &order {
                 StandingOrder::Task { task, .. } => stop_task(task),
                 StandingOrder::Group { group, .. } => {
-                    let now = SystemTime::now();
+                    let now = clock::now();
                     for task in self.grouped.tasks_of(group) {
                         if self.directives.effect_on(&task, None, now) == Some(DirectiveEffect::Stopped) {
                             stop_task(task.id.as_str());
@@ -215,7 +215,7 @@ impl Member {
         let visible = Instant::now() + CRASH_VISIBLE_AFTER;
         sleep_until(visible).await;
         self.crash_check.run_since(visible, self.check_for_crashes()).await;
-        self.lifecycle().recent_crashes(epoch_ms(SystemTime::now()))
+        self.lifecycle().recent_crashes(epoch_ms(clock::now()))
     }
 
     /// Reports each running worker whose control queue is gone. The reports are published in the background: a
@@ -352,10 +352,11 @@ impl Member {
         let mut cleanup = interval_at(now + CLEANUP_INTERVAL, CLEANUP_INTERVAL);
         loop {
             tokio::select! {
+                biased;
                 _ = hello.tick() => self.publish_hello().await,
                 () = self.hello_wanted.notified() => self.publish_hello().await,
                 _ = cleanup.tick() => {
-                    let now = SystemTime::now();
+                    let now = clock::now();
                     self.lifecycle().remove_expired(epoch_ms(now));
                     self.directives.remove_expired(now);
                 }
@@ -410,7 +411,7 @@ impl Member {
         let properties = BasicProperties::default()
             .with_delivery_mode(2)
             .with_content_type("application/json".into())
-            .with_message_id(uuid::Uuid::now_v7().to_string().into());
+            .with_message_id(new_uuid().to_string().into());
         self.broker.publish(Message { target, properties, body: body.into() }).await
     }
 
@@ -422,7 +423,7 @@ impl Member {
 /// A record of what happens to a worker now.
 fn record_of(worker: &str, incarnation: &str, event: LifecycleEvent) -> LifecycleRecord {
     let (worker, incarnation) = (worker.to_owned(), incarnation.to_owned());
-    LifecycleRecord { worker, incarnation, at: epoch_ms(SystemTime::now()), event }
+    LifecycleRecord { worker, incarnation, at: epoch_ms(clock::now()), event }
 }
 
 #[cfg(test)]

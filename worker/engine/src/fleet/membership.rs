@@ -190,6 +190,7 @@ impl StreamRead {
         };
         let finished = progress.wait_for(|progress| !matches!(progress, Progress::Behind { .. }));
         tokio::select! {
+            biased;
             _ = timeout(read_timeout, finished) => {}
             () = publishers_blocked => {
                 tracing::warn!(stream, "publishers are blocked, so the stream may not be read to its end");

@@ -97,6 +97,7 @@ impl Team {
             }
             loop {
                 tokio::select! {
+                    biased;
                     // The sender lives as long as this reference to the team.
                     _ = offers.changed() => break,
                     () = sleep(IDLE_CHECK) => if must_leave() { return },

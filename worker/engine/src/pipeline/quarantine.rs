@@ -6,17 +6,14 @@
 //! stream and not a header of the task, because with two workers the broker never delivers a marked copy to the
 //! worker that marked it.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
+use garenne_common::{clock, random};
 use garenne_pool::Phase;
 use garenne_protocol::{
     task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms},
     topology::Names,
 };
-use rand::Rng;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Admitted, LanePipeline, unhandled::waiting_since};
@@ -109,12 +106,12 @@ impl LanePipeline {
     /// Settles a quarantined task that this worker has no handler for. The workers that have one may be restarting,
     /// perhaps because this task crashed them: orchestrators wait up to five minutes between two restarts.
     fn pass_to_other_worker(&self, admitted: Admitted) {
-        let (envelope, now) = (&admitted.task.envelope, epoch_ms(SystemTime::now()));
+        let (envelope, now) = (&admitted.task.envelope, epoch_ms(clock::now()));
         if self.member.workers_of(envelope.kind.as_str(), Names::QUARANTINE).anywhere > 0 {
             // Tasks that all return through the delay queue return in the order of the acks, which is the order in
             // which the broker delivers to the workers: each would reach the same wrong worker without end. A task
             // that does not wait goes to a worker that is idle now, and not to this one, which has not acked it.
-            return self.settler.pass_to_other_worker(admitted.task, None, rand::rng().random());
+            return self.settler.pass_to_other_worker(admitted.task, None, random::chance() < 0.5);
         }
         match waiting_since(envelope, self.settler.unknown_kind_wait, now) {
             Some(since) => self.settler.pass_to_other_worker(admitted.task, Some(since), false),

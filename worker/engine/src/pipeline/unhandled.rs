@@ -5,17 +5,14 @@
 //! broker delivers it to any of the lane's consumers. A task of another kind waits in the lane's retry queues, because
 //! its service may be restarting, and becomes a dead letter after the setting `unknown_kind_wait`.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
+use garenne_common::{clock, random};
 use garenne_protocol::{
     task::{DeadReason, Envelope, epoch_ms, span_ms},
     topology::{Delay, Ladder},
 };
 use humantime::format_duration;
-use rand::Rng;
 use tokio::time::sleep;
 
 use super::{Admitted, LanePipeline};
@@ -67,7 +64,7 @@ impl LanePipeline {
         let workers = self.member.workers_of(kind, &self.lane);
         if workers.in_lane > 0 {
             let passed_on = envelope.unhandled.as_ref().map_or(0, |record| record.passed_on);
-            let pause = sleep(pause(passed_on, workers, rand::rng().random()));
+            let pause = sleep(pause(passed_on, workers, random::chance()));
             if self.unless_aborted(delivery, pause).await.is_some() {
                 self.settler.pass_on(admitted.task, Arc::clone(&self.lane));
             }
@@ -79,7 +76,7 @@ impl LanePipeline {
             let home = home.into();
             return self.settler.pass_on(admitted.task, home);
         }
-        let (now, wait) = (epoch_ms(SystemTime::now()), self.settler.unknown_kind_wait);
+        let (now, wait) = (epoch_ms(clock::now()), self.settler.unknown_kind_wait);
         let since = match waiting_since(envelope, wait, now) {
             None if workers.anywhere == 0 => return self.dead_letter_unhandled(admitted),
             since => since.unwrap_or(now.saturating_sub(span_ms(wait))),

@@ -1,13 +1,10 @@
 //! Copies: published until the broker confirms them, then the original is settled.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use garenne_amqp::{Message, PublishError, Target};
-use garenne_common::{backoff::Backoff, shutdown::Settlement};
+use garenne_common::{backoff::Backoff, clock, shutdown::Settlement};
 use garenne_protocol::amqp::ShortString;
 use garenne_protocol::task::{Copied, DeadReason};
 
@@ -81,7 +78,7 @@ impl Settler {
                 &problem,
                 &self.worker,
                 lane,
-                SystemTime::now(),
+                clock::now(),
             ),
         };
         let bare = message_of(&delivery, dead.bare(), Target::queue(self.names.dead()));
@@ -107,6 +104,7 @@ impl Settler {
                 let hold = UNPUBLISHABLE_HOLD;
                 tracing::error!(task, kind, lane, %error, ?hold, "dead letter cannot be published, will be handed back");
                 tokio::select! {
+                    biased;
                     () = tokio::time::sleep(hold) => {}
                     () = self.force_close.cancelled() => {}
                 }
@@ -132,6 +130,7 @@ impl Settler {
                 }
             });
             let outcomes = tokio::select! {
+                biased;
                 outcomes = join_all(publishing) => outcomes,
                 // The broker may have stored what was sent. The task is handed back, and the repetition has the
                 // same id.
@@ -160,6 +159,7 @@ impl Settler {
                 tokio::time::sleep(retry_in).await;
             };
             tokio::select! {
+                biased;
                 () = pause => {}
                 () = self.force_close.cancelled() => return Published::GivenUp,
             }

@@ -1,20 +1,16 @@
 //! Where a task goes that is neither acked nor handed back, as a copy: a dead letter in `garenne.dead`, a delay queue
 //! of its lane's retry ladder, or the quarantine.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use garenne_amqp::{Message, Target};
-use garenne_common::shutdown::Settlement;
+use garenne_common::{clock, random, shutdown::Settlement};
 use garenne_protocol::{
     task::{
         Copied, DeadReason, Envelope, TraceContext, UnhandledRecord, WorkerIncarnation, epoch_ms, header,
     },
     topology::{Delay, LaneQueues, Names},
 };
-use rand::Rng;
 
 use super::{InFlight, Settler};
 use crate::{consumer::Delivery, force_close::after_last_answers, handler::RetryPolicy, spans::AttemptSpan};
@@ -66,7 +62,7 @@ impl Settler {
         let lane = self.lane_of(&task);
         let copied = copy_of(&task);
         let copied = attempts.into_iter().fold(copied, Copied::attempt);
-        let copied = copied.dead(reason, &error, &self.worker, &lane, SystemTime::now());
+        let copied = copied.dead(reason, &error, &self.worker, &lane, clock::now());
         self.publish_copy(lane, task.delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
     }
 
@@ -88,7 +84,7 @@ impl Settler {
             tracing::warn!(kind, trace_id, %reason, error, "dead letter");
         }
         self.metrics.kind(kind).dead(reason);
-        let now = SystemTime::now();
+        let now = clock::now();
         let copied = Copied::verbatim(&delivery.head.properties, delivery.head.routing_key.as_str(), now);
         let copied = copied.first_seen(delivery.head.received_at);
         let copied = copied.dead(reason, &error, &self.worker, &lane, now);
@@ -126,7 +122,7 @@ impl Settler {
         task.span.end(Settlement::Retried, Some(&error));
         let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
         tracing::info!(task = %id, %kind, trace_id, attempt = spent, error, "attempt failed, will be retried");
-        let now = SystemTime::now();
+        let now = clock::now();
         let copied = copy_of(&task).unmarked().attempt(spent);
         let (rung, copied) = match after {
             Some(after) => {
@@ -135,7 +131,7 @@ impl Settler {
             }
             None => {
                 let wait = policy.backoff(spent);
-                (self.ladder.rung_near(wait, rand::rng().random()), copied.without(header::NOT_BEFORE))
+                (self.ladder.rung_near(wait, random::chance()), copied.without(header::NOT_BEFORE))
             }
         };
         self.publish_to_ladder(task, Some(spent), rung, copied);
@@ -147,7 +143,7 @@ impl Settler {
     pub(crate) fn defer(self: &Arc<Self>, task: InFlight, wait: Duration) {
         task.span.end(Settlement::Retried, None);
         let wait = wait.min(MAX_WAIT);
-        let copied = copy_of(&task).unmarked().not_before(epoch_ms(SystemTime::now() + wait));
+        let copied = copy_of(&task).unmarked().not_before(epoch_ms(clock::now() + wait));
         self.publish_to_ladder(task, None, self.ladder.rung_below(wait), copied);
     }
 
@@ -166,6 +162,7 @@ impl Settler {
             let properties = copied.clone().into_properties();
             let message = Message { target, properties, body: delivery.body.clone() };
             let published = tokio::select! {
+                biased;
                 published = this.publisher.publish(message) => published,
                 () = after_last_answers(&this.force_close) => return,
             };
@@ -190,7 +187,7 @@ impl Settler {
     /// Counts a task that waits for a handler, and logs the first one of its kind.
     fn count_unhandled(&self, task: &InFlight, since: i64, delay: Delay) {
         let (lane, kind) = (&task.lane, task.envelope.kind.as_str());
-        let due = epoch_ms(SystemTime::now() + delay.as_duration());
+        let due = epoch_ms(clock::now() + delay.as_duration());
         if self.unhandled.add(lane, kind, since, due) {
             let wait = self.unknown_kind_wait;
             tracing::warn!(%lane, kind, ?wait, "no running worker has a handler for the kind, its tasks wait");
@@ -311,6 +308,6 @@ fn counted_returns(task: &InFlight) -> u32 {
 
 /// The properties of a copy of a task. They include when a worker first received the task.
 fn copy_of(task: &InFlight) -> Copied {
-    let copied = Copied::of(&task.delivery.head.properties, &task.envelope, SystemTime::now());
+    let copied = Copied::of(&task.delivery.head.properties, &task.envelope, clock::now());
     copied.first_seen(task.delivery.head.received_at)
 }

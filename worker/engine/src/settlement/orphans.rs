@@ -1,10 +1,11 @@
 //! Messages whose queue was deleted while this worker held them: published again, or dead letters at a stop.
 
-use std::{sync::Arc, time::SystemTime};
+use std::sync::Arc;
 
 use garenne_amqp::{Message, Target};
 use garenne_common::{
     backoff::Backoff,
+    clock,
     shutdown::{Settlement, Tally},
 };
 use garenne_protocol::task::{Copied, DeadReason, Origin};
@@ -37,7 +38,7 @@ impl Settler {
             let properties = believed.map_or(properties, |(properties, _)| properties);
             // A message without a type has its kind from the routing key, if that is no queue.
             let kind = if exchange.as_str().is_empty() { "" } else { routing_key.as_str() };
-            let copied = Copied::verbatim(&properties, kind, SystemTime::now()).first_seen(received_at);
+            let copied = Copied::verbatim(&properties, kind, clock::now()).first_seen(received_at);
             let again = Message { target, properties: copied.clone().into_properties(), body: body.clone() };
             let (mut backoff, mut is_last) = (Backoff::default(), false);
             loop {
@@ -51,17 +52,19 @@ impl Settler {
                 tracing::debug!(%error, queue = again.target.routing_key, "cannot publish an orphan yet");
                 this.missing.restore([&again.target]).await;
                 tokio::select! {
+                    biased;
                     () = tokio::time::sleep(backoff.next_wait()) => {}
                     () = until.closed() => is_last = true,
                 }
             }
             let problem = format!("its queue {:?} was deleted while a worker held it", again.target.routing_key);
-            let dead = copied.dead(DeadReason::Rejected, &problem, &this.worker, &lane, SystemTime::now());
+            let dead = copied.dead(DeadReason::Rejected, &problem, &this.worker, &lane, clock::now());
             let target = Target::queue(this.names.dead());
             let letter = Message { target, properties: dead.into_properties(), body };
             while let Err(error) = this.letters.publish(letter.clone()).await {
                 tracing::warn!(%error, "cannot publish an orphan as a dead letter, retrying");
                 tokio::select! {
+                    biased;
                     () = tokio::time::sleep(backoff.next_wait()) => {}
                     () = this.force_close.cancelled() => {
                         tracing::error!(lane = &*lane, "an orphan is lost: neither its queue nor the dead letters take it");

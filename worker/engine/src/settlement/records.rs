@@ -35,6 +35,7 @@ impl Settler {
         self.in_background("records", async move {
             for mut record in records {
                 let place = tokio::select! {
+                    biased;
                     place = Arc::clone(&this.record_places).acquire_owned() => place,
                     () = this.force_close.cancelled() => return,
                 };

@@ -9,7 +9,7 @@ use std::{
     time::SystemTime,
 };
 
-use garenne_common::telemetry::metrics::NewMetrics;
+use garenne_common::{clock, telemetry::metrics::NewMetrics};
 use garenne_protocol::{heartbeat::SinkBeat, task::epoch_ms};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -116,7 +116,7 @@ impl Health {
         self.failures.send_modify(|failures| {
             let failure = failures
                 .entry(part)
-                .or_insert_with(|| PartFailure { since: SystemTime::now(), problem: String::new() });
+                .or_insert_with(|| PartFailure { since: clock::now(), problem: String::new() });
             problem.clone_into(&mut failure.problem);
         });
         self.up.set(0);

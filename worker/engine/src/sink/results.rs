@@ -1,9 +1,10 @@
 //! Publishes results to the results exchange.
 
-use std::{sync::Arc, time::SystemTime};
+use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, try_join_all};
 use garenne_amqp::{Message, Publisher, Target};
+use garenne_common::clock;
 use garenne_protocol::task::{ContentType, NewTask};
 
 use super::{FinishedTask, Sink, SinkAnswer, SinkError};
@@ -37,7 +38,7 @@ pub(crate) fn message(finished: &FinishedTask, target: Target) -> Message {
     let mut result = NewTask::new(finished.envelope.kind.clone(), ContentType::Json, Vec::new());
     result.trace.clone_from(&finished.trace);
     let correlation = finished.envelope.correlation_id.as_deref().unwrap_or(finished.envelope.id.as_str());
-    let properties = result.properties(SystemTime::now()).with_correlation_id(correlation.into());
+    let properties = result.properties(clock::now()).with_correlation_id(correlation.into());
     Message { target, properties, body: body.into() }
 }
 

@@ -1,7 +1,6 @@
 //! The content of the worker's heartbeats.
 
-use std::time::SystemTime;
-
+use garenne_common::clock;
 use garenne_pool::{Phase, TaskState};
 use garenne_protocol::{
     heartbeat::{Heartbeat, LaneBeat, Stance, TaskBeat},
@@ -22,7 +21,7 @@ impl Status {
         let mut beat = Heartbeat {
             paused: self.member.directives.paused_groups(),
             paused_kinds: self.member.directives.paused_kinds(),
-            unhandled: self.settler.unhandled.beats(epoch_ms(SystemTime::now())),
+            unhandled: self.settler.unhandled.beats(epoch_ms(clock::now())),
             sinks: self.settler.sink_buffer.beats(),
             ..self.heartbeats.heartbeat(stance)
         };

@@ -87,6 +87,7 @@ impl<B: ConsumeBroker> Running<B> {
         commands: &mut mpsc::Receiver<Command>,
     ) -> Result<Mode, BrokerError> {
         tokio::select! {
+            biased;
             mode = requested_stop(commands, &self.intake) => Ok(mode),
             Some(denied) = self.denials.recv() => Err(denied),
         }
@@ -144,6 +145,7 @@ impl<B: ConsumeBroker> Running<B> {
         let mut settled = std::pin::pin!(settled);
         loop {
             let requested = tokio::select! {
+                biased;
                 () = &mut settled => return current_mode,
                 requested = requested_stop(commands, intake) => requested,
             };

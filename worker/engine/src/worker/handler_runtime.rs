@@ -8,7 +8,11 @@ use super::WorkerError;
 ///
 /// Dropping it does not wait: a handler that ignores its cancellation must not hold the process, and a runtime cannot
 /// be waited for inside another one.
-pub(crate) struct HandlerRuntime(Option<Runtime>);
+pub(crate) struct HandlerRuntime {
+    handle: Handle,
+    /// [`None`] if they run on the current runtime, in a simulation.
+    own: Option<Runtime>,
+}
 
 impl HandlerRuntime {
     /// Starts one thread per processor.
@@ -16,17 +20,24 @@ impl HandlerRuntime {
         let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let runtime =
             Builder::new_multi_thread().worker_threads(threads).thread_name("handler").enable_all().build();
-        runtime.map(|runtime| Self(Some(runtime))).map_err(WorkerError::Threads)
+        let runtime = runtime.map_err(WorkerError::Threads)?;
+        Ok(Self { handle: runtime.handle().clone(), own: Some(runtime) })
+    }
+
+    /// Lets handlers run on the current runtime.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn current() -> Self {
+        Self { handle: Handle::current(), own: None }
     }
 
     pub(super) fn handle(&self) -> Handle {
-        self.0.as_ref().expect("it is there until it is dropped").handle().clone()
+        self.handle.clone()
     }
 }
 
 impl Drop for HandlerRuntime {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
+        if let Some(runtime) = self.own.take() {
             runtime.shutdown_background();
         }
     }

@@ -57,6 +57,11 @@ pub(super) fn start_pool(
     metrics.queue_capacity.set(config.prefetch.into());
     let options = PoolOptions {
         observer: Some(Arc::new(QueueTimeObserver(metrics.clone()))),
+        #[cfg(feature = "simulation")]
+        simulation: garenne_common::simulation::is_running().then_some(garenne_pool::Simulation {
+            random: garenne_common::random::chance,
+            spawn: garenne_common::simulation::spawn_in_current,
+        }),
         ..PoolOptions::default()
     };
     Pool::start_with(pool, handlers, options)

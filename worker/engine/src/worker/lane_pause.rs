@@ -47,6 +47,7 @@ impl PausableLane {
         loop {
             self.update();
             tokio::select! {
+                biased;
                 _ = self.worker.wait_for(|intake| *intake == Intake::Closed) => return,
                 // The sender lives as long as the member.
                 _ = self.pauses_changed.changed() => {}

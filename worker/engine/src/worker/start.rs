@@ -1,14 +1,12 @@
 //! The start of a worker: connect → compose → join → consume.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use garenne_amqp::{
     Broker, DeadLetters, HeartbeatPublisher, Publisher, PublisherConfig, retry_while_unavailable,
 };
 use garenne_common::{
+    clock,
     config::{Concurrency, Lane as LaneConfig},
     exit::HasExit,
     log_limit::LogLimit,
@@ -68,6 +66,11 @@ pub(crate) struct Resources<B> {
     pub(crate) handlers: HandlerRuntime,
 }
 
+/// How a worker publishes: a copy that is published again although the first one is stored would run twice.
+pub(crate) fn publisher_config() -> PublisherConfig {
+    PublisherConfig { while_connected: true, ..PublisherConfig::default() }
+}
+
 /// Opens the admin port and the export of spans, and prepares the connections to RabbitMQ.
 pub(super) async fn open(
     worker: &Worker,
@@ -81,8 +84,7 @@ pub(super) async fn open(
     let awaited = "starting: connecting to the broker and the sinks";
     let admin = AdminPort::open(admin_port, metrics.clone(), config.shutdown_mode, commands.clone(), awaited);
     let broker = Broker::configured(&config.common, &format!("garenne-worker {name}"))?;
-    let publishing = PublisherConfig { while_connected: true, ..PublisherConfig::default() };
-    let publisher = Publisher::observed(broker.clone(), publishing, metrics.connection().clone());
+    let publisher = Publisher::observed(broker.clone(), publisher_config(), metrics.connection().clone());
     let broker = ConsumerConnection::new(broker, metrics.clone());
     Ok(Resources { admin: Some(admin), traces, broker, publisher, handlers: HandlerRuntime::start()? })
 }
@@ -240,7 +242,7 @@ fn compose<B>(worker: &Worker, connected: Connected<B>) -> Result<Composed<B>, W
     let help = "Tasks that this worker put off because no running worker has a handler for their kind.";
     let gauges = NewMetrics(metrics.registry()).gauges("garenne_unhandled_tasks", help, &["lane", "kind"]);
     let unhandled = Arc::clone(&connected.settler.unhandled);
-    metrics.before_encode(move || unhandled.export(&gauges, epoch_ms(SystemTime::now())));
+    metrics.before_encode(move || unhandled.export(&gauges, epoch_ms(clock::now())));
     Ok(Composed { connected, lanes })
 }
 
@@ -291,6 +293,7 @@ async fn join<B: ConsumeBroker>(
         sleep(LEAVE_TIMEOUT).await;
     };
     let membership = tokio::select! {
+        biased;
         membership = joining => membership?,
         () = given_up => return Ok(None),
     };

@@ -14,7 +14,7 @@ mod fake_fleet;
 pub(crate) use fake_fleet::{FakeFleet, member};
 
 fn now() -> i64 {
-    epoch_ms(SystemTime::now())
+    epoch_ms(clock::now())
 }
 
 fn read(member: &Member, record: &Value) -> bool {
@@ -372,5 +372,5 @@ fn local_orders_take_effect_at_once() {
     assert!(member.directives.paused_groups().is_empty());
     member.apply_locally(|at| StandingOrder::Task { task: "t".into(), at });
     let task = Envelope { group: None, ..Envelope::clone(&grouped("t", "g", 1)) };
-    assert_eq!(member.directives.effect_on(&task, None, SystemTime::now()), Some(DirectiveEffect::Stopped));
+    assert_eq!(member.directives.effect_on(&task, None, clock::now()), Some(DirectiveEffect::Stopped));
 }

@@ -22,7 +22,7 @@ use crate::{
 
 fn task() -> Envelope {
     let task = NewTask::new(Kind::parse("k").unwrap(), ContentType::Json, Vec::new());
-    let now = SystemTime::now();
+    let now = clock::now();
     Envelope::read("k", &task.properties(now), None, |_| true, now).unwrap()
 }
 

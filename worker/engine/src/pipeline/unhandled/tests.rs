@@ -57,9 +57,9 @@ fn a_task_waits_since_the_time_on_record() {
     let now = 1_800_000_000_000;
     let task = |since| {
         let unhandled = UnhandledRecord { since, ..UnhandledRecord::default() };
-        let properties = NewTask::new(Kind::parse(KIND).unwrap(), ContentType::Json, Vec::new())
-            .properties(SystemTime::now());
-        let task = Envelope::read(KIND, &properties, None, |_| true, SystemTime::now()).unwrap();
+        let properties =
+            NewTask::new(Kind::parse(KIND).unwrap(), ContentType::Json, Vec::new()).properties(clock::now());
+        let task = Envelope::read(KIND, &properties, None, |_| true, clock::now()).unwrap();
         Envelope { unhandled: Some(unhandled.into()), ..task }
     };
     let since = |recorded| waiting_since(&task(recorded), TEN_MINUTES, now);
@@ -145,7 +145,7 @@ async fn a_task_of_a_kind_that_no_running_worker_has_waits_and_is_finally_dead_l
     let mut env = lane_env().await;
     hello_in(&env.pipeline.member, "mailer", KIND, &["fast"]);
     env.fleet.set_control_queue("mailer", Some(false));
-    let before = epoch_ms(SystemTime::now());
+    let before = epoch_ms(clock::now());
     settle(&env, UnhandledRecord { since: None, passed_on: 7, returns: 0 }, 2).await;
     let copy = env.broker.next().await;
     assert_eq!(copy.key, "garenne.retry.fast.1s");
@@ -157,7 +157,7 @@ async fn a_task_of_a_kind_that_no_running_worker_has_waits_and_is_finally_dead_l
     assert_eq!(waiting_names(&env), [("fast".into(), KIND.into(), 1)]);
 
     let mut env = lane_env().await;
-    let since = epoch_ms(SystemTime::now()) - 600_000;
+    let since = epoch_ms(clock::now()) - 600_000;
     settle(&env, UnhandledRecord { since: Some(since), ..UnhandledRecord::default() }, 0).await;
     let letter = env.broker.next().await;
     assert_eq!(

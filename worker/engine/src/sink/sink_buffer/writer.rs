@@ -1,12 +1,8 @@
 //! The writer task of one sink.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use garenne_common::{backoff::Backoff, supervise::caught};
+use garenne_common::{backoff::Backoff, clock, supervise::caught};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -59,7 +55,7 @@ impl SinkWriter {
             if batch.is_empty() {
                 continue;
             }
-            let began = SystemTime::now();
+            let began = clock::now();
             match self.write(&batch).await {
                 Some(Ok(answers)) => {
                     self.health.write_succeeded();
@@ -112,6 +108,7 @@ impl SinkWriter {
         while Instant::now() < until {
             self.drop_dead();
             tokio::select! {
+                biased;
                 () = sleep_until(until.min(Instant::now() + DEAD_CHANNEL_CHECK)) => {}
                 () = self.force_close.cancelled() => return,
             }
@@ -129,6 +126,7 @@ impl SinkWriter {
         let mut next_check = Instant::now() + DEAD_CHANNEL_CHECK;
         let written = loop {
             tokio::select! {
+                biased;
                 written = &mut written => break written,
                 () = &mut given_up => return None,
                 () = sleep_until(next_check) => {}
