@@ -101,3 +101,6 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
