@@ -1,5 +1,5 @@
-//! What a simulation replaces: the clock and the random source of its thread, and processes that can crash. Compiled
-//! only with the undocumented feature `simulation`.
+//! What a simulation replaces: the clock and the random source of its thread. Compiled only with the undocumented
+//! feature `simulation`.
 
 use std::{
     cell::RefCell,
@@ -10,8 +10,6 @@ use std::{
 use garenne_protocol::task::{Uuid, simulate_ids};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
-
-pub use crate::supervise::process::{Process, spawn_in_current};
 
 /// The time of day at which each simulation begins: 2026-01-01.
 const BEGINNING: Duration = Duration::from_secs(1_767_225_600);
@@ -42,8 +40,8 @@ impl Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        CURRENT.set(None);
         simulate_ids(None);
+        CURRENT.set(None);
     }
 }
 
@@ -62,11 +60,13 @@ pub(crate) fn bits() -> Option<u64> {
 
 /// The next id: a UUID of the simulated time.
 fn id() -> Uuid {
-    let bytes = (u128::from(crate::random::bits()) << 64 | u128::from(crate::random::bits())).to_be_bytes();
-    let since = crate::clock::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let millis = u64::try_from(since.as_millis()).unwrap_or_default();
-    let random = bytes[..10].try_into().expect("ten of sixteen bytes");
-    uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
+    CURRENT.with_borrow_mut(|world| {
+        let World { random, began } = world.as_mut().expect("ids are simulated as long as the rest");
+        let mut bytes = [0; 10];
+        random.fill_bytes(&mut bytes);
+        let millis = u64::try_from((BEGINNING + began.elapsed()).as_millis()).unwrap_or(u64::MAX);
+        uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid()
+    })
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ mod continued;
 mod failure;
 mod handle;
 mod panics;
-pub(crate) mod process;
+mod process;
 
 use std::{
     future::{Future, IntoFuture},
@@ -53,6 +53,8 @@ use failure::panic_message;
 pub use failure::{Failure, TaskResult};
 pub use handle::{TaskHandle, ThreadHandle};
 pub use panics::{count_panic, export_panics, panics_of};
+#[cfg(feature = "simulation")]
+pub use process::{Process, spawn_in_current};
 use process::{owned, register};
 
 /// A task with a name and a role, not spawned yet. To run it in place, await it.

@@ -3,6 +3,8 @@
 
 #[cfg(test)]
 mod dependencies;
+#[cfg(test)]
+mod determinism;
 pub mod docs;
 pub mod harness;
 #[cfg(test)]

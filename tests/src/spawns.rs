@@ -25,9 +25,10 @@ const CRATES: [&str; 17] = [
 ];
 
 /// The files that may spawn directly, with the reason.
-const EXCEPTIONS: [(&str, &str); 4] = [
+const EXCEPTIONS: [(&str, &str); 5] = [
     ("common/src/supervise.rs", "the helper itself"),
     ("common/src/supervise/continued.rs", "a part of the helper"),
+    ("common/src/supervise/process.rs", "a part of the helper"),
     (
         "producer/gateway/src/server/worker_pool.rs",
         "hands connections to the pool, which catches their panics",
@@ -36,7 +37,7 @@ const EXCEPTIONS: [(&str, &str); 4] = [
 ];
 
 /// The product code of the files below `folder`, by path from the repository's root.
-fn sources(folder: &str) -> Vec<(String, String)> {
+pub(crate) fn sources(folder: &str) -> Vec<(String, String)> {
     fn read(root: &Path, folder: &str, found: &mut Vec<(String, String)>) {
         for entry in fs::read_dir(root.join(folder)).unwrap() {
             let path = entry.unwrap().path();
@@ -87,7 +88,7 @@ fn direct_spawns(code: &str) -> Vec<String> {
     calls.chain(builders).collect()
 }
 
-fn line(code: &str, at: usize) -> String {
+pub(crate) fn line(code: &str, at: usize) -> String {
     let number = code[..at].lines().count().max(1);
     format!("{number}: {}", code.lines().nth(number - 1).unwrap_or_default().trim())
 }

@@ -10,7 +10,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use deadpool::managed::Pool;
@@ -21,7 +21,7 @@ use tokio::{
         Mutex, OwnedSemaphorePermit, Semaphore,
         oneshot::{self, error::RecvError},
     },
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use super::{connect::Broker, wire::Message};

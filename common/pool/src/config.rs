@@ -32,9 +32,6 @@ pub struct PoolOptions {
     pub observer: Option<Arc<dyn Observer>>,
     /// How long a worker pauses after its task panicked.
     pub restart: Backoff,
-    /// Makes the pool repeat itself in a simulation on one thread.
-    #[doc(hidden)]
-    pub simulation: Option<Simulation>,
 }
 
 /// What a simulation of the program around the pool replaces. The pool then also takes Tokio's clock, which may be

@@ -6,7 +6,7 @@ use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{ConfigError, PoolConfig, PoolOptions},
+    config::{ConfigError, PoolConfig, PoolOptions, Simulation},
     ending::Cause,
     engine::{admission, core::PoolCore, finish, inspect, monitor, orders, worker_task},
     group::Group,
@@ -67,9 +67,32 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
         tasks: runtime::Handle,
         options: PoolOptions,
     ) -> Result<Self, ConfigError> {
+        Self::start_in(None, config, tasks, options)
+    }
+
+    /// As [`start_with`](Self::start_with), in a simulation on one thread.
+    ///
+    /// # Errors
+    /// The configuration is not allowed.
+    #[doc(hidden)]
+    pub fn start_simulated(
+        simulation: Simulation,
+        config: PoolConfig,
+        tasks: runtime::Handle,
+        options: PoolOptions,
+    ) -> Result<Self, ConfigError> {
+        Self::start_in(Some(simulation), config, tasks, options)
+    }
+
+    fn start_in(
+        simulation: Option<Simulation>,
+        config: PoolConfig,
+        tasks: runtime::Handle,
+        options: PoolOptions,
+    ) -> Result<Self, ConfigError> {
         config.validate()?;
         let control = runtime::Handle::try_current().unwrap_or_else(|_| tasks.clone());
-        let core = PoolCore::new(config, options, tasks, worker_task::spawn);
+        let core = PoolCore::new(simulation, config, options, tasks, worker_task::spawn);
         let monitored = Arc::clone(&core);
         let monitor = move || monitor::run(Arc::clone(&monitored));
         spawn::restarting(&core.spawner(&control), &core.config.name, "monitor", monitor);

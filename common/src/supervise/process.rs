@@ -50,7 +50,7 @@ mod simulated {
 
     impl Process {
         /// Spawns the first task of the process.
-        pub fn spawn<F: Future<Output: Send> + Send + 'static>(&self, task: F) -> JoinHandle<F::Output> {
+        pub fn start<F: Future<Output: Send> + Send + 'static>(&self, task: F) -> JoinHandle<F::Output> {
             let spawned = tokio::spawn(CURRENT.scope(Some(self.clone()), task));
             self.add(spawned.abort_handle());
             spawned
@@ -128,7 +128,7 @@ mod simulated {
             let (sender, mut events) = mpsc::unbounded_channel();
             let start = |process: &Process, name: &'static str| {
                 let sender = sender.clone();
-                process.spawn(async move {
+                process.start(async move {
                     let ticks = async move {
                         let _guard = SpawnsOnDrop(sender.clone());
                         loop {

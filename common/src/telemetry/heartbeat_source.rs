@@ -8,7 +8,7 @@ use garenne_protocol::{
 };
 
 use super::Metrics;
-use crate::config::host_name;
+use crate::{clock, config::host_name};
 
 /// Makes the heartbeats of a process. The program adds what only it has.
 #[derive(Debug, Clone)]
@@ -30,14 +30,7 @@ impl HeartbeatSource {
         interval: Duration,
         metrics: Metrics,
     ) -> Self {
-        Self {
-            program,
-            id: Heartbeat::fitting_id(id),
-            incarnation,
-            started: SystemTime::now(),
-            interval,
-            metrics,
-        }
+        Self { program, id: Heartbeat::fitting_id(id), incarnation, started: clock::now(), interval, metrics }
     }
 
     /// The interval of the heartbeats.
@@ -54,7 +47,7 @@ impl HeartbeatSource {
             host: host_name(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: epoch_ms(self.started),
-            at: epoch_ms(SystemTime::now()),
+            at: epoch_ms(clock::now()),
             every_ms: self.interval.as_millis().try_into().unwrap_or(u64::MAX),
             stance,
             lanes: Default::default(),

@@ -1,12 +1,10 @@
 //! Publishing tasks.
 
-use std::{
-    future::IntoFuture,
-    time::{Duration, SystemTime},
-};
+use std::{future::IntoFuture, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{Broker, BrokerError, Message, PublishError, Publisher, PublisherConfig, Target};
+use garenne_common::clock;
 use garenne_protocol::{
     task::{ContentType, Envelope, IdError, Kind, KindError, NewTask, TaskId},
     topology::Names,
@@ -139,7 +137,7 @@ impl Client {
         // Only lanes with several queues use the key.
         let task = task.keyed();
         let target = Target::exchange(self.names.tasks(), task.kind.as_str().to_owned());
-        let properties = task.properties(SystemTime::now());
+        let properties = task.properties(clock::now());
         self.publisher.publish(Message { target, properties, body: task.body.into() }).await?;
         Ok(task.id)
     }

@@ -6,7 +6,8 @@ use std::sync::{Arc, atomic::AtomicBool};
 use garenne_amqp::{Publisher, simulated::PublishBroker};
 use garenne_common::{
     shutdown::{Command, Receipt},
-    simulation::{self, Process},
+    simulation,
+    supervise::Process,
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -51,7 +52,7 @@ impl SimulatedWorker {
         let worker = builder.on_one_thread().build()?;
         let (commands, requested) = mpsc::channel(COMMANDS);
         let (process, sender) = (Process::default(), commands.clone());
-        let running = process.spawn(async move {
+        let running = process.start(async move {
             let resources = worker.simulated(consume, publish, blocked);
             worker.run_with(async { Ok(resources) }, sender, requested).await
         });

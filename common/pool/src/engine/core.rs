@@ -39,6 +39,7 @@ type SpawnWorker<P> = fn(Arc<PoolCore<P>>, Arc<WorkerSlot<P>>);
 pub(crate) struct PoolCore<P: PoolTypes> {
     pub(crate) config: PoolConfig,
     pub(crate) options: PoolOptions,
+    simulation: Option<Simulation>,
     observer_panics: AtomicU64,
     /// The runtime of the tasks.
     pub(crate) runtime: runtime::Handle,
@@ -67,6 +68,7 @@ enum Scaling<P: PoolTypes> {
 
 impl<P: PoolTypes> PoolCore<P> {
     pub(crate) fn new(
+        simulation: Option<Simulation>,
         config: PoolConfig,
         options: PoolOptions,
         runtime: runtime::Handle,
@@ -75,12 +77,13 @@ impl<P: PoolTypes> PoolCore<P> {
         Arc::new(Self {
             observer_panics: AtomicU64::new(0),
             // One thread is never blocked in a simulation, so that its monitor needs no ticks.
-            threads: match options.simulation {
+            threads: match simulation {
                 Some(_) => *config.workers.end(),
                 None => runtime.metrics().num_workers(),
             },
             config,
             options,
+            simulation,
             runtime,
             state: Mutex::default(),
             timer: Timer::new(),
@@ -104,12 +107,12 @@ impl<P: PoolTypes> PoolCore<P> {
 
     /// A random number, uniform in `0.0..1.0`.
     pub(crate) fn random(&self) -> f64 {
-        self.options.simulation.map_or_else(rand::random, |simulation| (simulation.random)())
+        self.simulation.map_or_else(rand::random, |simulation| (simulation.random)())
     }
 
     /// Spawns on this runtime, or as the simulation does.
     pub(crate) fn spawner(&self, runtime: &runtime::Handle) -> Spawner {
-        match self.options.simulation {
+        match self.simulation {
             Some(Simulation { spawn, .. }) => Spawner::Simulation(spawn),
             None => Spawner::Runtime(runtime.clone()),
         }
@@ -117,7 +120,7 @@ impl<P: PoolTypes> PoolCore<P> {
 
     /// The time for the sizes of batches.
     pub(crate) fn batch_now(&self) -> StdInstant {
-        match self.options.simulation {
+        match self.simulation {
             Some(_) => Instant::now().into_std(),
             None => StdInstant::now(),
         }

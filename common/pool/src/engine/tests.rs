@@ -60,7 +60,7 @@ impl TestCore {
             default_deadline: Duration::from_secs(1),
             grace: Duration::from_secs(1),
         };
-        let core = PoolCore::new(config, PoolOptions::default(), runtime.handle().clone(), |_, _| {});
+        let core = PoolCore::new(None, config, PoolOptions::default(), runtime.handle().clone(), |_, _| {});
         let (sender, endings) = mpsc::channel();
         Self { core, endings, sender, _runtime: runtime }
     }

@@ -25,7 +25,7 @@ pub(crate) fn spawn<P: PoolTypes>(core: Arc<PoolCore<P>>, slot: Arc<WorkerSlot<P
     let worker = Arc::new(Worker { core: Arc::clone(&core), slot });
     let guard = WorkerGuard { worker: Arc::clone(&worker), result: None };
     spawn::once(&core.spawner(&core.runtime), &core.config.name, "worker", work(worker), move |result| {
-        guard.end(result)
+        guard.end(result);
     });
 }
 

@@ -207,12 +207,13 @@ impl ConsumeChannel for AmqpChannel {
 impl SettleChannel for AmqpChannel {
     async fn send(&self, frame: &Frame) -> Result<(), ChannelError> {
         let Frame { disposition, tag, multiple, .. } = *frame;
-        Ok(match disposition {
-            Disposition::Ack => self.channel.basic_ack(tag, BasicAckOptions { multiple }).await?,
+        let sent = match disposition {
+            Disposition::Ack => self.channel.basic_ack(tag, BasicAckOptions { multiple }).await,
             Disposition::Requeue => {
-                self.channel.basic_nack(tag, BasicNackOptions { multiple, requeue: true }).await?;
+                self.channel.basic_nack(tag, BasicNackOptions { multiple, requeue: true }).await
             }
-        })
+        };
+        sent.map_err(ChannelError::from)
     }
 
     /// Only consume, cancel and get wait until the queue has applied all settlements before them. This sends a

@@ -231,7 +231,7 @@ mod tests {
                     routing_key: "k".into(),
                     exchange: ShortString::default(),
                     redelivered: false,
-                    received_at: SystemTime::now(),
+                    received_at: clock::now(),
                     properties: BasicProperties::default(),
                     unreadable: None,
                 }),

@@ -199,9 +199,8 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         };
         match &error.reply {
             Some((NOT_FOUND, _)) => {
-                if self.broker.restore_topology().await.is_ok() {
-                    tracing::warn!("a queue was missing and is declared again");
-                }
+                let restored = self.broker.restore_topology().await;
+                let _ = restored.inspect(|()| tracing::warn!("a queue was missing and is declared again"));
             }
             Some((ACCESS_REFUSED, detail)) => {
                 if let Some(denied) = self.denied.take() {

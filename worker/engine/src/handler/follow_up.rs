@@ -1,7 +1,7 @@
 //! Follow-ups: tasks that a task requests while it runs. The settler publishes them once it has succeeded.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex},
 };
 
@@ -41,7 +41,7 @@ pub struct FollowUps {
 #[derive(Default)]
 struct Requested {
     tasks: Vec<NewTask>,
-    count_by_kind: HashMap<String, usize>,
+    count_by_kind: BTreeMap<String, usize>,
 }
 
 impl Requested {

@@ -1,7 +1,7 @@
 //! The progress that running tasks report.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -12,7 +12,7 @@ use crate::panics::lock;
 
 /// The latest report of each running task, by task id.
 #[derive(Default)]
-pub(crate) struct ProgressBoard(Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>);
+pub(crate) struct ProgressBoard(Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>);
 
 impl ProgressBoard {
     /// The fraction of a task that is done, from 0 to 1. [`None`] if it has not reported.

@@ -57,15 +57,16 @@ pub(super) fn start_pool(
     metrics.queue_capacity.set(config.prefetch.into());
     let options = PoolOptions {
         observer: Some(Arc::new(QueueTimeObserver(metrics.clone()))),
-        #[cfg(feature = "simulation")]
-        simulation: garenne_common::simulation::is_running().then_some(garenne_pool::Simulation {
-            random: garenne_common::random::chance,
-            spawn: garenne_common::simulation::spawn_in_current,
-        }),
         ..PoolOptions::default()
     };
-    Pool::start_with(pool, handlers, options)
-        .map_err(|problem| WorkerError::Pool { lane: name.to_owned(), problem })
+    let refused = |problem| WorkerError::Pool { lane: name.to_owned(), problem };
+    #[cfg(feature = "simulation")]
+    if garenne_common::simulation::is_running() {
+        let (random, spawn) = (garenne_common::random::chance, supervise::spawn_in_current);
+        let simulation = garenne_pool::Simulation { random, spawn };
+        return Pool::start_simulated(simulation, pool, handlers, options).map_err(refused);
+    }
+    Pool::start_with(pool, handlers, options).map_err(refused)
 }
 
 /// The consumers of all queues of a worker.
