@@ -97,5 +97,6 @@ mod scenarios {
     mod traces;
     mod unreadable_messages;
     mod unroutable;
+    mod versions;
     mod windows;
 }

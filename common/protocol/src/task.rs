@@ -20,6 +20,7 @@ mod reading;
 mod source;
 mod standing_order;
 mod trace;
+mod version;
 
 pub use batch::{BadBatch, BatchRecord, MOST_RECORDS, batch_properties, read_batch, write_batch};
 pub use content_type::{BATCH, ContentType};
@@ -36,5 +37,6 @@ pub use reading::{ReadingTasks, has_assumed_time, reading_body, reading_id};
 pub use source::Source;
 pub use standing_order::StandingOrder;
 pub use trace::TraceContext;
+pub use version::{BadVersion, Version};
 #[cfg(feature = "simulation")]
 pub use {id::simulate_ids, uuid::Uuid};

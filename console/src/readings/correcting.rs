@@ -10,7 +10,11 @@ use garenne_common::{
     exit::{Exit, Failure},
     resilience::deadline,
 };
-use garenne_database::{DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables, finish};
+use garenne_database::{
+    DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables,
+    derived::{DerivedValues, Key},
+    finish,
+};
 use garenne_readings::Flag;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -19,9 +23,7 @@ use tokio_postgres::types::ToSql;
 
 use super::{
     correction::Correction,
-    derived::DerivedValues,
-    page::{Change, PAGE, column},
-    rejudge,
+    page::{Change, PAGE, column, places},
     row::Row,
     selection::{Selection, Series},
 };
@@ -170,18 +172,15 @@ impl Correcting {
             let Series { device, metric } = series;
             let deletes = self.correction == Correction::Delete;
             statements.write(transaction, series, &changes, deletes).await?;
-            let mut values = derived.derive(transaction, device, &changes).await?;
-            let (written, removed) = derived.write(transaction, device, &values).await?;
+            let mut values = derived.derive(transaction, &places(device, &changes), &[]).await?;
+            let mut kept: Vec<_> =
+                changes.iter().map(|change| Key::new(device, metric, change.before.time)).collect();
+            if deletes {
+                values.remove_measured(kept.drain(..));
+            }
+            let (written, removed) = derived.write(transaction, &kept, &values).await?;
             counts.derived_written += written;
             counts.derived_removed += removed;
-            let times = || changes.iter().map(|change| change.before.time);
-            if deletes {
-                values.remove_measured(metric, times());
-            }
-            let kept = times().filter(|_| !deletes).map(|time| (metric.as_str(), time));
-            let changed: Vec<_> = kept.chain(values.keys()).collect();
-            derived.refresh_series(transaction, device, &changed, &values).await?;
-            rejudge::request(transaction, &self.tables, device, &changed).await?;
         }
         Ok(Ok(()))
     }

@@ -3,7 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use garenne_common::{backoff::Backoff, resilience::deadline};
-use garenne_database::{Connection, DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables, finish};
+use garenne_database::{
+    Connection, DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables,
+    derived::{DerivedValues, Key},
+    finish,
+};
 use garenne_pool::{Task, TaskContext};
 use garenne_readings::Calibration;
 use indicatif::ProgressBar;
@@ -12,9 +16,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    derived::DerivedValues,
-    page::{Page, Pages},
-    rejudge,
+    page::{Page, Pages, places},
     report::Counts,
     selection::{Selection, Series},
 };
@@ -178,23 +180,20 @@ impl Shared {
     ) -> QueryResult<Option<Page>> {
         let transaction = client.transaction().await?;
         let mut page = self.pages.load(&transaction, series, after, self.selection.last).await?;
-        if self.dry_run || page.changed.is_empty() {
+        if self.dry_run || page.changed.is_empty() && page.inputs.is_empty() {
             return Ok(Some(page));
         }
         if !self.pages.update(&transaction, series, &page.changed).await? {
             return Ok(None);
         }
-        if page.counts.value_changed > 0 {
-            let Series { device, metric } = series;
-            let derived = self.derived.derive(&transaction, device, &page.changed).await?;
-            let (written, removed) = self.derived.write(&transaction, device, &derived).await?;
-            (page.counts.derived_written, page.counts.derived_removed) = (written, removed);
-            let measured = page.changed.iter().filter(|change| !change.reads_same());
-            let measured = measured.map(|change| (metric.as_str(), change.after.time));
-            let changed: Vec<_> = measured.chain(derived.keys()).collect();
-            self.derived.refresh_series(&transaction, device, &changed, &derived).await?;
-            rejudge::request(&transaction, &self.tables, device, &changed).await?;
-        }
+        let Series { device, metric } = series;
+        // Also of readings that are right: what they were before may have been replaced by a program that did not derive again.
+        let inputs: Vec<_> = page.inputs.iter().map(|time| (device.as_str(), *time)).collect();
+        let derived = self.derived.derive(&transaction, &places(device, &page.changed), &inputs).await?;
+        let measured = page.changed.iter().filter(|change| !change.reads_same());
+        let measured: Vec<_> = measured.map(|change| Key::new(device, metric, change.after.time)).collect();
+        let (written, removed) = self.derived.write(&transaction, &measured, &derived).await?;
+        (page.counts.derived_written, page.counts.derived_removed) = (written, removed);
         transaction.commit().await?;
         Ok(Some(page))
     }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use deadpool_postgres::Transaction;
-use garenne_database::{Connection, QueryResult, Tables};
+use garenne_database::{Connection, QueryResult, Tables, derived::Place};
 use garenne_protocol::sensor::Unit;
-use garenne_readings::{Calibration, NO_CALIBRATION};
+use garenne_readings::{Calibration, NO_CALIBRATION, derive};
 use time::OffsetDateTime;
 use tokio_postgres::types::{Json, ToSql};
 
@@ -32,6 +32,8 @@ pub(super) struct Page {
     pub(super) last: Option<OffsetDateTime>,
     /// Each changed reading as it is and as it will be.
     pub(super) changed: Vec<Change>,
+    /// The times of the other readings that values may be derived from.
+    pub(super) inputs: Vec<OffsetDateTime>,
 }
 
 /// A reading before and after.
@@ -46,6 +48,22 @@ impl Change {
     pub(super) fn reads_same(&self) -> bool {
         self.before.reads_as(&self.after)
     }
+
+    /// Whether values may be derived from the reading, before the change or after it.
+    fn concerns_derived(&self) -> bool {
+        !self.reads_same() && (is_input(&self.before) || is_input(&self.after))
+    }
+}
+
+/// Where values may be derived from changed readings of a device.
+pub(super) fn places<'a>(device: &'a str, changed: &[Change]) -> BTreeSet<Place<'a>> {
+    let concerned = changed.iter().filter(|change| change.concerns_derived());
+    concerned.map(|change| (device, change.after.time)).collect()
+}
+
+/// Whether values may be derived from the reading.
+fn is_input(row: &Row) -> bool {
+    row.unit.as_deref().and_then(Unit::get).is_some_and(derive::is_input_unit)
 }
 
 /// A reading whose unit as sent is to be found.
@@ -119,6 +137,9 @@ impl Pages {
                 quality: stored.get(5),
                 calibration: stored.get(6),
             };
+            if is_input(&row) {
+                page.inputs.push(row.time);
+            }
             if row.is_corrected() {
                 page.counts.corrected += 1;
             } else if row.calibration.is_none() && row.raw_unit.is_none() {

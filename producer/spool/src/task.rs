@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId, TraceContext};
+use garenne_protocol::task::{BadVersion, ContentType, Kind, NewTask, TaskId, TraceContext};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -28,6 +28,8 @@ struct Properties {
     tracestate: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parent: Option<(String, u32)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
 }
 
 /// A record that is not a task.
@@ -54,6 +56,7 @@ pub fn record_of(task: &NewTask, time: SystemTime) -> Record {
         traceparent: task.trace.as_ref().map(|trace| trace.parent().to_owned()),
         tracestate: task.trace.as_ref().and_then(TraceContext::state).map(str::to_owned),
         parent: task.parent.as_ref().map(|(id, depth)| (id.as_str().to_owned(), *depth)),
+        version: Some(task.version.to_string()),
     };
     let mut body = serde_json::to_vec(&properties).expect("texts and numbers are plain JSON");
     body.push(b'\n');
@@ -80,17 +83,21 @@ fn read(id: &str, body: &[u8], waited: Duration) -> Result<NewTask, String> {
     let content_type = if properties.senml { ContentType::SenmlJson } else { ContentType::Json };
     let parent =
         properties.parent.map(|(parent, depth)| TaskId::parse(&parent).map(|parent| (parent, depth)));
+    // A record of an earlier program has none.
+    let version = properties.version.map(|version| version.parse()).transpose();
+    let version = version.map_err(|error: BadVersion| format!("version {error}"))?;
     let state = properties.tracestate.as_deref();
     let delay = properties.delay_ms.map(|ms| Duration::from_millis(ms).saturating_sub(waited));
+    let task = NewTask::with_id(id, kind, content_type, body[end + 1..].to_vec());
     Ok(NewTask {
-        id,
+        version: version.unwrap_or(task.version),
         group: properties.group,
         key: properties.key,
         delay: delay.filter(|delay| !delay.is_zero()),
         timeout: properties.timeout_ms.map(Duration::from_millis),
         trace: properties.traceparent.and_then(|parent| TraceContext::parse(&parent, state)),
         parent: parent.transpose().map_err(|error| format!("parent: {error}"))?,
-        ..NewTask::new(kind, content_type, body[end + 1..].to_vec())
+        ..task
     })
 }
 

@@ -22,7 +22,7 @@ struct Columns {
     columns: &'static [(&'static str, &'static str)],
 }
 
-const COLUMNS: [Columns; 26] = [
+const COLUMNS: [Columns; 28] = [
     Columns {
         table: "readings",
         version: 1,
@@ -227,6 +227,32 @@ const COLUMNS: [Columns; 26] = [
             ("reason", "text"),
             ("corrected_by", "text"),
             ("corrected_at", TIME),
+        ],
+    },
+    Columns {
+        table: "readings",
+        version: 12,
+        key: &[],
+        columns: &[("accepted_at", TIME), ("sequence", "integer")],
+    },
+    Columns {
+        table: "versions",
+        version: 12,
+        key: &["device", "metric", "time", "task_id"],
+        columns: &[
+            ("device", "text"),
+            ("metric", "text"),
+            ("time", TIME),
+            ("task_id", "text"),
+            ("accepted_at", TIME),
+            ("sequence", "integer"),
+            ("value", FLOAT),
+            ("unit", "text"),
+            ("raw", FLOAT),
+            ("raw_unit", "text"),
+            ("calibration", "text"),
+            ("quality", "text[]"),
+            ("worker", "text"),
         ],
     },
     Columns { table: "rollups_hour", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },

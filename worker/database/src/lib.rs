@@ -2,17 +2,20 @@
 //!
 //! A fleet's tables begin with its prefix ([`Tables`]). Scripts lead from one version of them to the next
 //! ([`schema`]); a program refuses tables of another version than its own. The table of readings has a partition for
-//! each month ([`partitions`]). Hours and days of readings are kept as rollups ([`rollups`]).
+//! each month ([`partitions`]). Hours and days of readings are kept as rollups ([`rollups`]), and values that are derived of readings follow
+//! them ([`derived`]).
 
 mod columns;
 mod connector;
 mod database;
+pub mod derived;
 mod error;
 mod migrations;
 pub mod muting;
 pub mod partitions;
 mod pool;
 pub mod prune;
+mod rejudge;
 mod repair;
 pub mod retention;
 pub mod rollups;

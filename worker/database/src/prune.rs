@@ -119,6 +119,11 @@ async fn series_chunk(
     };
     let delete = transaction.prepare_cached(&delete(tables, table.name(), key, condition)).await?;
     let rows = transaction.execute(&delete, &[&device, &metric, &before]).await?;
+    if table == SeriesTable::Readings && rows > 0 {
+        let versions = format!("DELETE FROM {tables}_versions WHERE {condition}");
+        let versions = transaction.prepare_cached(&versions).await?;
+        transaction.execute(&versions, &[&device, &metric, &before]).await?;
+    }
     let marks = match table {
         SeriesTable::Readings => Some(("pruned_before", "prunes")),
         SeriesTable::Hours => Some(("hours_pruned_before", "hour_prunes")),
@@ -165,6 +170,8 @@ async fn drop_partition(
     );
     transaction.execute(&mark, &[&until]).await?;
     transaction.batch_execute(&format!("DROP TABLE {name}")).await?;
+    // An index would cost every replaced reading, and most tables of versions are small.
+    transaction.execute(&format!("DELETE FROM {tables}_versions WHERE time < $1"), &[&until]).await?;
     transaction.commit().await?;
     Ok(Some(rows))
 }

@@ -31,6 +31,7 @@ mod silence;
 mod silence_monitor;
 mod sink;
 mod usable_readings;
+mod versions;
 
 pub use reading_store::PostgresReadingStore;
 pub use readings::OnConflict;

@@ -1,19 +1,21 @@
 //! Stores the readings of a batch.
 //!
 //! A reading is unique by device, metric and time. It is identified by what the sensor sent, the raw value and its
-//! unit: the same again changes nothing, whatever the calibration makes of it now, and another one is a conflict. A
-//! derived value (without a raw value) never conflicts, and a measured one takes its place.
+//! unit: the same again changes nothing, whatever the calibration makes of it now, and another one is a conflict, or
+//! another version ([`versions`](crate::versions)). A derived value (without a raw value) never conflicts, and a measured one
+//! takes its place.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashSet};
 
 use deadpool_postgres::Transaction;
-use garenne_database::{QueryResult, Tables};
+use garenne_database::{QueryResult, Tables, derived::Key};
 use time::{OffsetDateTime, macros::datetime};
 use tokio_postgres::Row;
 
 use crate::{
     changed_reading::ChangedReading,
     columns::{Parameters, column},
+    versions::{Replaced, VersionStatements, accepted},
 };
 use garenne::{handler::ReadingRow, sink::FinishedTask};
 use garenne_sensors::reading::Flag;
@@ -25,7 +27,7 @@ pub enum OnConflict {
     /// The task becomes a dead letter with reason `conflict`; the stored value stays.
     #[default]
     Dead,
-    /// The new value replaces the stored one.
+    /// The latest version is stored.
     Replace,
 }
 
@@ -35,10 +37,14 @@ pub(super) struct StoredReadings<'a> {
     pub(super) changed: Vec<ChangedReading<'a>>,
     /// The index in the batch of each result with a reading that conflicts with a stored one, and the conflict.
     pub(super) conflicts: Vec<(usize, String)>,
+    /// Readings of earlier batches that are stored again.
+    pub(super) restored: Vec<Key<'a>>,
+    /// Devices and times whose derived values may be others.
+    pub(super) places: BTreeSet<(&'a str, OffsetDateTime)>,
 }
 
 /// A reading of a batch: the index of its result, the result, and the reading.
-type NewReading<'a> = (i32, &'a FinishedTask, &'a ReadingRow);
+pub(super) type NewReading<'a> = (usize, &'a FinishedTask, &'a ReadingRow);
 
 /// The statements for a fleet's readings.
 pub(super) struct ReadingStatements {
@@ -46,6 +52,7 @@ pub(super) struct ReadingStatements {
     store: String,
     store_derived: String,
     compare: String,
+    versions: VersionStatements,
 }
 
 impl ReadingStatements {
@@ -63,35 +70,30 @@ impl ReadingStatements {
                              AND gone.time = input.time AND gone.metric IN ({metrics}) AND gone.action = 'delete')"
             )
         };
-        let (overrules, overrules_derived, order) = match on_conflict {
-            OnConflict::Dead => (format!("{table}.raw IS NULL"), "false".to_owned(), "ASC"),
-            OnConflict::Replace => (
-                format!(
-                    "({table}.raw IS NULL OR {}) AND NOT '{corrected}' = ANY({table}.quality)",
-                    differs("excluded", &table)
-                ),
-                format!("{table}.raw IS NULL AND {table}.value <> excluded.value"),
-                "DESC",
-            ),
+        let overrules = format!("{table}.raw IS NULL");
+        let overrules_derived = match on_conflict {
+            OnConflict::Dead => "false".to_owned(),
+            OnConflict::Replace => format!("{overrules} AND {table}.value <> excluded.value"),
         };
         // DISTINCT ON keeps one of several: an upsert cannot change a row twice. The order of the rows is that of the
         // locks.
         let insert = |further_types: &str, further_names: &str, condition: &str, overrules: &str| {
             format!(
                 "INSERT INTO {table} (device, metric, time, value, unit, raw, raw_unit, calibration, quality, task_id,
-                                     worker)
+                                     worker, accepted_at, sequence)
                  SELECT DISTINCT ON (device, metric, time) device, metric, time, value, unit, raw, raw_unit,
-                        calibration, string_to_array(quality, ','), task_id, worker
+                        calibration, string_to_array(quality, ','), task_id, worker, accepted_at, sequence
                  FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::text[], $6::float8[],
-                             $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::int4[]{further_types})
+                             $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::int4[], $13::timestamptz[],
+                             $14::int4[]{further_types})
                       AS input(device, metric, time, value, unit, raw, raw_unit, calibration, quality, task_id, worker,
-                               place{further_names})
+                               place, accepted_at, sequence{further_names})
                  {condition}
-                 ORDER BY device, metric, time, place {order}
+                 ORDER BY device, metric, time, place
                  ON CONFLICT (device, metric, time) DO UPDATE SET value = excluded.value, unit = excluded.unit,
                      raw = excluded.raw, raw_unit = excluded.raw_unit, calibration = excluded.calibration,
                      quality = excluded.quality, task_id = excluded.task_id, worker = excluded.worker,
-                     stored_at = now() WHERE {overrules}
+                     accepted_at = excluded.accepted_at, sequence = excluded.sequence, stored_at = now() WHERE {overrules}
                  RETURNING device, metric, time"
             )
         };
@@ -107,7 +109,7 @@ impl ReadingStatements {
             deleted("first, second")
         );
         let store_derived = insert(
-            ", $13::text[], $14::float8[], $15::text[], $16::float8[]",
+            ", $15::text[], $16::float8[], $17::text[], $18::float8[]",
             ", first, first_value, second, second_value",
             &other_input,
             &overrules_derived,
@@ -120,7 +122,7 @@ impl ReadingStatements {
              WHERE {differs}",
             differs = differs("input", "stored")
         );
-        Self { on_conflict, store, store_derived, compare }
+        Self { on_conflict, store, store_derived, compare, versions: VersionStatements::new(tables) }
     }
 
     /// Stores the readings of a batch. Derived values are stored after measured ones: whether their inputs are stored
@@ -132,17 +134,28 @@ impl ReadingStatements {
     ) -> QueryResult<StoredReadings<'a>> {
         let rows = batch
             .iter()
-            .zip(0..)
-            .flat_map(|(finished, index)| finished.output.rows.iter().map(move |row| (index, finished, row)));
+            .enumerate()
+            .flat_map(|(index, finished)| finished.output.rows.iter().map(move |row| (index, finished, row)));
         let (measured, derived): (Vec<NewReading<'a>>, Vec<_>) =
             rows.partition(|(.., row)| row.raw.is_some());
         let mut outcome = StoredReadings::default();
         if !measured.is_empty() {
             let statement = transaction.prepare_cached(&self.store).await?;
             let stored = transaction.query(&statement, &Columns::of(&measured).parameters()).await?;
-            outcome.changed = self.changed(&measured, &stored);
-            if self.on_conflict == OnConflict::Dead && stored.len() < measured.len() {
-                outcome.conflicts = self.conflicts(transaction, &measured).await?;
+            let (changed, others) = split(&measured, &stored);
+            outcome.changed = changed;
+            match self.on_conflict {
+                _ if others.is_empty() => {}
+                OnConflict::Dead => outcome.conflicts = self.conflicts(transaction, &measured).await?,
+                OnConflict::Replace => {
+                    let Replaced { changed, restored, places } =
+                        self.versions.store(transaction, &others).await?;
+                    // A row of the batch may have replaced another one of it.
+                    let replacing: HashSet<_> = changed.iter().map(|it| key(it.row)).collect();
+                    outcome.changed.retain(|it| !replacing.contains(&key(it.row)));
+                    outcome.changed.extend(changed);
+                    (outcome.restored, outcome.places) = (restored, places);
+                }
             }
         }
         if !derived.is_empty() {
@@ -160,7 +173,7 @@ impl ReadingStatements {
             let parameters = [&columns.parameters()[..], &further].concat();
             let statement = transaction.prepare_cached(&self.store_derived).await?;
             let stored = transaction.query(&statement, &parameters).await?;
-            outcome.changed.extend(self.changed(&derived, &stored));
+            outcome.changed.extend(split(&derived, &stored).0);
         }
         Ok(outcome)
     }
@@ -174,31 +187,20 @@ impl ReadingStatements {
         let Columns { device, metric, time, raw, raw_unit, place, .. } = &Columns::of(rows);
         let statement = transaction.prepare_cached(&self.compare).await?;
         let parameters: Parameters<'_, 6> = [device, metric, time, raw, raw_unit, place];
-        Ok(transaction.query(&statement, &parameters).await?.iter().map(conflict).collect())
+        let found = transaction.query(&statement, &parameters).await?;
+        Ok(found.iter().map(|row| (rows[place_of(row)].0, conflict(row))).collect())
     }
+}
 
-    /// The readings of the rows that changed in the table.
-    fn changed<'a>(&self, rows: &[NewReading<'a>], stored: &[Row]) -> Vec<ChangedReading<'a>> {
-        let reading = |(index, _, row): &NewReading<'a>| ChangedReading {
-            result: usize::try_from(*index).expect("an index in the batch"),
-            row,
-        };
-        if stored.len() == rows.len() {
-            return rows.iter().map(reading).collect();
-        }
-        // Of several for the same row the one that `DISTINCT ON` has kept.
-        let mut by_key: HashMap<_, &NewReading<'a>> = HashMap::with_capacity(rows.len());
-        for new in rows {
-            let (.., row) = new;
-            let kept = by_key.entry((&*row.device, &*row.metric, micros(row.time))).or_insert(new);
-            if self.on_conflict == OnConflict::Replace {
-                *kept = new;
-            }
-        }
-        let key =
-            |row: &'_ Row| by_key.get(&(row.get(0), row.get(1), micros(row.get(2)))).copied().map(reading);
-        stored.iter().filter_map(key).collect()
+/// The readings of the rows that were written to the table, and the others. Of several for the same row the first is written.
+fn split<'a>(rows: &[NewReading<'a>], written: &[Row]) -> (Vec<ChangedReading<'a>>, Vec<NewReading<'a>>) {
+    if written.len() == rows.len() {
+        return (rows.iter().map(ChangedReading::new).collect(), Vec::new());
     }
+    let mut written: HashSet<_> =
+        written.iter().map(|row| (row.get(0), row.get(1), micros(row.get(2)))).collect();
+    let (first, others): (Vec<_>, Vec<_>) = rows.iter().partition(|(.., row)| written.remove(&key(row)));
+    (first.iter().map(ChangedReading::new).collect(), others)
 }
 
 /// The columns of readings.
@@ -214,7 +216,10 @@ struct Columns<'a> {
     quality: Vec<String>,
     task_id: Vec<&'a str>,
     worker: Vec<&'a str>,
+    /// The index of the row.
     place: Vec<i32>,
+    accepted_at: Vec<OffsetDateTime>,
+    sequence: Vec<i32>,
 }
 
 impl<'a> Columns<'a> {
@@ -231,11 +236,13 @@ impl<'a> Columns<'a> {
             quality: column(rows, |(.., row)| row.quality.join(",")),
             task_id: column(rows, |(_, finished, _)| finished.envelope.id.as_str()),
             worker: column(rows, |(_, finished, _)| &*finished.worker),
-            place: column(rows, |(index, ..)| *index),
+            place: (0..).take(rows.len()).collect(),
+            accepted_at: column(rows, |(_, finished, _)| accepted(finished).0),
+            sequence: column(rows, |(_, finished, _)| accepted(finished).1),
         }
     }
 
-    fn parameters(&self) -> Parameters<'_, 12> {
+    fn parameters(&self) -> Parameters<'_, 14> {
         [
             &self.device,
             &self.metric,
@@ -249,6 +256,8 @@ impl<'a> Columns<'a> {
             &self.task_id,
             &self.worker,
             &self.place,
+            &self.accepted_at,
+            &self.sequence,
         ]
     }
 }
@@ -258,9 +267,19 @@ fn micros(time: OffsetDateTime) -> i128 {
     (time - datetime!(2000-01-01 0:00 UTC)).whole_microseconds()
 }
 
-/// The index in the batch of a result with a conflict, and the conflict.
-fn conflict(row: &Row) -> (usize, String) {
-    let (index, device, metric): (i32, &str, &str) = (row.get(0), row.get(1), row.get(2));
+/// Identifies a reading as the table does.
+fn key(row: &ReadingRow) -> (&str, &str, i128) {
+    (&row.device, &row.metric, micros(row.time))
+}
+
+/// The index of a row.
+fn place_of(row: &Row) -> usize {
+    usize::try_from(row.get::<_, i32>(0)).expect("an index of the rows")
+}
+
+/// A conflict, for people.
+fn conflict(row: &Row) -> String {
+    let (device, metric): (&str, &str) = (row.get(1), row.get(2));
     let (received, received_unit): (f64, Option<&str>) = (row.get(3), row.get(4));
     let (stored, stored_unit): (f64, Option<&str>) = (row.get(5), row.get(6));
     let (mut stored, mut received) = (stored.to_string(), received.to_string());
@@ -270,6 +289,5 @@ fn conflict(row: &Row) -> (usize, String) {
         stored = format!("{stored} {one}");
         received = format!("{received} {other}");
     }
-    let detail = format!("conflicting value for {device} {metric}: stored {stored}, received {received}");
-    (usize::try_from(index).expect("an index in the batch"), detail)
+    format!("conflicting value for {device} {metric}: stored {stored}, received {received}")
 }

@@ -8,8 +8,8 @@ use futures_util::{
 };
 use garenne_common::{exit::Failure, resilience::deadline, supervise};
 use garenne_database::{
-    Connection, Database, DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables, finish,
-    partitions::Partitions, schema,
+    Connection, Database, DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables,
+    derived::DerivedValues, finish, partitions::Partitions, schema,
 };
 
 use crate::{
@@ -49,6 +49,7 @@ pub struct PostgresSink {
     readings: ReadingStatements,
     results: ResultStatement,
     update_series: String,
+    derived: DerivedValues,
     rules: Arc<Rules>,
     alarms: AlarmEvaluator,
     /// [`None`] if no rule is about silence.
@@ -87,6 +88,7 @@ impl PostgresSink {
             readings: ReadingStatements::new(&tables, on_conflict),
             results: ResultStatement::new(&tables, results),
             update_series: series::update_statement(&tables),
+            derived: DerivedValues::new(&tables),
             alarms: AlarmEvaluator::new(Arc::clone(&rules), &tables),
             rules,
             tables,
@@ -133,7 +135,8 @@ impl PostgresSink {
         let transaction = client.transaction().await?;
         let mut accepted = vec![SinkAnswer::Stored; batch.len()];
         self.alarms.lock(&transaction, batch).await?;
-        let StoredReadings { changed, conflicts } = self.readings.store(&transaction, batch).await?;
+        let StoredReadings { changed, conflicts, restored, places } =
+            self.readings.store(&transaction, batch).await?;
         for (index, detail) in conflicts {
             accepted[index] = SinkAnswer::Conflict(detail);
         }
@@ -144,7 +147,17 @@ impl PostgresSink {
         // Also those of tasks that have another reading with a conflict: they are stored.
         let Evaluation { mut notices, pending } =
             self.alarms.evaluate(&transaction, &changed, task_id).await?;
+        let has_replaced = !(restored.is_empty() && places.is_empty());
+        if has_replaced {
+            let measured = changed.iter().map(|it| (&*it.row.device, &*it.row.metric));
+            let restored = restored.iter().map(|key| (&*key.device, &*key.metric));
+            self.derived.lock(&transaction, measured.chain(restored), &places).await?;
+        }
         series::update(&transaction, &self.update_series, &changed, &pending).await?;
+        if has_replaced {
+            let derived = self.derived.derive(&transaction, &places, &[]).await?;
+            self.derived.write(&transaction, &restored, &derived).await?;
+        }
         if let Some(silences) = &self.silences {
             notices.extend(silences.clear(&transaction, &changed, task_id).await?);
         }

@@ -165,7 +165,12 @@ pub fn is_input_unit(unit: Unit) -> bool {
 
 /// Whether the metric is one of those that are derived.
 pub fn is_derived(metric: &str) -> bool {
-    DERIVATIONS.iter().any(|derivation| &*derivation.metric == metric)
+    metrics().any(|derived| derived == metric)
+}
+
+/// The metrics that are derived.
+pub fn metrics() -> impl Iterator<Item = &'static str> {
+    DERIVATIONS.iter().map(|derivation| &*derivation.metric)
 }
 
 /// All values that can be derived from the readings, in their order.

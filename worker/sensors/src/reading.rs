@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use garenne_protocol::sensor::{Limits, Record};
 use garenne_readings::derive;
-pub use garenne_readings::{Calibration, Flag, StoredReading};
+pub use garenne_readings::{Calibration, Flag, StoredReading, derive::is_input_unit};
 use schemars::JsonSchema;
 use serde::Serialize;
 

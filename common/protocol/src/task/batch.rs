@@ -5,7 +5,7 @@
 //! payload and trace, as a message of its own would. The message's `type` is the kind of every record; its
 //! `message_id` identifies the batch, not a task.
 
-use std::{borrow::Cow, time::SystemTime};
+use std::{borrow::Cow, fmt::Display, time::SystemTime};
 
 use amq_protocol::protocol::BasicProperties;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,12 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::{
-    ContentType, Envelope, NewTask, header, id::TaskId, kind::Kind, new_task::published, trace::TraceContext,
+    ContentType, Envelope, NewTask, header,
+    id::TaskId,
+    kind::Kind,
+    new_task::published,
+    trace::TraceContext,
+    version::{BadVersion, Version},
 };
 use crate::list::{self, ListError};
 
@@ -31,6 +36,8 @@ struct JsonRecord<'a> {
     tracestate: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     senml: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none", borrow)]
+    version: Option<Cow<'a, str>>,
     #[serde(borrow)]
     payload: &'a RawValue,
 }
@@ -44,14 +51,21 @@ pub struct BatchRecord<'a> {
     pub content_type: ContentType,
     /// The trace that the task belongs to.
     pub trace: Option<TraceContext>,
+    /// Its version, unless its publisher has left that to the worker.
+    pub version: Option<Version>,
+    /// Its index in the batch.
+    pub index: usize,
     /// The payload, byte for byte as its publisher wrote it.
     pub payload: &'a [u8],
 }
 
 impl BatchRecord<'_> {
-    /// The record's envelope: id, trace and content type are its own, everything else is the batch's.
+    /// The record's envelope: id, trace, version and content type are its own, everything else is the batch's.
     pub fn envelope(&self, batch: &Envelope) -> Envelope {
+        // Without one of its own, it follows the records before it.
+        let version = self.version.map(|version| version.unless_ahead_of(batch.version));
         Envelope {
+            version: version.unwrap_or_else(|| batch.version.plus(self.index)),
             id: self.id.clone(),
             id_given: true,
             content_type: self.content_type,
@@ -83,6 +97,7 @@ pub fn write_batch<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<V
             traceparent: trace.map(|trace| trace.parent().into()),
             tracestate: trace.and_then(TraceContext::state).map(Cow::from),
             senml: task.content_type == ContentType::SenmlJson,
+            version: Some(task.version.to_string().into()),
             payload: serde_json::from_slice(&task.body)?,
         };
         serde_json::to_writer(&mut body, &record)?;
@@ -106,10 +121,13 @@ pub fn batch_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> Basi
 pub fn read_batch(body: &[u8]) -> Result<Vec<BatchRecord<'_>>, BadBatch> {
     let mut records = Vec::new();
     let read = list::for_each(body, MOST_RECORDS, |index, record: JsonRecord<'_>| {
+        let bad = |error: &dyn Display| BadBatch(format!("batch record {index}: {error}"));
         let state = record.tracestate.as_deref();
+        let version = record.version.map(|version| version.parse()).transpose();
         records.push(BatchRecord {
-            id: TaskId::parse(&record.id)
-                .map_err(|error| BadBatch(format!("batch record {index}: {error}")))?,
+            id: TaskId::parse(&record.id).map_err(|error| bad(&error))?,
+            version: version.map_err(|error: BadVersion| bad(&format_args!("version {error}")))?,
+            index,
             content_type: if record.senml { ContentType::SenmlJson } else { ContentType::Json },
             trace: record.traceparent.and_then(|parent| TraceContext::parse(&parent, state)),
             payload: record.payload.get().as_bytes(),
@@ -149,18 +167,35 @@ mod tests {
             content_type: ContentType::SenmlJson,
             ..task("b\"2", "[1.50, 2]")
         };
-        let body = write_batch([&task("a", r#"{"value": 1.0}"#), &traced]).unwrap();
+        let plain = task("a", r#"{"value": 1.0}"#);
+        let (first, body) = (plain.version, write_batch([&plain, &traced]).unwrap());
         assert_eq!(
             str::from_utf8(&body).unwrap(),
             format!(
-                r#"[{{"id":"a","payload":{{"value": 1.0}}}},{{"id":"b\"2","traceparent":"{PARENT}","tracestate":"v=1","senml":true,"payload":[1.50, 2]}}]"#
+                r#"[{{"id":"a","version":"{first}","payload":{{"value": 1.0}}}},{{"id":"b\"2","traceparent":"{PARENT}","tracestate":"v=1","senml":true,"version":"{}","payload":[1.50, 2]}}]"#,
+                traced.version
             )
         );
         let read = read_batch(&body).unwrap();
         assert_eq!((read[0].id.as_str(), read[0].payload), ("a", &br#"{"value": 1.0}"#[..]));
         assert_eq!((read[1].id.as_str(), read[1].content_type), ("b\"2", ContentType::SenmlJson));
         assert_eq!(read[1].trace, traced.trace);
+        assert_eq!([read[0].version, read[1].version], [Some(first), Some(traced.version)]);
         assert!(traced.trace.is_some());
+    }
+
+    #[test]
+    fn a_record_has_its_own_version_or_follows_the_records_before_it() {
+        let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9);
+        let batch = Envelope::read("k", &BasicProperties::default(), None, |_| true, now).unwrap();
+        let body = br#"[{"id":"a","version":"7-1","payload":1},{"id":"b","payload":1},{"id":"c","version":"90000000000000","payload":1}]"#;
+        let records = read_batch(body).unwrap();
+        let versions: Vec<_> = records.iter().map(|it| it.envelope(&batch).version.to_string()).collect();
+        assert_eq!(
+            versions,
+            ["7-1", "9000000-1", "9000000-0"],
+            "the last is far ahead of the worker's clock"
+        );
     }
 
     #[test]
@@ -168,6 +203,10 @@ mod tests {
         let error = |body: &str| read_batch(body.as_bytes()).unwrap_err().to_string();
         assert_eq!(error("[]"), "batch has 0 records, 1 to 1000 are allowed");
         assert_eq!(error(r#"[{"id":"","payload":1}]"#), "batch record 0: message_id is empty");
+        assert_eq!(
+            error(r#"[{"id":"a","version":"soon","payload":1}]"#),
+            format!("batch record 0: version {BadVersion}")
+        );
         assert!(error("{}").starts_with("batch: invalid type: map"), "{}", error("{}"));
         assert!(error(r#"[["a",null,null,false,1]]"#).starts_with("batch: invalid type: sequence"));
         let many =

@@ -62,6 +62,8 @@ impl Copied {
             true => Self::base_with(original, now, Self::RECORD_HEADER),
             false => Self::base(original, now),
         };
+        // A copy is the same version, also if its publisher gave it none.
+        copied = copied.with(header::VERSION, long(&task.version.to_string()));
         copied.properties =
             copied.properties.with_type(task.kind.as_str().into()).with_message_id(task.id.as_str().into());
         if is_record {
@@ -243,6 +245,7 @@ impl Copied {
             header::FIRST_SEEN,
             header::DIED_AT,
             header::ATTEMPT,
+            header::VERSION,
         ];
         let is_kept = |name: &ShortString, value: &AMQPValue| {
             let limit = if name.as_str() == header::ERROR { MAX_INTERNAL } else { MAX_NAME + ENTRY_OVERHEAD };

@@ -18,6 +18,7 @@ use super::{
     incarnation::WorkerIncarnation,
     kind::Kind,
     trace::TraceContext,
+    version::{BadVersion, Version},
 };
 
 /// Milliseconds since 1970, the form of times in message headers. 0 for a time before 1970.
@@ -58,6 +59,8 @@ pub struct Envelope {
     pub reply_to: Option<String>,
     /// The trace that the task belongs to.
     pub trace: Option<TraceContext>,
+    /// When the task was first accepted, and a sequence within that time.
+    pub version: Version,
     /// The task's record in the quarantine, if it was there. Boxed, because few tasks have one.
     pub quarantine: Option<Box<QuarantineRecord>>,
     /// What workers without a handler for the task recorded. Boxed, because few tasks have it.
@@ -166,6 +169,7 @@ impl Envelope {
             correlation_id: properties.correlation_id().as_ref().map(|it| it.as_str().to_owned()),
             reply_to: properties.reply_to().as_ref().map(|it| it.as_str().to_owned()),
             trace: header::trace(headers),
+            version: version(properties, now)?,
             quarantine: QuarantineRecord::read(headers)?,
             unhandled: UnhandledRecord::read(headers)?,
             lane: text(headers, header::LANE)?,
@@ -265,6 +269,16 @@ pub(super) fn expires_at(properties: &BasicProperties, now: SystemTime) -> Resul
     let start = valid_timestamp(properties)
         .map_or(epoch_ms(now), |s| s.saturating_mul(1000).try_into().unwrap_or(i64::MAX));
     Ok(Some(start.saturating_add(ms)))
+}
+
+/// The header [`VERSION`](header::VERSION) if present and not far ahead of `now`, else the time of arrival.
+fn version(properties: &BasicProperties, now: SystemTime) -> Result<Version, Malformed> {
+    let arrival = Version::of_arrival(valid_timestamp(properties), now);
+    let Some(value) = header::get(properties.headers(), header::VERSION) else { return Ok(arrival) };
+    let text = integer(value).map(|micros| micros.to_string()).or_else(|| header::text(value));
+    let stated = text.ok_or(BadVersion).and_then(|text| text.parse::<Version>());
+    let stated = stated.map_err(|error| Malformed(format!("header {} {error}", header::VERSION)))?;
+    Ok(stated.unless_ahead_of(arrival))
 }
 
 /// The property `timestamp`, if it can be in seconds.

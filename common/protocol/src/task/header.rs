@@ -66,6 +66,9 @@ headers! {
     RETURNS = "garenne-returns", Lane;
     /// When a task of a group was published, in milliseconds since 1970; the property `timestamp` has seconds.
     PUBLISHED_AT = "garenne-published-at", Publisher;
+    /// Which of several values for the same reading is the latest; see [`Version`](super::Version). A task without it gets one
+    /// when a worker first receives it, and copies keep it.
+    VERSION = "garenne-version", Publisher;
     /// Length of the chain of follow-ups that led to the task: 0 for a task that a client published, the parent's
     /// depth plus 1 for a follow-up.
     DEPTH = "garenne-depth", Lane;

@@ -11,6 +11,7 @@ use super::{
     id::TaskId,
     kind::Kind,
     trace::TraceContext,
+    version::Version,
 };
 
 /// A task to publish.
@@ -34,12 +35,14 @@ pub struct NewTask {
     pub timeout: Option<Duration>,
     /// The trace that the task continues.
     pub trace: Option<TraceContext>,
+    /// When the task was accepted or created, and a sequence within that time.
+    pub version: Version,
     /// For a follow-up: the parent's id, and the follow-up's own depth.
     pub parent: Option<(TaskId, u32)>,
 }
 
 impl NewTask {
-    /// A task with a new random id; every optional field is empty.
+    /// A task with a new random id and a new version; every optional field is empty.
     pub fn new(kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
         Self::with_id(TaskId::random(), kind, content_type, body)
     }
@@ -56,16 +59,18 @@ impl NewTask {
             delay: None,
             timeout: None,
             trace: None,
+            version: Version::next(),
             parent: None,
         }
     }
 
-    /// A follow-up of `parent`: it has the parent's group and trace, and its depth plus 1. The body is JSON.
+    /// A follow-up of `parent`: it has the parent's group, trace and version, and its depth plus 1. The body is JSON.
     pub fn following(parent: &Envelope, id: TaskId, kind: Kind, body: Vec<u8>) -> Self {
         Self {
             id,
             group: parent.group.clone(),
             trace: parent.trace.clone(),
+            version: parent.version,
             parent: Some((parent.id.clone(), parent.depth.saturating_add(1))),
             ..Self::new(kind, ContentType::Json, body)
         }
@@ -82,10 +87,11 @@ impl NewTask {
     /// The properties to publish the task with: persistent, with `now` as timestamp.
     pub fn properties(&self, now: SystemTime) -> BasicProperties {
         let (parent, depth) = self.parent.as_ref().map(|(parent, depth)| (parent, *depth)).unzip();
-        let entries: [(&str, Option<AMQPValue>); 7] = [
+        let entries: [(&str, Option<AMQPValue>); 8] = [
             (header::GROUP, self.group.as_deref().map(long)),
             // A stop directive covers the group's tasks published before it; seconds would be too coarse.
             (header::PUBLISHED_AT, self.group.as_ref().map(|_| epoch_ms(now).into())),
+            (header::VERSION, Some(long(&self.version.to_string()))),
             (header::KEY, self.key.as_deref().map(long)),
             (header::DELAY_MS, self.delay.map(|span| span_ms(span).into())),
             (header::TIMEOUT_MS, self.timeout.map(|span| span_ms(span).into())),

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use garenne_protocol::task::{ContentType, NewTask, TaskId, TraceContext, span_ms};
+use garenne_protocol::task::{BadVersion, ContentType, NewTask, TaskId, TraceContext, span_ms};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -35,6 +35,8 @@ pub(crate) struct JsonTask<'t> {
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     tracestate: Option<Cow<'t, str>>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
+    version: Option<Cow<'t, str>>,
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
     parent: Option<Parent<'t>>,
     #[serde(borrow)]
     payload: &'t RawValue,
@@ -65,6 +67,7 @@ impl<'t> JsonTask<'t> {
             timeout_ms: milliseconds(task.timeout),
             traceparent: task.trace.as_ref().map(|trace| trace.parent().into()),
             tracestate: task.trace.as_ref().and_then(TraceContext::state).map(Cow::Borrowed),
+            version: Some(task.version.to_string().into()),
             parent: task.parent.as_ref().map(|(id, depth)| Parent { id: id.as_str().into(), depth: *depth }),
             payload: serde_json::from_slice(&task.body)?,
         })
@@ -83,15 +86,20 @@ impl<'t> JsonTask<'t> {
         let kind = routes.kind(&self.kind)?;
         let content_type = content_type(self.content_type.as_deref())?;
         let trace = self.traceparent.as_deref();
+        let version = self.version.as_deref().map(str::parse).transpose();
+        let version = version.map_err(|error: BadVersion| Refusal::field("version", error))?;
+        let body = self.payload.get().as_bytes().to_vec();
+        let task = NewTask::with_id(id("id", &self.id)?, kind, content_type, body);
         Ok(NewTask {
-            id: id("id", &self.id)?,
+            // That of the site which accepted it. An earlier program sends none.
+            version: version.unwrap_or(task.version),
             group: short_text("group", self.group.as_deref())?,
             key: short_text("key", self.key.as_deref())?,
             delay: self.delay_ms.map(|ms| milliseconds("delay_ms", ms, Some(ms))).transpose()?,
             timeout: self.timeout_ms.map(|ms| milliseconds("timeout_ms", ms, Some(ms))).transpose()?,
             trace: trace.and_then(|parent| TraceContext::parse(parent, self.tracestate.as_deref())),
             parent,
-            ..NewTask::new(kind, content_type, self.payload.get().as_bytes().to_vec())
+            ..task
         })
     }
 }
@@ -141,6 +149,7 @@ mod tests {
         let with = |field: &str| refused(&format!(r#""id":"1","kind":"reading.process",{field}"#));
         assert_eq!(with(r#""key":"""#), "key: expected 1 to 255 bytes");
         assert!(with(r#""delay_ms":99999999999999"#).starts_with("delay_ms: "));
+        assert!(with(r#""version":"soon""#).starts_with("version: must be microseconds"));
         assert!(with(r#""parent":{"id":"","depth":1}"#).starts_with("parent.id: "));
     }
 

@@ -212,14 +212,20 @@ impl TaskContext {
     }
 
     /// Requests tasks of one kind that were made elsewhere, with the ids that they have. Many are published in few
-    /// messages. Group and trace are those of this task.
+    /// messages. Group and trace are those of this task, and each has a later version than the one before it.
     ///
     /// # Errors
     /// As [`follow_up`](Self::follow_up), where [`FollowUps::MAX_COUNT`] is the number of messages; or the body of a task
     /// is not JSON.
     pub fn follow_up_tasks(&self, tasks: Vec<NewTask>) -> Result<(), TaskError> {
         let trace = self.trace();
-        let tasks = tasks.into_iter().map(|task| NewTask { trace: trace.clone(), ..task }).collect();
+        let tasks = tasks.into_iter().enumerate();
+        let tasks = tasks.map(|(index, task)| NewTask {
+            trace: trace.clone(),
+            version: self.0.envelope.version.plus(index),
+            ..task
+        });
+        let tasks = tasks.collect();
         self.0.follow_ups.add_tasks(&self.0.envelope, tasks)
     }
 

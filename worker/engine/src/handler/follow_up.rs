@@ -120,6 +120,7 @@ impl FollowUps {
         let Some(kind) = tasks.first().map(|task| task.kind.clone()) else { return Ok(()) };
         for tasks in in_messages(tasks, self.routes.max_payload) {
             let key = tasks[0].key.clone().filter(|_| tasks.iter().all(|task| task.key == tasks[0].key));
+            let version = tasks[0].version;
             let (id, content_type, body) = match <[NewTask; 1]>::try_from(tasks) {
                 Ok([task]) => (Some(task.id), task.content_type, task.body),
                 Err(tasks) => {
@@ -132,7 +133,7 @@ impl FollowUps {
             self.push(kind.as_str(), |requested| {
                 let id = id.unwrap_or_else(|| requested.next_id(parent, kind.as_str()));
                 let following = NewTask::following(parent, id, kind.clone(), body);
-                requested.tasks.push(NewTask { content_type, key, ..following });
+                requested.tasks.push(NewTask { content_type, key, version, ..following });
             })?;
         }
         Ok(())

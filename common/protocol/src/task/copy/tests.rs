@@ -28,7 +28,10 @@ fn a_copy_drops_properties_that_lose_or_duplicate_it_and_keeps_the_rest() {
 
     let names: Vec<_> =
         copy.headers().as_ref().unwrap().inner().keys().map(|k| k.as_str().to_owned()).collect();
-    assert_eq!(names, ["garenne-attempt", "garenne-expires-at", "garenne-user-id", "mine"]);
+    assert_eq!(
+        names,
+        ["garenne-attempt", "garenne-expires-at", "garenne-user-id", "garenne-version", "mine"]
+    );
     assert_eq!(header::get(copy.headers(), header::EXPIRES_AT).and_then(header::integer), Some(1_002_000));
     assert_eq!(copy.user_id(), &None);
     assert_eq!(copy.expiration(), &None);
@@ -174,7 +177,14 @@ fn foreign_headers_are_dropped_largest_first_and_counted_over_all_copies() {
     let names: Vec<_> = copy.headers().as_ref().unwrap().inner().keys().map(|k| k.as_str()).collect();
     assert_eq!(
         names,
-        ["garenne-dropped-bytes", "garenne-dropped-headers", "garenne-group", "medium", "small"]
+        [
+            "garenne-dropped-bytes",
+            "garenne-dropped-headers",
+            "garenne-group",
+            "garenne-version",
+            "medium",
+            "small"
+        ]
     );
     assert_eq!(foreign(&copy).1, Some((1, 100_011)));
 

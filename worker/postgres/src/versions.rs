@@ -1,0 +1,431 @@
+//! Which version of a reading is stored, if tasks with several ids have sent it (`on_conflict = "replace"`).
+//!
+//! The latest is stored, by the order of [`Version`](garenne_protocol::task::Version) and then of the ids. An id counts with
+//! the earliest version that it arrived with, so that a repeated task undoes nothing. Which one is the latest may change with
+//! any task that arrives, so all of them are kept, and the result is the same in every order of arrival.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use deadpool_postgres::Transaction;
+use garenne::sink::FinishedTask;
+use garenne_database::{QueryResult, Tables, derived::Key};
+use garenne_protocol::sensor::Unit;
+use garenne_sensors::reading::{Flag, is_input_unit};
+use time::OffsetDateTime;
+use tokio_postgres::Row;
+
+use crate::{
+    changed_reading::ChangedReading,
+    columns::{Parameters, column},
+    readings::NewReading,
+};
+
+/// A version of a reading.
+#[derive(Clone, Debug, PartialEq)]
+struct ReadingVersion {
+    /// When its task was accepted. None before there were versions, which is earlier than all others.
+    accepted: Option<(OffsetDateTime, i32)>,
+    task_id: String,
+    value: f64,
+    unit: Option<String>,
+    raw: f64,
+    raw_unit: Option<String>,
+    calibration: Option<String>,
+    /// The flags, separated by commas.
+    quality: String,
+    worker: String,
+}
+
+/// The versions of a reading after some have arrived.
+#[derive(Debug, Default, PartialEq)]
+struct Resolved {
+    /// The latest, if it is not stored as it is.
+    latest: Option<ReadingVersion>,
+    /// Those that are to be kept, or kept in another form.
+    kept: Vec<ReadingVersion>,
+}
+
+/// What a batch has replaced.
+#[derive(Default)]
+pub(super) struct Replaced<'a> {
+    /// The readings of the batch that have replaced others.
+    pub(super) changed: Vec<ChangedReading<'a>>,
+    /// Readings of earlier batches that are stored again.
+    pub(super) restored: Vec<Key<'a>>,
+    /// Devices and times whose derived values may be others.
+    pub(super) places: BTreeSet<(&'a str, OffsetDateTime)>,
+}
+
+/// The statements for the versions of a fleet's readings.
+pub(super) struct VersionStatements {
+    load: String,
+    update: String,
+    keep: String,
+}
+
+impl VersionStatements {
+    pub(super) fn new(tables: &Tables) -> Self {
+        let corrected: &str = Flag::Corrected.into();
+        let columns =
+            "task_id, accepted_at, sequence, value, unit, raw, raw_unit, calibration, quality, worker";
+        let input = "unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::int4[],
+                     $7::float8[], $8::text[], $9::float8[], $10::text[], $11::text[], $12::text[], $13::text[])
+                     AS new(device, metric, time, task_id, accepted_at, sequence, value, unit, raw, raw_unit,
+                            calibration, quality, worker)";
+        let is_key = "v.device = key.device AND v.metric = key.metric AND v.time = key.time";
+        let load = format!(
+            "SELECT key.device, key.metric, key.time, known.*
+             FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS key(device, metric, time) CROSS JOIN LATERAL (
+                 SELECT true, {columns} FROM {tables}_readings AS v
+                 WHERE {is_key} AND raw IS NOT NULL AND NOT '{corrected}' = ANY(quality)
+                 UNION ALL SELECT false, {columns} FROM {tables}_versions AS v WHERE {is_key}) AS known"
+        );
+        let set = |to: &str, quality: &str| {
+            let names =
+                ["accepted_at", "sequence", "value", "unit", "raw", "raw_unit", "calibration", "worker"];
+            let set: Vec<_> = names.iter().map(|name| format!("{name} = {to}.{name}")).collect();
+            format!("{}, quality = {quality}", set.join(", "))
+        };
+        let flags = "string_to_array(new.quality, ',')";
+        let update = format!(
+            "UPDATE {tables}_readings AS v SET {}, task_id = new.task_id, stored_at = now() FROM {input}
+             WHERE v.device = new.device AND v.metric = new.metric AND v.time = new.time AND v.time BETWEEN $14 AND $15",
+            set("new", flags)
+        );
+        let keep = format!(
+            "INSERT INTO {tables}_versions (device, metric, time, {columns})
+             SELECT device, metric, time, {} FROM {input}
+             ON CONFLICT (device, metric, time, task_id) DO UPDATE SET {}",
+            columns.replace("quality", flags),
+            set("excluded", "excluded.quality")
+        );
+        Self { load, update, keep }
+    }
+
+    /// Stores the latest versions of readings whose rows exist and are locked by this transaction. `arrived` are the readings
+    /// of the batch that are not stored yet, in their order.
+    pub(super) async fn store<'a>(
+        &self,
+        transaction: &Transaction<'_>,
+        arrived: &[NewReading<'a>],
+    ) -> QueryResult<Replaced<'a>> {
+        let mut by_key: BTreeMap<(&str, &str, OffsetDateTime), Vec<NewReading<'a>>> = BTreeMap::new();
+        for new @ (.., row) in arrived {
+            by_key.entry((&row.device, &row.metric, to_micros(row.time))).or_default().push(*new);
+        }
+        let keys: Vec<_> = by_key.keys().copied().collect();
+        let load = transaction.prepare_cached(&self.load).await?;
+        let parameters: Parameters<'_, 3> = [
+            &column(&keys, |(device, ..)| *device),
+            &column(&keys, |(_, metric, _)| *metric),
+            &column(&keys, |(.., time)| *time),
+        ];
+        let mut known: BTreeMap<_, (Option<ReadingVersion>, Vec<ReadingVersion>)> = BTreeMap::new();
+        let rows = transaction.query(&load, &parameters).await?;
+        for row in &rows {
+            let (device, metric, time): (&str, &str, OffsetDateTime) = (row.get(0), row.get(1), row.get(2));
+            let (stored, kept) = known.entry((device, metric, time)).or_default();
+            if row.get(3) {
+                *stored = Some(ReadingVersion::stored(row))
+            } else {
+                kept.push(ReadingVersion::stored(row))
+            }
+        }
+        let (mut replaced, mut latest, mut kept) = (Replaced::default(), Vec::new(), Vec::new());
+        for (key, arrived) in by_key {
+            // What a person has corrected or deleted stays so.
+            let Some((Some(stored), known)) = known.remove(&key) else { continue };
+            let versions = arrived.iter().map(ReadingVersion::arrived);
+            let resolved = resolve(&stored, known, versions);
+            kept.extend(resolved.kept.into_iter().map(|version| (key, version)));
+            let Some(version) = resolved.latest else { continue };
+            if version.differs(&stored) {
+                let (device, metric, time) = key;
+                if is_input(&version) || is_input(&stored) {
+                    replaced.places.insert((device, time));
+                }
+                // The last of a task's records for the same reading.
+                let new = arrived.iter().rfind(|new| ReadingVersion::arrived(new) == version);
+                match new {
+                    Some(new) => replaced.changed.push(ChangedReading::new(new)),
+                    None => replaced.restored.push(Key::new(device, metric, time)),
+                }
+            }
+            latest.push((key, version));
+        }
+        if let (Some(first), Some(last)) =
+            (latest.iter().map(|((.., time), _)| time).min(), latest.iter().map(|((.., time), _)| time).max())
+        {
+            let update = transaction.prepare_cached(&self.update).await?;
+            let further: Parameters<'_, 2> = [first, last];
+            let columns = Columns::of(&latest);
+            transaction.execute(&update, &[&columns.parameters()[..], &further].concat()).await?;
+        }
+        if !kept.is_empty() {
+            let keep = transaction.prepare_cached(&self.keep).await?;
+            transaction.execute(&keep, &Columns::of(&kept).parameters()).await?;
+        }
+        Ok(replaced)
+    }
+}
+
+/// Adds versions that have arrived to those that are known.
+fn resolve(
+    stored: &ReadingVersion,
+    kept: Vec<ReadingVersion>,
+    arrived: impl Iterator<Item = ReadingVersion>,
+) -> Resolved {
+    let is_kept: BTreeSet<_> = kept.iter().map(|version| version.task_id.clone()).collect();
+    let mut changed = BTreeSet::new();
+    let versions = kept.into_iter().chain([stored.clone()]);
+    let mut versions: BTreeMap<_, _> = versions.map(|version| (version.task_id.clone(), version)).collect();
+    for new in arrived {
+        let known = versions.entry(new.task_id.clone()).or_insert_with(|| new.clone());
+        if new.accepted == known.accepted && !new.differs(known) || new.accepted > known.accepted {
+            continue;
+        }
+        changed.insert(new.task_id.clone());
+        // What a recalibration made of the same value stays.
+        *known =
+            if new.differs(known) { new } else { ReadingVersion { accepted: new.accepted, ..known.clone() } };
+    }
+    let latest = versions.values().max_by_key(|version| (version.accepted, &*version.task_id));
+    let latest = latest.filter(|latest| *latest != stored).map(|latest| match latest.differs(stored) {
+        true => latest.clone(),
+        false => {
+            ReadingVersion { accepted: latest.accepted, task_id: latest.task_id.clone(), ..stored.clone() }
+        }
+    });
+    let has_several = versions.len() > 1;
+    let is_new = |version: &ReadingVersion| {
+        has_several && (changed.contains(&version.task_id) || !is_kept.contains(&version.task_id))
+    };
+    Resolved { latest, kept: versions.into_values().filter(is_new).collect() }
+}
+
+impl ReadingVersion {
+    fn arrived(&(_, finished, row): &NewReading<'_>) -> Self {
+        Self {
+            accepted: Some(accepted(finished)),
+            task_id: finished.envelope.id.as_str().to_owned(),
+            value: row.value,
+            unit: row.unit.map(str::to_owned),
+            raw: row.raw.unwrap_or(row.value),
+            raw_unit: row.raw_unit.map(str::to_owned),
+            calibration: row.calibration.as_deref().map(str::to_owned),
+            quality: row.quality.join(","),
+            worker: finished.worker.to_string(),
+        }
+    }
+
+    /// After the key and whether it is stored.
+    fn stored(row: &Row) -> Self {
+        let at: Option<OffsetDateTime> = row.get(5);
+        Self {
+            accepted: at.zip(row.get(6)),
+            task_id: row.get(4),
+            value: row.get(7),
+            unit: row.get(8),
+            raw: row.get(9),
+            raw_unit: row.get(10),
+            calibration: row.get(11),
+            quality: row.get::<_, Vec<&str>>(12).join(","),
+            worker: row.get(13),
+        }
+    }
+
+    /// Whether it is another reading: the raw value, or its unit if both are known.
+    fn differs(&self, other: &Self) -> bool {
+        let units = self.raw_unit.as_ref().zip(other.raw_unit.as_ref());
+        self.raw != other.raw || units.is_some_and(|(one, other)| one != other)
+    }
+}
+
+/// When the task of a reading was accepted, as the table has it.
+pub(super) fn accepted(finished: &FinishedTask) -> (OffsetDateTime, i32) {
+    let (micros, sequence) = finished.envelope.version.parts();
+    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000);
+    (at.expect("a version is at most a day ahead of the clock"), sequence)
+}
+
+fn is_input(version: &ReadingVersion) -> bool {
+    version.unit.as_deref().and_then(Unit::get).is_some_and(is_input_unit)
+}
+
+/// The time as Postgres stores it.
+fn to_micros(time: OffsetDateTime) -> OffsetDateTime {
+    time.replace_nanosecond(time.microsecond() * 1000).expect("fewer nanoseconds than before")
+}
+
+/// The columns of versions.
+struct Columns<'a> {
+    device: Vec<&'a str>,
+    metric: Vec<&'a str>,
+    time: Vec<OffsetDateTime>,
+    task_id: Vec<&'a str>,
+    accepted_at: Vec<Option<OffsetDateTime>>,
+    sequence: Vec<Option<i32>>,
+    value: Vec<f64>,
+    unit: Vec<Option<&'a str>>,
+    raw: Vec<f64>,
+    raw_unit: Vec<Option<&'a str>>,
+    calibration: Vec<Option<&'a str>>,
+    quality: Vec<&'a str>,
+    worker: Vec<&'a str>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(rows: &'a [((&'a str, &'a str, OffsetDateTime), ReadingVersion)]) -> Self {
+        Self {
+            device: column(rows, |((device, ..), _)| *device),
+            metric: column(rows, |((_, metric, _), _)| *metric),
+            time: column(rows, |((.., time), _)| *time),
+            task_id: column(rows, |(_, version)| &*version.task_id),
+            accepted_at: column(rows, |(_, version)| version.accepted.map(|(at, _)| at)),
+            sequence: column(rows, |(_, version)| version.accepted.map(|(_, sequence)| sequence)),
+            value: column(rows, |(_, version)| version.value),
+            unit: column(rows, |(_, version)| version.unit.as_deref()),
+            raw: column(rows, |(_, version)| version.raw),
+            raw_unit: column(rows, |(_, version)| version.raw_unit.as_deref()),
+            calibration: column(rows, |(_, version)| version.calibration.as_deref()),
+            quality: column(rows, |(_, version)| &*version.quality),
+            worker: column(rows, |(_, version)| &*version.worker),
+        }
+    }
+
+    fn parameters(&self) -> Parameters<'_, 13> {
+        [
+            &self.device,
+            &self.metric,
+            &self.time,
+            &self.task_id,
+            &self.accepted_at,
+            &self.sequence,
+            &self.value,
+            &self.unit,
+            &self.raw,
+            &self.raw_unit,
+            &self.calibration,
+            &self.quality,
+            &self.worker,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::take;
+
+    use super::*;
+
+    /// The version of a task with this id and value, accepted at this second.
+    fn version(id: &str, at: i64, raw: f64) -> ReadingVersion {
+        let at = OffsetDateTime::from_unix_timestamp(at).unwrap();
+        ReadingVersion {
+            accepted: Some((at, 0)),
+            task_id: id.to_owned(),
+            value: raw,
+            unit: None,
+            raw,
+            raw_unit: None,
+            calibration: None,
+            quality: String::new(),
+            worker: "w".to_owned(),
+        }
+    }
+
+    /// The stored version after each batch in turn.
+    fn stored_after(batches: &[&[ReadingVersion]]) -> ReadingVersion {
+        let (mut stored, mut kept): (Option<ReadingVersion>, BTreeMap<_, _>) = (None, BTreeMap::new());
+        for batch in batches {
+            let (first, rest) = batch.split_first().unwrap();
+            let new = if stored.is_none() { rest } else { batch };
+            let before = stored.take().unwrap_or_else(|| first.clone());
+            let mut resolved = resolve(&before, kept.values().cloned().collect(), new.iter().cloned());
+            kept.extend(take(&mut resolved.kept).into_iter().map(|it| (it.task_id.clone(), it)));
+            stored = Some(resolved.latest.unwrap_or(before));
+        }
+        stored.unwrap()
+    }
+
+    #[test]
+    fn the_latest_version_is_stored_in_every_order_of_arrival_and_every_grouping() {
+        // The first task is repeated, and so is the second one.
+        let sent = [("a", 1, 20.0), ("b", 2, 40.0), ("a", 3, 20.0), ("c", 4, 10.0), ("b", 5, 40.0)];
+        let cases = [(2, 40.0), (3, 40.0), (4, 10.0), (5, 10.0)];
+        for (count, expected) in cases {
+            let mut order: Vec<_> = (0..count).collect();
+            // All orders, by Heap's algorithm, each in one batch, in pairs, and singly.
+            let mut counters = vec![0; count];
+            let mut place = 0;
+            loop {
+                let versions: Vec<_> =
+                    order.iter().map(|n| version(sent[*n].0, sent[*n].1, sent[*n].2)).collect();
+                for size in [1, 2, count] {
+                    let batches: Vec<_> = versions.chunks(size).collect();
+                    assert_eq!(stored_after(&batches).raw, expected, "{order:?} by {size}");
+                }
+                while place < count && counters[place] >= place {
+                    counters[place] = 0;
+                    place += 1;
+                }
+                if place == count {
+                    break;
+                }
+                order.swap(if place % 2 == 0 { 0 } else { counters[place] }, place);
+                counters[place] += 1;
+                place = 0;
+            }
+        }
+    }
+
+    #[test]
+    fn an_earlier_value_returns_under_an_id_of_its_own() {
+        let [first, second, third] = [version("a", 1, 20.0), version("b", 2, 40.0), version("c", 3, 20.0)];
+        for batches in [
+            [&first, &second, &third],
+            [&third, &second, &first],
+            [&first, &third, &second],
+            [&second, &third, &first],
+        ] {
+            let batches = batches.map(std::slice::from_ref);
+            let stored = stored_after(&batches);
+            assert_eq!((stored.raw, &*stored.task_id), (20.0, "c"));
+        }
+    }
+
+    #[test]
+    fn the_last_of_a_tasks_records_for_a_reading_is_stored_also_after_a_redelivery() {
+        let task = [version("a", 1, 20.0), version("a", 1, 40.0)];
+        assert_eq!(stored_after(&[&task]).raw, 40.0);
+        assert_eq!(stored_after(&[&task, &task]).raw, 40.0);
+        let resolved = resolve(&task[1], Vec::new(), task.iter().cloned());
+        assert_eq!(resolved, Resolved::default(), "nothing is written");
+    }
+
+    #[test]
+    fn of_versions_accepted_at_the_same_moment_the_greater_id_is_stored() {
+        let [one, other] = [version("a", 1, 20.0), version("b", 1, 40.0)];
+        assert_eq!(stored_after(&[std::slice::from_ref(&other), std::slice::from_ref(&one)]), other);
+        assert_eq!(stored_after(&[&[one, other.clone()]]), other);
+    }
+
+    #[test]
+    fn a_reading_from_before_there_were_versions_is_the_earliest() {
+        let old = ReadingVersion { accepted: None, ..version("z", 0, 20.0) };
+        let new = version("a", 1, 40.0);
+        let resolved = resolve(&old, Vec::new(), [new.clone()].into_iter());
+        assert_eq!(resolved, Resolved { latest: Some(new.clone()), kept: vec![new, old.clone()] });
+        // Its own task again.
+        let again = [version("z", 9, 20.0)];
+        assert_eq!(resolve(&old, Vec::new(), again.into_iter()), Resolved::default());
+    }
+
+    #[test]
+    fn the_same_value_of_another_task_keeps_what_a_recalibration_made_of_it() {
+        let stored = ReadingVersion { value: 21.0, ..version("a", 1, 20.0) };
+        let resolved = resolve(&stored, Vec::new(), [version("b", 2, 20.0)].into_iter());
+        let latest = resolved.latest.unwrap();
+        assert_eq!((latest.value, &*latest.task_id), (21.0, "b"));
+    }
+}
