@@ -7,6 +7,7 @@
 
 pub mod cli;
 mod conclude;
+mod proxied_url;
 mod report;
 mod run;
 

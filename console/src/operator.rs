@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use garenne_amqp::{Broker, BrokerError};
+use garenne_amqp::{Broker, BrokerError, retry_while_unavailable};
 use garenne_common::{
     exit::{Exit, Failure},
     telemetry::metrics::Role,
@@ -14,6 +14,8 @@ use lapin::Connection;
 
 use crate::settings::ConsoleConfig;
 
+/// How long a login that the broker refused is repeated while its URL is read again from a file.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an operator waits for a database that is away.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -48,12 +50,17 @@ impl Operator {
         Ok(Self { broker, management, names, ladder, settings, read_only: false })
     }
 
-    /// Connects to the broker in one attempt, because a user waits for the result.
+    /// Connects to the broker in one attempt, because a user waits for the result. Only a login that is refused is
+    /// repeated if its URL is read again from a file: the password there may be about to change.
     ///
     /// # Errors
     /// [`BrokerError`].
     pub async fn connect(&self) -> Result<Connection, BrokerError> {
-        self.broker.connect(Role::Operate).await
+        let exit = |error: &BrokerError| match error {
+            BrokerError::Denied { from_file: true, .. } => Exit::BrokerUnavailable,
+            _ => Exit::Failed,
+        };
+        retry_while_unavailable(LOGIN_TIMEOUT, exit, || self.broker.connect(Role::Operate)).await
     }
 
     /// The workers' database. Nothing connects yet.

@@ -81,7 +81,7 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     }
     builder = window::register(builder, store);
     builder = spectrum::register(builder);
-    builder = alert::register(builder, config.alert.clone());
+    builder = alert::register(builder, config.alert.clone())?;
     if let Some(database) = database {
         let options = SinkOptions {
             on_conflict: config.on_conflict,

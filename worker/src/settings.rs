@@ -98,7 +98,10 @@ impl Settings for StockConfig {
     fn read_from(&mut self, setting: &str, file: &Path) {
         match &mut self.postgres_url {
             Some(url) if setting == "postgres_url" => url.read_from(file),
-            _ => self.worker.read_from(setting, file),
+            _ => {
+                self.alert.read_from(setting, file);
+                self.worker.read_from(setting, file);
+            }
         }
     }
 }
@@ -125,5 +128,32 @@ impl StockConfig {
 
     fn stores_in_postgres(&self) -> bool {
         self.worker.sinks.iter().any(|sink| sink.0 == PostgresSink::NAME)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use garenne_common::config::{Sources, load_with};
+
+    use super::*;
+
+    #[test]
+    fn the_secret_of_a_webhook_can_come_from_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n").unwrap();
+        let variable = |name: &str, value: OsString| (OsString::from(name), value);
+        let config: StockConfig = load_with(
+            Sources::default(),
+            [
+                variable("GARENNE_ALERT__WEBHOOKS__OPS__URL", "https://example.com/hook".into()),
+                variable("GARENNE_ALERT__WEBHOOKS__OPS__SECRET_FILE", file.path().into()),
+            ],
+        )
+        .unwrap();
+        let webhook = &config.alert.webhooks["ops"];
+        assert!(webhook.secret.is_some());
+        assert_eq!(webhook.files["secret"], file.path());
     }
 }

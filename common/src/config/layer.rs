@@ -213,11 +213,14 @@ fn flag_name(key: &str, default: Option<&Value>) -> String {
     name.replace('_', "-")
 }
 
-/// The setting `x` for a path `x_file`, if `x` is a setting and `x_file` is not.
+/// The setting `x` for a path `x_file`, if `x` is a setting and `x_file` is not. In a table that a user adds, such as one
+/// of `alert.webhooks`, it always is: the defaults have none whose fields could be looked up.
 fn setting_read_from_file(path: &[String], known: &Known) -> Option<Vec<String>> {
     let (last, parents) = path.split_last()?;
     let named = [parents, &[last.strip_suffix("_file")?.to_owned()]].concat();
-    (known.default_at(path).is_none() && known.default_at(&named).is_some()).then_some(named)
+    let is_added = known.has(&path[0]) && !parents.is_empty() && known.default_at(parents).is_none();
+    let is_setting = is_added || known.default_at(&named).is_some();
+    (known.default_at(path).is_none() && is_setting).then_some(named)
 }
 
 /// Whether it is a Kubernetes service link. Every pod has such variables for each service of its namespace, and those

@@ -1,6 +1,9 @@
 //! A TCP proxy in front of the broker, which stalls and resets connections on command.
 
-use std::{net::Ipv4Addr, pin::pin};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    pin::pin,
+};
 
 use anyhow::{Context, Result};
 use garenne_common::supervise::{self, TaskHandle};
@@ -19,6 +22,7 @@ const DEFAULT_AMQP_PORT: u16 = 5672;
 #[derive(Debug)]
 pub struct FaultProxy {
     link: watch::Sender<Link>,
+    address: SocketAddr,
     /// Aborted when the proxy is dropped.
     _accept_loop: TaskHandle<()>,
 }
@@ -38,17 +42,21 @@ impl FaultProxy {
     /// # Errors
     /// If the URL is invalid or has no host, or no port is free. Errors do not show the URL: it may contain a password.
     pub async fn for_url(url: &str) -> Result<(Self, String)> {
-        let mut url = reqwest::Url::parse(url).context("the broker's URL is invalid")?;
-        let host = url.host_str().context("the broker's URL has no host")?;
-        let server = format!("{host}:{}", url.port().unwrap_or(DEFAULT_AMQP_PORT));
+        let server = parse(url)?;
+        let host = server.host_str().context("the broker's URL has no host")?;
+        let server = format!("{host}:{}", server.port().unwrap_or(DEFAULT_AMQP_PORT));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let port = listener.local_addr()?.port();
-        url.set_host(Some("127.0.0.1")).context("cannot set the proxy's address")?;
-        url.set_port(Some(port)).ok().context("cannot set the proxy's port")?;
+        let address = listener.local_addr()?;
+        let through_proxy = through(url, address)?;
         let link = watch::Sender::default();
         let accept_loop = accept(listener, server, link.subscribe());
         let _accept_loop = supervise::isolated("fault proxy", accept_loop).spawn();
-        Ok((Self { link, _accept_loop }, url.into()))
+        Ok((Self { link, address, _accept_loop }, through_proxy))
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Lets no byte pass until [`reset`](Self::reset). Connections stay open, and new ones are accepted: half-open
@@ -61,6 +69,21 @@ impl FaultProxy {
     pub fn reset(&self) {
         self.link.send_modify(|link| *link = Link { is_stalled: false, generation: link.generation + 1 });
     }
+}
+
+fn parse(url: &str) -> Result<reqwest::Url> {
+    reqwest::Url::parse(url).context("the broker's URL is invalid")
+}
+
+/// The AMQP URL with the address of a proxy in it.
+///
+/// # Errors
+/// If the URL is invalid. The error does not show it.
+pub fn through(url: &str, proxy: SocketAddr) -> Result<String> {
+    let mut url = parse(url)?;
+    url.set_ip_host(proxy.ip()).ok().context("cannot set the proxy's address")?;
+    url.set_port(Some(proxy.port())).ok().context("cannot set the proxy's port")?;
+    Ok(url.into())
 }
 
 impl Drop for FaultProxy {

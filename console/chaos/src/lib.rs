@@ -25,7 +25,7 @@ mod worker_process;
 pub use engine::Engine;
 pub use fault::{Fault, Injected};
 pub use fault_injector::{BROKER_RESTART_TIMEOUT, BrokerRestart, FaultInjector};
-pub use fault_proxy::FaultProxy;
+pub use fault_proxy::{FaultProxy, through};
 pub use fault_schedule::{FaultSchedule, FaultStep};
 pub use launcher::{Launcher, free_port};
 pub use load::{Load, PublishProgress, Publishers};

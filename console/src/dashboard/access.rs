@@ -10,11 +10,7 @@ use axum::{
     http::{Extensions, HeaderMap, StatusCode},
 };
 use garenne_common::{
-    config::{ConfigError, read_secret_file},
-    reloaded::Reloaded,
-    resilience::Semaphore,
-    supervise,
-    telemetry::admin::Visitor,
+    config::ConfigError, reloaded::Reloaded, resilience::Semaphore, supervise, telemetry::admin::Visitor,
 };
 use prometheus::IntCounterVec;
 use secrecy::{ExposeSecret, SecretString};
@@ -43,7 +39,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Rules of access to the page and to its commands.
 pub(super) struct Access {
     /// The one token that everybody logs in with, if there is no file of operators.
-    token: Option<SecretString>,
+    token: Option<Reloaded<SecretString>>,
     accounts: Option<Reloaded<Accounts>>,
     proxies: ProxyLogin,
     sessions: Sessions,
@@ -86,8 +82,8 @@ impl Access {
             .clone()
             .map(|path| Reloaded::new("operators", vec![path.clone()], move || accounts::read(&path)));
         let accounts = accounts.transpose()?;
-        let token_file = config.common.admin_token_file.as_deref().filter(|_| accounts.is_none());
-        let token = token_file.map(|path| read_secret_file("admin_token_file", path)).transpose()?;
+        let token_file = config.common.admin_token_file.clone().filter(|_| accounts.is_none());
+        let token = token_file.map(|path| Reloaded::secret("admin_token_file", path)).transpose()?;
         for result in ["success", "wrong", "limited", "busy"] {
             logins.with_label_values(&[result]);
         }
@@ -118,16 +114,19 @@ impl Access {
         let peer = extensions.get::<ConnectInfo<SocketAddr>>();
         let peer = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |ConnectInfo(peer)| peer.ip());
         let address = self.proxies.client(peer, headers);
-        if let Some(accounts) = &self.accounts {
-            accounts.refresh();
-        }
+        self.accounts.iter().for_each(Reloaded::refresh);
+        self.token.iter().for_each(Reloaded::refresh);
         let accounts = self.accounts.as_ref().map(Reloaded::get);
         let by_proxy = self.proxies.user(peer, headers, accounts.as_deref());
         let session = self.sessions.of(headers);
         let of_session = session.as_ref().and_then(|session| {
             let User { name, login, .. } = &session.user;
             match login {
-                Login::Token => Some(session.user.clone()),
+                // A login with a former token has ended.
+                Login::Token(generation) => {
+                    let current = self.token.as_ref().map(Reloaded::generation) == Some(*generation);
+                    current.then(|| session.user.clone())
+                }
                 Login::Proxy => by_proxy.clone().filter(|user| user.name == *name),
                 // As the file has the person now.
                 Login::Password(hash) => {
@@ -262,8 +261,10 @@ impl Access {
             let detail = "there is no login with a token: set --operators, or --admin-token-file to a file with a token";
             return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         };
-        if given.is_some_and(|given| same(given.expose_secret().trim(), token.expose_secret())) {
-            return Ok(User { name: TOKEN_USER.to_owned(), role: Role::Operator, login: Login::Token });
+        // Before the token is read: if it changes meanwhile, the session ends rather than outlives it.
+        let login = Login::Token(token.generation());
+        if given.is_some_and(|given| same(given.expose_secret().trim(), token.get().expose_secret())) {
+            return Ok(User { name: TOKEN_USER.to_owned(), role: Role::Operator, login });
         }
         Err(Problem::new(StatusCode::UNAUTHORIZED, "wrong admin token"))
     }

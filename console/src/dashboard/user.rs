@@ -20,8 +20,8 @@ pub(super) struct User {
 /// How a person has logged in.
 #[derive(Clone, Debug)]
 pub(super) enum Login {
-    /// With the admin token.
-    Token,
+    /// With the admin token of this generation of its file.
+    Token(u64),
     /// With a password, which had this hash.
     Password(Arc<PasswordHash>),
     /// At a trusted proxy, which names the person in every request.

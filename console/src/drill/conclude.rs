@@ -4,8 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use garenne_chaos::audit::{Audit, EffectSource, count_effects};
 use garenne_common::{
+    backoff::Backoff,
     config::SecretUrl,
     exit::{Exit, Failure},
+    resilience::Retry,
 };
 
 use super::{report::Report, run::Drill};
@@ -13,6 +15,8 @@ use crate::{dead, output};
 
 /// Limit of the soft stop of all workers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(40);
+/// Attempts to count the effects after the first, within about ten seconds, if the database's URL is read again from a file.
+const COUNT_RETRIES: usize = 7;
 
 impl Drill<'_> {
     /// Stops the fleet, writes the report, and returns whether no task was lost or doubled.
@@ -59,15 +63,20 @@ impl Drill<'_> {
     /// Counts the effects, and reads the dead letters if tasks are missing among the effects.
     pub(super) async fn count_outcomes(&mut self) -> Result<EffectSource, Failure> {
         let settings = &self.operator.settings;
-        // The password may have changed since the start.
-        let postgres = match &settings.postgres_url {
-            Some(url) => Some(url.read_again().await.unwrap_or_else(|_| url.clone())),
-            None => None,
-        };
-        let postgres = postgres.as_ref().map(SecretUrl::expose);
         let file = self.dir.join(super::run::EFFECTS_FILE_NAME);
         let sql = self.args.effects_sql.as_deref();
-        let (source, effects) = count_effects(&file, postgres, sql, &settings.common.prefix).await?;
+        let rotates = settings.postgres_url.as_ref().is_some_and(|url| url.file().is_some());
+        // The password may have changed since the start, or be about to change in its file.
+        let retry = Retry::new(Backoff::default(), if rotates { COUNT_RETRIES } else { 0 });
+        let count = || async {
+            let postgres = match &settings.postgres_url {
+                Some(url) => Some(url.read_again().await.unwrap_or_else(|_| url.clone())),
+                None => None,
+            };
+            let postgres = postgres.as_ref().map(SecretUrl::expose);
+            count_effects(&file, postgres, sql, &settings.common.prefix).await
+        };
+        let (source, effects) = retry.run(count).await?;
         let account = &mut self.engine.account;
         account.set_effects(effects);
         if account.unresolved() > 0 {

@@ -17,7 +17,7 @@ use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::task::Kind;
 use tokio::time::Instant;
 
-use super::cli::DrillArgs;
+use super::{cli::DrillArgs, proxied_url::ProxiedUrl};
 use crate::{chaos, interrupt::Interrupts, operator::Operator, output, table::grouped, ticks::ticks};
 
 /// Interval between two polls of the engine.
@@ -37,6 +37,8 @@ pub(super) struct Drill<'a> {
     pub(super) engine: Engine,
     pub(super) published: Arc<PublishProgress>,
     schedule: FaultSchedule<f64>,
+    /// The workers' URL through the proxy of `--cuts`, if the URL came from a file.
+    proxied: Option<ProxiedUrl>,
 }
 
 /// Runs the drill.
@@ -90,12 +92,18 @@ impl<'a> Drill<'a> {
             .map(|command| BrokerRestart { broker: operator.broker.clone(), command });
         let settings = &operator.settings;
         let url = settings.worker_amqp_url.as_ref().unwrap_or(&settings.common.amqp_url);
-        let (mut variable, mut proxy) = (chaos::url_variable("GARENNE_AMQP_URL", url), None);
+        let (mut through, mut proxy, mut proxied) = (url.clone(), None, None);
         if args.faults.cuts > 0 {
             let (started, through_proxy) = proxy_for(url.expose()).await?;
-            (variable, proxy) = (("GARENNE_AMQP_URL".to_owned(), through_proxy.into()), Some(started));
+            through = through_proxy.parse().map_err(anyhow::Error::msg)?;
+            if let Some(source) = url.file() {
+                let written = ProxiedUrl::write(source, started.address(), &dir)?;
+                through.read_from(written.file());
+                proxied = Some(written);
+            }
+            proxy = Some(started);
         }
-        launcher.environment.push(variable);
+        launcher.environment.push(chaos::url_variable("GARENNE_AMQP_URL", &through));
         let command = match &args.worker {
             Some(command) => WorkerCommand::Shell(command.clone()),
             None => chaos::stock_worker(operator, &["--enable-bench"], None),
@@ -115,6 +123,7 @@ impl<'a> Drill<'a> {
             engine: Engine::new(fleet, FaultInjector::new(args.faults.pause_for, restart, proxy)),
             published: Arc::default(),
             schedule: FaultSchedule::seeded(args.seed, args.faults.faults()),
+            proxied,
         })
     }
 
@@ -132,6 +141,7 @@ impl<'a> Drill<'a> {
                 ended.map_err(|error| anyhow!("cannot publish: {error}"))?;
             }
             self.poll_engine()?;
+            self.proxied.iter().for_each(ProxiedUrl::refresh);
             let share = self.engine.account.expected().len() as f64 / self.args.tasks as f64;
             while let Some(step) = self.schedule.due(share) {
                 self.engine.inject(step)?;

@@ -159,6 +159,24 @@ async fn changed_password_is_read_again_from_its_file() -> Result<()> {
     Ok(())
 }
 
+/// A start is no exception: a worker that starts between the change at the broker and that of the file waits for it.
+#[tokio::test]
+async fn changed_password_is_awaited_by_a_worker_that_starts() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let user = User::new(&env).await?;
+    let file = env.folder().join("amqp-url");
+    fs::write(&file, &user.url)?;
+    user.change("second").await?;
+    let plan = env.worker_reading("rotated", &file)?.stdout();
+    let mut worker = plan.lane("fast:prefetch=20,concurrency=4..4").begin().await?;
+    worker.until_logged("cannot connect to the broker, retrying").await?;
+    fs::write(&file, user.url_with("second"))?;
+    worker.until_ready().await?;
+    let stopped = worker.stop().await?;
+    assert_eq!(stopped.code, 0, "{:?}", stopped.receipt);
+    Ok(())
+}
+
 #[tokio::test]
 async fn changed_password_is_read_again_by_the_gateway() -> Result<()> {
     let env = TestEnv::new().await?;

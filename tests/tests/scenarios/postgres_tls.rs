@@ -133,5 +133,13 @@ async fn postgres_and_worker_verify_each_others_certificates() -> Result<()> {
     assert!(!log.iter().any(|line| line.contains("second")), "the log contains a password: {log:?}");
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (40, 0), "{receipt:?}");
+
+    // A worker that starts before the file has the new password waits for it.
+    let late = full("late", "?sslmode=verify-full")?.env("GARENNE_CONNECT_TIMEOUT", "60s");
+    let mut late = late.begin().await?;
+    late.until_logged("Postgres unavailable, retrying").await?;
+    fs::write(file("late"), url("second", "?sslmode=verify-full"))?;
+    late.until_ready().await?;
+    assert_eq!(late.stop().await?.code, 0);
     Ok(())
 }

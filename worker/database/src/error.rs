@@ -51,6 +51,11 @@ impl DatabaseError {
         Self { detail: detail.into(), kind: ErrorKind::Schema, code: None }
     }
 
+    /// Whether the server refused the login: the user or the password.
+    pub(crate) fn is_login_refused(&self) -> bool {
+        self.code.as_ref().is_some_and(|code| code.code().starts_with("28"))
+    }
+
     /// Whether the user lacks a right.
     pub fn is_denied(&self) -> bool {
         self.code == Some(SqlState::INSUFFICIENT_PRIVILEGE)

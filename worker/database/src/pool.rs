@@ -28,6 +28,8 @@ pub type Connection = Object;
 pub struct PostgresPool {
     pool: Pool,
     address: String,
+    /// Whether the URL comes from a file, which is read again for each connection.
+    pub(crate) reads_url_again: bool,
 }
 
 impl PostgresPool {
@@ -40,6 +42,7 @@ impl PostgresPool {
     pub fn with_connections(database: Database, connections: usize) -> Self {
         let client = database.config.clone();
         let address = address(&client);
+        let reads_url_again = database.url.file().is_some();
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let limit = Some(CONNECT_TIMEOUT);
         let timeouts = Timeouts { wait: limit, create: limit, recycle: limit };
@@ -50,7 +53,7 @@ impl PostgresPool {
             .timeouts(timeouts)
             .build()
             .expect("timeouts need a runtime, which is given");
-        Self { pool, address }
+        Self { pool, address, reads_url_again }
     }
 
     /// Host and port of the server.

@@ -40,7 +40,8 @@ pub struct Migrated {
 }
 
 /// Makes sure that the tables have the version that this program needs, and are complete, at its start. With
-/// `may_migrate`, older ones are changed, if the user has the rights. Retries transient failures with back-off within `timeout`.
+/// `may_migrate`, older ones are changed, if the user has the rights. Retries transient failures with back-off within
+/// `timeout`, and a refused login whose URL is read again from a file.
 ///
 /// # Errors
 /// The last failure, or which version was found, or what is missing; at once if it is not transient.
@@ -53,12 +54,15 @@ pub async fn prepare(
     let deadline = Instant::now() + timeout;
     let mut backoff = Backoff::default();
     loop {
-        let DatabaseError { detail, kind, .. } = match prepare_once(pool, tables, may_migrate).await {
+        let error = match prepare_once(pool, tables, may_migrate).await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
+        let may_change = error.is_login_refused() && pool.reads_url_again;
+        let DatabaseError { detail, kind, .. } = error;
         let (wait, address) = (backoff.next_wait(), pool.address());
-        if kind != ErrorKind::Transient || Instant::now() + wait >= deadline {
+        let is_final = kind != ErrorKind::Transient && !may_change;
+        if is_final || Instant::now() + wait >= deadline {
             let check = match kind {
                 ErrorKind::Transient => "; check that it is running (--postgres-url)",
                 _ => "",

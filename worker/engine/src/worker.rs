@@ -93,6 +93,19 @@ impl HasExit for WorkerError {
     }
 }
 
+impl WorkerError {
+    /// The exit code if this attempt to connect was the last one. A login that was refused counts as an unavailable
+    /// broker while its URL is read again from a file: the password there may be about to change.
+    fn exit_of_attempt(&self) -> Exit {
+        match self {
+            Self::Broker(error) | Self::Publish(PublishError::Connect(error)) if !error.is_final() => {
+                Exit::BrokerUnavailable
+            }
+            error => error.exit(),
+        }
+    }
+}
+
 /// Opens a sink while the worker starts.
 type OpenSink = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Sink>, Failure>> + Send + Sync>;
 

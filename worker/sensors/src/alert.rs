@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use garenne_common::config::ConfigError;
 use garenne_protocol::sensor::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -96,8 +97,11 @@ impl Alert {
 }
 
 /// Registers the kind.
-pub fn register(builder: WorkerBuilder, settings: AlertSettings) -> WorkerBuilder {
-    let sender = Arc::new(WebhookSender::new(settings));
+///
+/// # Errors
+/// A file of a webhook cannot be used.
+pub fn register(builder: WorkerBuilder, settings: AlertSettings) -> Result<WorkerBuilder, ConfigError> {
+    let sender = Arc::new(WebhookSender::new(settings)?);
     let destinations = Arc::clone(&sender);
     let host = move |body: &[u8]| {
         let alert: Alert = serde_json::from_slice(body).ok()?;
@@ -111,7 +115,7 @@ pub fn register(builder: WorkerBuilder, settings: AlertSettings) -> WorkerBuilde
     let retry = RetryPolicy { attempts: Some(20), first: Duration::from_secs(5), ..RetryPolicy::default() };
     // Alerts to a slow host hold their workers for a long time.
     let options = TaskOptions::long().deadline(DEADLINE).retry(retry).half_of_lane_per_key(host);
-    builder.handle_with(handler, options)
+    Ok(builder.handle_with(handler, options))
 }
 
 async fn notify(cx: &TaskContext, sender: &WebhookSender, alert: Alert) -> Result<Delivered, TaskError> {
@@ -154,7 +158,7 @@ mod tests {
 
     async fn verdict(body: &str) -> String {
         let builder = Worker::builder(WorkerConfig::default());
-        let worker = TestWorker::new(register(builder, AlertSettings::default())).unwrap();
+        let worker = TestWorker::new(register(builder, AlertSettings::default()).unwrap()).unwrap();
         match worker.run("alert.notify", body).await {
             TestOutcome::Dead(reason, error) => format!("{reason}: {error}"),
             other => panic!("{other:?}"),
@@ -195,7 +199,7 @@ mod tests {
             let nested = "[".repeat(depth) + &"]".repeat(depth);
             let near = format!(r#"{{"url":{},"type":{},"time":{time},"data":{{"x":{}}}}}"#, Value::from(url.as_str()), Value::from(kind), if depth == 0 { "1" } else { &nested });
             static SENDER: LazyLock<WebhookSender> =
-                LazyLock::new(|| WebhookSender::new(AlertSettings::default()));
+                LazyLock::new(|| WebhookSender::new(AlertSettings::default()).unwrap());
             for body in [bytes.as_slice(), near.as_bytes()] {
                 if let Ok(alert) = <Alert as Payload>::read(ContentType::Json, body)
                     && alert.check().is_ok()

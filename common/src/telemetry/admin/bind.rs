@@ -2,13 +2,17 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 
 use super::tls::ServerTls;
-use crate::config::{AllowedHosts, Common, ConfigError, DEFAULT_ADMIN, Invalid, read_secret_file};
+use crate::{
+    config::{AllowedHosts, Common, ConfigError, DEFAULT_ADMIN, Invalid},
+    reloaded::Reloaded,
+};
 
 /// Time limit for a client to send a request's head, and for an idle connection.
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -16,7 +20,7 @@ pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A bound admin port. Connections queue in the backlog until [`super::AdminPort::open`] accepts them.
 pub struct AdminConfig {
     pub(super) listener: TcpListener,
-    pub(super) token: Option<SecretString>,
+    pub(super) token: Option<Arc<Reloaded<SecretString>>>,
     pub(super) tls: Option<ServerTls>,
     pub(super) allowed_hosts: AllowedHosts,
     pub(super) header_timeout: Duration,
@@ -30,8 +34,8 @@ pub struct AdminConfig {
 /// # Errors
 /// The address cannot be bound, or the token file cannot be used.
 pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
-    let token_file = common.admin_token_file.as_deref();
-    let token = token_file.map(|path| read_secret_file("admin_token_file", path)).transpose()?;
+    let token = common.admin_token_file.clone().map(|path| Reloaded::secret("admin_token_file", path));
+    let token = token.transpose()?.map(Arc::new);
     let tls = ServerTls::load("admin_tls", common.admin_tls_cert.clone(), common.admin_tls_key.clone())?;
     let listener = listen(common.admin, DEFAULT_ADMIN).await?;
     let address = listener.local_addr().map_err(|error| refused(DEFAULT_ADMIN, &error))?;

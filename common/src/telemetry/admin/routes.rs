@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use super::{Process, problem::Problem};
 use crate::{
+    reloaded::Reloaded,
     shutdown::{Command, Mode},
     telemetry::Metrics,
 };
@@ -50,14 +51,14 @@ impl Served {
 }
 
 /// The admin port's routes; without a `token`, commands are refused.
-pub(super) fn router(served: Arc<Served>, token: Option<SecretString>) -> Router {
+pub(super) fn router(served: Arc<Served>, token: Option<Arc<Reloaded<SecretString>>>) -> Router {
     let commands = Router::new()
         .route("/shutdown", post(shutdown))
         .route("/quiet", post(quiet))
         .route("/resume", post(resume))
         .route("/tasks/{id}/stop", post(stop_task))
         .route("/groups/{group}/{command}", post(group))
-        .route_layer(middleware::from_fn_with_state(token.map(Arc::new), authorize));
+        .route_layer(middleware::from_fn_with_state(token, authorize));
     Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -149,7 +150,11 @@ async fn group(
     Err(Problem::new(StatusCode::NOT_FOUND, format!("group {group:?} has no tasks in this process")))
 }
 
-async fn authorize(State(token): State<Option<Arc<SecretString>>>, request: Request, next: Next) -> Response {
+async fn authorize(
+    State(token): State<Option<Arc<Reloaded<SecretString>>>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let Some(token) = token else {
         let detail = "commands are off: set --admin-token-file or GARENNE_ADMIN_TOKEN_FILE to a file \
                       with a token, and send it as Authorization: Bearer";
@@ -162,12 +167,13 @@ async fn authorize(State(token): State<Option<Arc<SecretString>>>, request: Requ
     Problem::new(StatusCode::UNAUTHORIZED, detail).into_response()
 }
 
-/// Whether a request has the token.
-pub(super) fn is_authorized(token: &SecretString, headers: &HeaderMap) -> bool {
+/// Whether a request has the token that the file holds now.
+pub(super) fn is_authorized(token: &Reloaded<SecretString>, headers: &HeaderMap) -> bool {
+    token.refresh();
     let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
     let given = given.and_then(bearer).unwrap_or_default();
     // A missing header compares as empty and never matches: an empty token cannot be configured.
-    given.ct_eq(token.expose_secret().as_bytes()).into()
+    given.ct_eq(token.get().expose_secret().as_bytes()).into()
 }
 
 /// The credentials after `Bearer`, whose case does not matter (RFC 9110).

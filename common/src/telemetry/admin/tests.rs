@@ -9,6 +9,7 @@ use axum::{
     body::Body,
     http::{Request, header},
 };
+use secrecy::SecretString;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -24,6 +25,7 @@ use super::{
 use crate::{
     config::Common,
     exit::{Exit, HasExit},
+    reloaded::Reloaded,
     shutdown::{Command, Mode},
     telemetry::Metrics,
 };
@@ -89,9 +91,15 @@ struct Answer {
 }
 
 /// Sends one request. `process` records the commands that it caused.
+/// A token that never changes.
+fn fixed(token: &str) -> Arc<Reloaded<SecretString>> {
+    let token = token.to_owned();
+    Arc::new(Reloaded::new("tokens", Vec::new(), move || Ok(token.clone().into())).unwrap())
+}
+
 async fn ask(process: &Arc<Worker>, token: Option<&str>, method: &str, uri: &str, sent: &str) -> Answer {
     let (commands, mut received) = mpsc::channel(1);
-    let router = router(served(process.clone(), commands), token.map(|token| token.to_owned().into()));
+    let router = router(served(process.clone(), commands), token.map(fixed));
     let answer = answer_of(router, method, uri, sent).await;
     while let Ok(command) = received.try_recv() {
         process.record(format!("{command:?}"));
@@ -180,6 +188,26 @@ async fn commands_need_the_token() {
 }
 
 #[tokio::test]
+async fn a_token_that_changes_in_its_file_replaces_the_old_one() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "first\n").unwrap();
+    let token = Arc::new(Reloaded::secret("admin_token_file", file.path().to_owned()).unwrap());
+    let (commands, mut received) = mpsc::channel(8);
+    let router = router(served(Arc::<Worker>::default(), commands), Some(token));
+    let status = async |token: &str| {
+        let request = Request::post("/quiet").header(header::AUTHORIZATION, format!("Bearer {token}"));
+        router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().status().as_u16()
+    };
+    assert_eq!((status("first").await, status("the second").await), (202, 401));
+    std::fs::write(file.path(), "the second\n").unwrap();
+    assert_eq!((status("first").await, status("the second").await), (401, 202));
+    // While the file is being replaced, the last token counts.
+    std::fs::write(file.path(), "").unwrap();
+    assert_eq!(status("the second").await, 202);
+    assert_eq!(received.recv().await, Some(Command::Quiet));
+}
+
+#[tokio::test]
 async fn without_a_configured_token_commands_explain_how_to_enable_them() {
     let process = Arc::new(Worker::default());
     for uri in ["/shutdown?mode=hard", "/quiet", "/resume", "/tasks/a/stop", "/groups/g/pause"] {
@@ -255,7 +283,7 @@ impl Process for NoTasks {
 #[tokio::test]
 async fn a_process_without_tasks_holds_none() {
     let (commands, _received) = mpsc::channel(1);
-    let router = router(served(Arc::new(NoTasks), commands), Some("t".to_owned().into()));
+    let router = router(served(Arc::new(NoTasks), commands), Some(fixed("t")));
     let pool = answer_of(router.clone(), "GET", "/pool", "").await;
     assert_eq!((pool.status, pool.body.as_str()), (200, r#"{"lanes":{}}"#));
     for (uri, expected) in [
@@ -308,7 +336,7 @@ async fn opened_with(
     let (listener, addr) = free_port().await;
     let config = AdminConfig {
         listener,
-        token: Some("t".to_owned().into()),
+        token: Some(fixed("t")),
         tls,
         allowed_hosts: "admin.example.org".parse().unwrap(),
         header_timeout,

@@ -250,3 +250,17 @@ async fn a_person_whom_a_trusted_proxy_names_needs_no_password_but_a_csrf_token(
     );
     assert!(!past.headers[header::COOKIE].is_empty());
 }
+
+#[tokio::test]
+async fn a_token_that_changes_in_its_file_ends_the_sessions_of_the_old_one() {
+    let site = Site::new(DashboardConfig::default(), None, Some("first"));
+    let client = Client::at("192.0.2.1");
+    let old = site.with_csrf(site.log_in_with(&client, json!({ "token": "first" })).await.unwrap());
+    assert_eq!(site.act(&old), Ok("admin-token".to_owned()));
+    std::fs::write(site.folder.path().join("token"), "the second\n").unwrap();
+    assert_eq!(site.act(&old), Err(StatusCode::UNAUTHORIZED));
+    let again = site.log_in_with(&client, json!({ "token": "first" })).await;
+    assert_eq!(again.err(), Some(StatusCode::UNAUTHORIZED));
+    let new = site.with_csrf(site.log_in_with(&client, json!({ "token": "the second" })).await.unwrap());
+    assert_eq!(site.act(&new), Ok("admin-token".to_owned()));
+}

@@ -8,7 +8,6 @@ use garenne_amqp::{
 use garenne_common::{
     clock,
     config::{Concurrency, Lane as LaneConfig},
-    exit::HasExit,
     log_limit::LogLimit,
     shutdown::Command,
     telemetry::{
@@ -160,14 +159,15 @@ async fn connect<B: ConsumeBroker>(
     Ok(Connected { admin, broker, handlers, settler: Arc::new(settler) })
 }
 
-/// Connects and ensures the topology. While the broker is unavailable, retries until `budget` is spent.
+/// Connects and ensures the topology. While the broker is unavailable, or refuses a login whose URL is read again from a
+/// file, retries until `budget` is spent.
 async fn ensure_topology(
     broker: &impl ConsumeBroker,
     publisher: &Publisher,
     topology: impl Fn(BrokerVersion) -> Topology,
     budget: Duration,
 ) -> Result<BrokerVersion, WorkerError> {
-    retry_while_unavailable(budget, WorkerError::exit, || async {
+    retry_while_unavailable(budget, WorkerError::exit_of_attempt, || async {
         let version = broker.version().await?;
         let (ensured, connected) = tokio::join!(broker.ensure(topology(version)), publisher.connect());
         ensured?;

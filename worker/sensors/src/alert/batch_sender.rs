@@ -37,14 +37,15 @@ pub(super) struct Destination {
     /// Requests are unsigned without it.
     pub(super) secret: Option<SigningSecret>,
     pub(super) headers: HeaderMap,
+    /// Grows with each change of the files that the settings came from; `None` if they came from none.
+    pub(super) generation: Option<u64>,
 }
 
 impl Destination {
     /// Identifies the destination. Alerts to one destination share their requests.
     pub(super) fn key(&self) -> String {
-        self.webhook
-            .clone()
-            .map_or_else(|| format!("url {}", self.url.url()), |name| format!("webhook {name}"))
+        let Some(name) = &self.webhook else { return format!("url {}", self.url.url()) };
+        format!("webhook {} {name}", self.generation.unwrap_or_default())
     }
 
     /// Identifies the host, with its port. A host in a payload is another one than the same host in the settings, so
@@ -136,6 +137,8 @@ impl BatchSender {
         match status {
             200..=299 => Ok(status),
             408 | 425 | 429 | 500.. => Err(server_error(host(), &response)),
+            // The receiver may know the new credentials before the files have them, or after.
+            401 | 403 if self.destination.generation.is_some() => Err(server_error(host(), &response)),
             300..=399 => rejected(": redirects are not followed".to_owned()),
             _ => rejected(detail(&response)),
         }

@@ -13,11 +13,17 @@
 //! hosts = ["*.example.com"]         # hosts that payloads may name; none by default
 //! ```
 
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use derive_more::{Debug, Display};
-use garenne_common::config::Invalid;
+use garenne_common::config::{ConfigError, Invalid, read_secret_file};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_with::{DeserializeFromStr, SerializeDisplay};
 use url::Url;
@@ -78,6 +84,10 @@ pub struct Webhook {
     /// Additional request headers, at most 16. Their values are masked in output.
     #[serde(serialize_with = "masked")]
     pub headers: BTreeMap<String, String>,
+    /// Not a setting: the files that settings of this table were read from, by their names in it. They are read again
+    /// when they change.
+    #[serde(skip)]
+    pub files: BTreeMap<String, PathBuf>,
 }
 
 fn masked<S: Serializer>(headers: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -151,6 +161,16 @@ impl AlertSettings {
         !self.webhooks.is_empty() || !self.payload_urls.hosts.is_empty()
     }
 
+    /// Records the file that a webhook's setting was read from.
+    pub fn read_from(&mut self, setting: &str, file: &Path) {
+        let path = setting.strip_prefix("alert.webhooks.").and_then(|path| path.split_once('.'));
+        if let Some((name, field)) = path
+            && let Some(webhook) = self.webhooks.get_mut(name)
+        {
+            webhook.files.insert(field.to_owned(), file.to_owned());
+        }
+    }
+
     /// Checks the bounds of all values.
     ///
     /// # Errors
@@ -187,6 +207,30 @@ impl AlertSettings {
 }
 
 impl Webhook {
+    /// The webhook with what its files hold now.
+    ///
+    /// # Errors
+    /// A file cannot be read or has an invalid value. The error does not repeat it.
+    pub(super) fn read_again(&self) -> Result<Self, ConfigError> {
+        let mut again = self.clone();
+        for (field, file) in &self.files {
+            let text = read_secret_file(field, file)?;
+            let text = text.expose_secret();
+            let invalid =
+                |problem: String| ConfigError::file("secret file", file, format!("setting {field}"), problem);
+            match field.as_str() {
+                "url" => again.url = Some(text.parse().map_err(invalid)?),
+                "secret" => again.secret = Some(text.parse().map_err(invalid)?),
+                field => {
+                    let header = field.trim_start_matches("headers.").to_owned();
+                    again.headers.insert(header, text.to_owned());
+                    again.header_map().map_err(invalid)?;
+                }
+            }
+        }
+        Ok(again)
+    }
+
     /// The additional headers.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Delivers alerts to webhooks: one batch queue per webhook, one circuit breaker and one semaphore per host.
 
 use std::{
+    collections::BTreeMap,
     num::NonZeroUsize,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -8,6 +9,8 @@ use std::{
 
 use garenne_common::{
     backoff::Backoff,
+    config::ConfigError,
+    reloaded::Reloaded,
     resilience::{BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, Retry, Semaphore},
 };
 use hyper::header::HeaderMap;
@@ -17,7 +20,7 @@ use super::{
     address::AllowedAddresses,
     batch_sender::{BatchSender, Destination},
     delivery::{Delivered, DeliveryError, OutgoingAlert},
-    settings::{AlertSettings, DEFAULT_WEBHOOK, WebhookUrl},
+    settings::{AlertSettings, DEFAULT_WEBHOOK, Webhook, WebhookUrl},
     webhook_client::WebhookClient,
 };
 
@@ -39,6 +42,8 @@ const RETRY_BACKOFF: Backoff =
 /// Delivers alerts to webhooks.
 pub(super) struct WebhookSender {
     settings: AlertSettings,
+    /// The webhooks of the settings, with what their files hold now.
+    webhooks: BTreeMap<String, Reloaded<Webhook>>,
     breaker: BreakerConfig,
     backoff: Backoff,
     client: Arc<WebhookClient>,
@@ -63,18 +68,29 @@ struct WebhookQueue {
 }
 
 impl WebhookSender {
-    pub(super) fn new(settings: AlertSettings) -> Self {
+    /// # Errors
+    /// A file of a webhook cannot be used.
+    pub(super) fn new(settings: AlertSettings) -> Result<Self, ConfigError> {
         Self::with_resilience(settings, BREAKER, RETRY_BACKOFF)
     }
 
-    fn with_resilience(settings: AlertSettings, breaker: BreakerConfig, backoff: Backoff) -> Self {
+    fn with_resilience(
+        settings: AlertSettings,
+        breaker: BreakerConfig,
+        backoff: Backoff,
+    ) -> Result<Self, ConfigError> {
+        let webhooks = settings.webhooks.iter().map(|(name, webhook)| {
+            let (files, webhook) = (webhook.files.values().cloned().collect(), webhook.clone());
+            Ok((name.clone(), Reloaded::new("webhooks", files, move || webhook.read_again())?))
+        });
+        let webhooks = webhooks.collect::<Result<_, ConfigError>>()?;
         let client = Arc::new(WebhookClient::new());
         if settings.has_destinations() {
             client.load_authorities();
         }
         let payload_addresses = AllowedAddresses::PublicAnd(settings.payload_urls.networks.as_slice().into());
         let (queues, hosts) = (LruCache::new(MAX_KEPT).into(), LruCache::new(MAX_KEPT).into());
-        Self { settings, breaker, backoff, client, payload_addresses, queues, hosts }
+        Ok(Self { settings, webhooks, breaker, backoff, client, payload_addresses, queues, hosts })
     }
 
     /// Resolves an alert's `webhook` or `url`. Requests to a URL have neither signature nor additional headers.
@@ -97,17 +113,22 @@ impl WebhookSender {
                 addresses,
                 secret: None,
                 headers: HeaderMap::new(),
+                generation: None,
             });
         }
         let name = webhook.unwrap_or(DEFAULT_WEBHOOK);
         let unknown = || invalid(format!("no webhook {name:?}: alert.webhooks.{name}.url is not set"));
-        let webhook = self.settings.webhooks.get(name).ok_or_else(unknown)?;
+        let current = self.webhooks.get(name).ok_or_else(unknown)?;
+        current.refresh();
+        let generation = current.generation();
+        let webhook = current.get();
         Ok(Destination {
             webhook: Some(name.to_owned()),
             url: webhook.url.clone().expect("validated with the settings"),
             addresses: AllowedAddresses::Any,
             secret: webhook.secret.clone(),
             headers: webhook.header_map().expect("validated with the settings"),
+            generation: (!webhook.files.is_empty()).then_some(generation),
         })
     }
 

@@ -1,5 +1,6 @@
 //! Deliveries to a real server on the loopback interface.
 
+mod rotation;
 mod server;
 mod traces;
 
@@ -19,7 +20,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 fn settings(url: &str) -> AlertSettings {
     let secret = Some(SECRET.parse().unwrap());
     let headers = [("Authorization".to_owned(), "Bearer x".to_owned())].into();
-    let webhook = Webhook { url: Some(url.parse().unwrap()), secret, headers };
+    let webhook = Webhook { url: Some(url.parse().unwrap()), secret, headers, ..Webhook::default() };
     AlertSettings {
         webhooks: [(DEFAULT_WEBHOOK.to_owned(), webhook)].into(),
         timeout: Duration::from_millis(400),
@@ -40,7 +41,7 @@ fn local() -> PayloadUrls {
 
 fn sender(settings: AlertSettings) -> WebhookSender {
     let breaker = BreakerConfig { failures: 4, open_for: Duration::from_millis(300), ..BREAKER };
-    WebhookSender::with_resilience(settings, breaker, Backoff::constant(Duration::from_millis(5)))
+    WebhookSender::with_resilience(settings, breaker, Backoff::constant(Duration::from_millis(5))).unwrap()
 }
 
 fn alert(id: &str) -> OutgoingAlert {
@@ -179,7 +180,7 @@ async fn private_addresses_in_any_notation_get_no_request() {
 fn invalid_destinations_are_refused_with_the_reason() {
     let settings =
         AlertSettings { payload_urls: urls("*.example.com", &["::/0"]), ..AlertSettings::default() };
-    let sender = WebhookSender::new(settings);
+    let sender = WebhookSender::new(settings).unwrap();
     let error = sender.destination(None, Some("https://example.org/")).err().unwrap().to_string();
     assert_eq!(
         error,
