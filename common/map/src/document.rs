@@ -46,6 +46,11 @@ pub(crate) enum Value<'a> {
 }
 
 impl Value<'_> {
+    /// Identifies a value of a document.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     pub(crate) const fn as_integer(&self) -> Option<i64> {
         if let Self::Integer(number) = self { Some(*number) } else { None }
     }
@@ -108,10 +113,10 @@ impl<'a> Document<'a> {
     }
 
     /// The positions of values of this document.
-    pub(crate) fn positions(&self, values: &[*const Value<'static>]) -> Vec<usize> {
+    pub(crate) fn positions(&self, values: &[usize]) -> Vec<usize> {
         let values: HashSet<_> = values.iter().copied().collect();
         let nodes = self.0.iter().enumerate();
-        let found = nodes.filter(|(_, node)| values.contains(&std::ptr::from_ref(&node.value).cast()));
+        let found = nodes.filter(|(_, node)| values.contains(&node.value.address()));
         found.map(|(position, _)| position).collect()
     }
 

@@ -20,7 +20,7 @@ use crate::{
     readings::{Finished, Readings},
     remainder::remainder,
     rule::{Action, Rule},
-    sparkplug::EdgeNodes,
+    sparkplug::{self, EdgeNodes},
     unmapped::{Reason, Unmapped},
 };
 
@@ -50,7 +50,23 @@ pub struct Mapped {
     pub refused: Vec<BadRecord>,
 }
 
+/// Most refused values that [`Mapped::refusal`] names.
+const MAX_NAMED: usize = 5;
+
 impl Mapped {
+    /// The values that are refused, on one line.
+    pub fn refusal(&self) -> String {
+        let named: Vec<_> = self.refused.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+        let more = self.refused.len().saturating_sub(MAX_NAMED);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        format!("rule {}: {}{more}", self.rule, named.join("; "))
+    }
+
+    /// The codes of the values that are refused.
+    pub fn codes(&self) -> Vec<&'static str> {
+        self.refused.iter().map(|refused| refused.code.code()).collect()
+    }
+
     /// The records by position, as [`sift_readings`](garenne_protocol::sensor::parse::sift_readings) returns them.
     pub fn sifted(self) -> Sifted {
         let mut slots = Vec::with_capacity(self.records.len() + self.refused.len());
@@ -141,13 +157,17 @@ impl Map {
         Ok(Mapped { rule, records, unmeasured, refused })
     }
 
-    /// What remains of a payload that [`Map::apply`] refuses values of: JSON has `null` in place of the values that
-    /// became readings. A payload in another form remains as it is.
+    /// What remains of a payload that [`Map::apply`] refuses values of: `null` in place of the values that became
+    /// readings, in JSON and in Sparkplug B. A payload in another form has one value.
     pub fn remainder(&self, source: Source<'_>, payload: &[u8], now: Timestamp, limits: &Limits) -> Vec<u8> {
         let mut ignored = |_: &str, _: &str| {};
         let readings = Readings::new(limits, now, &mut ignored).tracking();
         let run = self.run(source, payload, readings);
-        run.map_or_else(|_| payload.to_vec(), |(_, _, taken)| remainder(payload, &taken))
+        let Ok((rule, _, taken)) = run else { return payload.to_vec() };
+        match self.rules[rule - 1].action {
+            Action::Sparkplug(_) => sparkplug::remainder(payload, &taken),
+            Action::Json(_) | Action::Skip => remainder(payload, &taken),
+        }
     }
 
     /// Returns the number of the rule, what became of the values, and the positions of those that became readings, if
@@ -202,10 +222,11 @@ impl Map {
                 }
             };
             let finished = finished.map_err(in_rule)?;
-            let taken = document.map_or_else(Vec::new, |document| match finished.taken.is_empty() {
-                true => Vec::new(),
-                false => document.positions(&finished.taken),
-            });
+            let mut finished = finished;
+            let mut taken = std::mem::take(&mut finished.taken);
+            if let (Action::Json(_), Some(document), false) = (&rule.action, document, taken.is_empty()) {
+                taken = document.positions(&taken);
+            }
             return Ok((number, finished, taken));
         }
         Err(in_no_rule(Reason::NoRule))

@@ -8,7 +8,6 @@ use garenne_protocol::sensor::{
 use uuid::Uuid;
 
 use crate::{
-    document::Value,
     plan::{ReadingPlan, Units},
     template::Scope,
     unmapped::Reason,
@@ -41,8 +40,8 @@ pub(crate) struct Readings<'l> {
     refused: Vec<BadRecord>,
     /// The reason of the first of them.
     first: Option<Reason>,
-    /// The addresses of the values that became readings, if they are asked for.
-    taken: Option<Vec<*const Value<'static>>>,
+    /// What the readings became of, if that is asked for: addresses of values, or numbers of metrics. One for each record.
+    taken: Option<Vec<usize>>,
     limits: &'l Limits,
     pub(crate) now: Timestamp,
     /// Is told of each value that becomes no reading, and why.
@@ -62,10 +61,10 @@ impl<'l> Readings<'l> {
         Self { taken: Some(Vec::new()), ..self }
     }
 
-    /// A value has become a reading.
-    pub(crate) fn take(&mut self, value: &Value<'_>) {
+    /// Says what the last reading has become of.
+    pub(crate) fn take(&mut self, origin: usize) {
         if let Some(taken) = &mut self.taken {
-            taken.push(std::ptr::from_ref(value).cast());
+            taken.push(origin);
         }
     }
 
@@ -172,13 +171,17 @@ impl<'l> Readings<'l> {
         let mut taken_positions = self.refused.iter().map(|refused| refused.index).peekable();
         let (mut keys, mut position) = (HashSet::new(), 0);
         let (mut kept, mut duplicates) = (Vec::with_capacity(self.records.len()), Vec::new());
+        let mut taken = self.taken.take().map(Vec::into_iter);
+        let mut kept_taken = taken.as_ref().map(|_| Vec::new());
         for record in std::mem::take(&mut self.records) {
+            let origin = taken.as_mut().and_then(Iterator::next);
             while taken_positions.next_if_eq(&position).is_some() {
                 position += 1;
             }
             let Reading { device, metric, time, .. } = &record.reading;
             if keys.insert((Arc::clone(device), Arc::clone(metric), *time)) {
                 kept.push(record);
+                kept_taken.as_mut().map(|kept| kept.extend(origin));
             } else {
                 let (device, metric) = (device.to_string(), metric.to_string());
                 let reason = Reason::Duplicate { device, metric: metric.clone() };
@@ -187,6 +190,7 @@ impl<'l> Readings<'l> {
             position += 1;
         }
         self.records = kept;
+        self.taken = kept_taken;
         self.refused.append(&mut duplicates);
         self.refused.sort_by_key(|refused| refused.index);
     }
@@ -197,8 +201,8 @@ pub(crate) struct Finished {
     pub(crate) records: Vec<Record>,
     pub(crate) refused: Vec<BadRecord>,
     pub(crate) unmeasured: usize,
-    /// The addresses of the values that became readings, if they were asked for.
-    pub(crate) taken: Vec<*const Value<'static>>,
+    /// What the records became of, if that was asked for: addresses of values, or numbers of metrics.
+    pub(crate) taken: Vec<usize>,
 }
 
 /// An id of one reading, so that the readings of a payload with one id have different ones.

@@ -276,7 +276,7 @@ impl Run<'_, '_> {
         match common.numbers.read(&value, true, &plan.none) {
             Ok(Some(number)) => {
                 readings.push(origin, plan, &common.units, scope, number)?;
-                readings.take(&value);
+                readings.take(value.address());
             }
             Ok(None) => readings.skip(&metric_of(plan, scope), "no value"),
             Err(_) if *value == Value::NotFinite => return Err(Reason::NotFinite(metric_of(plan, scope))),
@@ -321,7 +321,7 @@ impl Run<'_, '_> {
                         Ok(Some(number)) => {
                             let scope = self.scope(element, key, path);
                             match readings.push(origin, plan, &common.units, &scope, number) {
-                                Ok(()) => readings.take(&node.value),
+                                Ok(()) => readings.take(node.value.address()),
                                 Err(reason) => readings.refuse(path, reason)?,
                             }
                         }

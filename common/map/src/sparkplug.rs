@@ -26,12 +26,15 @@ mod payload;
 
 use nodes::EdgeNode;
 pub(crate) use nodes::EdgeNodes;
+pub(crate) use payload::remainder;
 use payload::{Metric, Payload};
 
 /// The metric of births (1) and deaths (0).
 const ONLINE: &str = "online";
 /// Identifies the session of an edge node, in its birth and its death.
 const BD_SEQ: &str = "bdSeq";
+/// What a state became of, in place of the number of a metric.
+const NO_METRIC: usize = usize::MAX;
 /// The capture with the device.
 const DEVICE: usize = 4;
 
@@ -115,9 +118,10 @@ impl EdgeNodes {
             Message::Data | Message::Command => {}
         }
         if message != Message::Death {
-            for metric in &payload.metrics {
+            for (number, metric) in payload.metrics.iter().enumerate() {
                 let name = metric.given_name().unwrap_or("metric");
-                run.metric(metric, sent, &mut readings).or_else(|reason| readings.refuse(name, reason))?;
+                let made = run.metric((number, metric), sent, &mut readings);
+                made.or_else(|reason| readings.refuse(name, reason))?;
             }
         }
         readings.finish(action.common.allow_empty)
@@ -150,12 +154,14 @@ impl Run<'_, '_> {
         let none = NoValues::default();
         let plan = ReadingPlan { metric, unit: UnitPlan::None, scale: 1.0, offset: 0.0, none };
         let captures = self.captures.with(DEVICE, device);
-        self.push(&captures, ONLINE, time, &plan, state, readings)
+        self.push(&captures, ONLINE, time, &plan, state, readings)?;
+        readings.take(NO_METRIC);
+        Ok(())
     }
 
     fn metric(
         &self,
-        metric: &Metric,
+        (number, metric): (usize, &Metric),
         sent: (Timestamp, bool),
         readings: &mut Readings<'_>,
     ) -> Result<(), Reason> {
@@ -188,8 +194,8 @@ impl Run<'_, '_> {
             readings.skip(name, "null, not a number, or a time");
             return Ok(());
         };
-        let number = match common.numbers.read(&value, field.is_some(), &plan.none) {
-            Ok(Some(number)) => number,
+        let read = match common.numbers.read(&value, field.is_some(), &plan.none) {
+            Ok(Some(read)) => read,
             Ok(None) => {
                 readings.skip(name, "no value");
                 return Ok(());
@@ -203,7 +209,9 @@ impl Run<'_, '_> {
             }
         };
         let time = payload::time(metric.timestamp)?.map_or(sent, |time| (time, false));
-        self.push(self.captures, name, time, plan, number, readings)
+        self.push(self.captures, name, time, plan, read, readings)?;
+        readings.take(number);
+        Ok(())
     }
 
     fn push(

@@ -4,18 +4,15 @@ use std::{sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 use garenne_common::supervise;
-use garenne_map::{MapChain, Mapped, Source};
+use garenne_map::{MapChain, Source};
 use garenne_protocol::{
-    sensor::{BadRecord, Limits},
+    sensor::Limits,
     task::{DeadReason, Kind, ReadingTasks, TaskId},
 };
 use prometheus::IntCounter;
 use time::OffsetDateTime;
 
 use crate::{frames::TooLarge, letter::Letter, packet::Message};
-
-/// Most refused values that a dead letter's error names.
-const MAX_NAMED: usize = 5;
 
 /// The tasks or the dead letter of a message, or both. Cheap to clone, except for a dead letter.
 #[derive(Clone, Debug)]
@@ -70,32 +67,21 @@ impl Converter {
             payload,
             received: now.into(),
         };
-        let Mapped { rule, records, unmeasured, refused } =
-            match mapped.and_then(|mapped| mapped.map_err(|unmapped| unmapped.to_string())) {
-                Ok(mapped) => mapped,
-                Err(error) => {
-                    return (Content::Letter(letter(error, message.payload.clone())), vec!["unmapped"]);
-                }
-            };
-        self.unmeasured.inc_by(unmeasured as u64);
-        let tasks = ReadingTasks::new(&self.kind, self.sharded, &records, |_| TaskId::random());
+        let mapped = match mapped.and_then(|mapped| mapped.map_err(|unmapped| unmapped.to_string())) {
+            Ok(mapped) => mapped,
+            Err(error) => {
+                return (Content::Letter(letter(error, message.payload.clone())), vec!["unmapped"]);
+            }
+        };
+        self.unmeasured.inc_by(mapped.unmeasured as u64);
+        let tasks = ReadingTasks::new(&self.kind, self.sharded, &mapped.records, |_| TaskId::random());
         let tasks = Arc::new(tasks);
-        if refused.is_empty() {
+        if mapped.refused.is_empty() {
             return (Content::Tasks(tasks), Vec::new());
         }
         let remainder = self.maps.remainder(source, &message.payload, now.into(), &self.limits);
-        let error = format!("rule {rule}: {}", described(&refused));
-        let codes = refused.iter().map(|refused| refused.code.code()).collect();
-        (Content::Partial(tasks, letter(error, remainder.into())), codes)
+        (Content::Partial(tasks, letter(mapped.refusal(), remainder.into())), mapped.codes())
     }
-}
-
-/// The values that are refused, on one line.
-fn described(refused: &[BadRecord]) -> String {
-    let named = refused.iter().take(MAX_NAMED).map(ToString::to_string);
-    let more = refused.len().saturating_sub(MAX_NAMED);
-    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    format!("{}{more}", named.collect::<Vec<_>>().join("; "))
 }
 
 /// A dead letter for a message whose packet was not kept.

@@ -34,7 +34,7 @@ pub(crate) use error::ErrorAction;
 pub use error::TaskError;
 pub use follow_up::FollowUps;
 pub(crate) use follow_up::Routes;
-pub use output::{IntoOutput, Output, ReadingRow};
+pub use output::{IntoOutput, Output, ReadingRow, RefusedPart};
 pub(crate) use progress::ProgressBoard;
 pub use retry::{ErrorClass, RetryPolicy};
 pub(crate) use team::Team;

@@ -5,7 +5,7 @@
 //!
 //! | outcome | steps |
 //! | --- | --- |
-//! | success | [`write_to_sinks`](Settler::write_to_sinks) → [`publish_follow_ups`](Settler::publish_follow_ups) → [`ack`](Settler::ack) → [`reply`](Settler::reply) |
+//! | success | [`write_to_sinks`](Settler::write_to_sinks) → [`publish_follow_ups`](Settler::publish_follow_ups), with a dead letter of what the handler refused → [`ack`](Settler::ack) → [`reply`](Settler::reply) |
 //! | retry | [`retry`](Settler::retry): a copy waits in the lane's retry ladder, then ack |
 //! | deferral | [`defer`](Settler::defer), [`wait_for_handler`](Settler::wait_for_handler): the same, without spending an attempt |
 //! | no handler here, but elsewhere | [`pass_on`](Settler::pass_on): a copy at the end of the lane's queue, then ack |
@@ -42,7 +42,7 @@ use crate::{
     consumer::{Delivery, MissingQueues},
     execute::{AttemptEnd, Outcome},
     force_close::after_last_answers,
-    handler::{Output, Routes},
+    handler::{Output, RefusedPart, Routes},
     redelivery::RedeliveryTracker,
     registry::Entry,
     reply_queues::{REPLY_TO, ReplyQueues},
@@ -73,6 +73,18 @@ pub(crate) struct InFlight {
     pub(crate) envelope: Arc<Envelope>,
     /// The span of the attempt. Nothing is recorded unless the task starts or becomes a dead letter.
     pub(crate) span: AttemptSpan,
+}
+
+/// What follows a stored result.
+struct After {
+    follow_ups: Vec<NewTask>,
+    refused: Option<RefusedPart>,
+}
+
+impl After {
+    fn is_nothing(&self) -> bool {
+        self.follow_ups.is_empty() && self.refused.is_none()
+    }
 }
 
 /// Settles the tasks of all lanes of a worker.
@@ -154,10 +166,11 @@ impl Settler {
         took: Duration,
     ) {
         let wants_reply = self.is_answered(&task.envelope);
-        if self.sink_buffer.is_empty() && !wants_reply && output.follow_ups.is_empty() {
+        let after =
+            After { follow_ups: std::mem::take(&mut output.follow_ups), refused: output.refused.take() };
+        if self.sink_buffer.is_empty() && !wants_reply && after.is_nothing() {
             return self.ack(task);
         }
-        let follow_ups = std::mem::take(&mut output.follow_ups);
         let (envelope, worker) = (Arc::clone(&task.envelope), Arc::clone(&self.worker));
         let trace = task.span.context(&envelope);
         let finished = FinishedTask { envelope, worker, started_at, took, output, trace };
@@ -168,7 +181,7 @@ impl Settler {
         let pending = self.tracker.token();
         let answer = move |accepted| {
             let _pending = pending;
-            this.sinks_answered(task, follow_ups, reply, accepted);
+            this.sinks_answered(task, after, reply, accepted);
         };
         self.sink_buffer.submit(finished, WaitingTask { span, generation, answer: Box::new(answer) });
     }
@@ -188,12 +201,12 @@ impl Settler {
     fn sinks_answered(
         self: &Arc<Self>,
         task: InFlight,
-        follow_ups: Vec<NewTask>,
+        after: After,
         reply: Option<FinishedTask>,
         accepted: Option<SinkAnswer>,
     ) {
         match accepted {
-            Some(SinkAnswer::Stored) => self.publish_follow_ups(task, follow_ups, reply),
+            Some(SinkAnswer::Stored) => self.publish_follow_ups(task, after, reply),
             Some(SinkAnswer::Conflict(detail)) => {
                 self.dead_letter_after_attempt(task, DeadReason::Conflict, detail);
             }
@@ -204,33 +217,33 @@ impl Settler {
         }
     }
 
-    /// Publishes the follow-ups of a stored result, then acks the task and replies.
+    /// Publishes the follow-ups of a stored result, and a dead letter of what the handler refused, then acks the task and
+    /// replies.
     ///
     /// Follow-ups come after the sinks, because a result that is refused must not start anything. They come
     /// before the ack, because they would be lost if the worker crashed in between.
-    fn publish_follow_ups(
-        self: &Arc<Self>,
-        task: InFlight,
-        follow_ups: Vec<NewTask>,
-        reply: Option<FinishedTask>,
-    ) {
-        if follow_ups.is_empty() {
+    fn publish_follow_ups(self: &Arc<Self>, task: InFlight, after: After, reply: Option<FinishedTask>) {
+        if after.is_nothing() {
             return self.ack_and_reply(task, reply);
         }
         let this = Arc::clone(self);
         self.in_background("follow-ups", async move {
             let (now, trace) = (clock::now(), task.span.context(&task.envelope));
             let publisher = this.task_publisher();
-            let follow_ups = follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it });
+            let follow_ups = after.follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it });
             // A kind that no lane takes was refused when the handler requested it.
-            let (messages, spans): (_, Vec<_>) =
+            let (mut messages, spans): (Vec<_>, Vec<_>) =
                 follow_ups.filter_map(|it| publisher.message(it, now)).unzip();
+            messages.extend(after.refused.as_ref().map(|part| this.letter_of_part(&task, part)));
             // If the channel dies first, the broker redelivers the parent, and the follow-ups are published
             // again under the same ids.
             let published = this.publish_until_confirmed(&task.delivery, messages).await;
             drop(spans);
             match published {
-                Published::All => this.ack_and_reply(task, reply),
+                Published::All => {
+                    after.refused.iter().for_each(|part| this.count_refused_part(&task, part));
+                    this.ack_and_reply(task, reply);
+                }
                 Published::GivenUp => {}
                 Published::Never(error) => {
                     let error = format!("a follow-up cannot be published: {error}");

@@ -209,6 +209,7 @@ pub fn finished(id: &str, json: &str) -> FinishedTask {
             json: RawValue::from_string(json.to_owned()).expect("the output is valid JSON"),
             rows: Vec::new(),
             follow_ups: Vec::new(),
+            refused: None,
         },
         trace: None,
     }

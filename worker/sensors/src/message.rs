@@ -2,18 +2,19 @@
 //!
 //! The maps are those of the lane that a message came to. Each reading is a follow-up task `reading.process`, which is
 //! confirmed before the message is acked. A reading has the same id in each repetition of the message if the map takes an
-//! id or a time from it. What no map accepts becomes a dead letter with reason `unmapped` and its source.
+//! id or a time from it. What no map accepts becomes a dead letter with reason `unmapped` and its source: the message, or
+//! what remains of it besides the readings.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use garenne::{
-    TaskContext, TaskError, TaskOptions, WorkerBuilder,
-    handler::{ContentType, Payload, PayloadError},
+    Output, TaskContext, TaskError, TaskOptions, WorkerBuilder,
+    handler::{ContentType, Payload, PayloadError, RefusedPart},
 };
-use garenne_map::{MapChain, Mapped};
+use garenne_map::MapChain;
 use garenne_protocol::{
     sensor::{Limits, Timestamp},
-    task::{FOREIGN_KIND, Kind, ReadingTasks, TaskId},
+    task::{DeadReason, FOREIGN_KIND, Kind, ReadingTasks, TaskId},
 };
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -82,7 +83,7 @@ struct Mapping {
 }
 
 impl Mapping {
-    fn map(&self, cx: &TaskContext, payload: &[u8]) -> Result<MappedMessage, TaskError> {
+    fn map(&self, cx: &TaskContext, payload: &[u8]) -> Result<Output, TaskError> {
         let lane = cx.lane().unwrap_or_default();
         let source = cx.source();
         let source =
@@ -91,18 +92,26 @@ impl Mapping {
         let other_worker = || TaskError::retry(format!("this worker has no maps for lane {lane:?}"));
         let maps = self.maps.get(lane).ok_or_else(other_worker)?;
         let arrived = cx.arrived_at().map_or_else(OffsetDateTime::now_utc, OffsetDateTime::from);
-        let mapped = maps.apply(source, payload, Timestamp::from(arrived), &self.limits);
-        let Mapped { records, unmeasured, refused, .. } = mapped.map_err(TaskError::unmapped)?;
-        let refused: Vec<_> = refused.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+        let now = Timestamp::from(arrived);
+        let mapped = maps.apply(source, payload, now, &self.limits).map_err(TaskError::unmapped)?;
+        let part = (!mapped.refused.is_empty()).then(|| RefusedPart {
+            reason: DeadReason::Unmapped,
+            error: mapped.refusal(),
+            codes: mapped.codes(),
+            payload: maps.remainder(source, payload, now, &self.limits),
+        });
         let derived = |index: usize| TaskId::derived(cx.id(), &index.to_string());
-        let ReadingTasks { tasks, repeatable } = ReadingTasks::new(&self.kind, self.keyed, &records, derived);
-        let source = source.to_label();
-        if !refused.is_empty() {
-            tracing::warn!(task = %cx.id(), %source, refused = refused.join("; "), "values of a message are left out");
-        }
-        let mapped = MappedMessage { source, readings: tasks.len(), refused, repeatable, unmeasured };
+        let ReadingTasks { tasks, repeatable } =
+            ReadingTasks::new(&self.kind, self.keyed, &mapped.records, derived);
+        let result = MappedMessage {
+            source: source.to_label(),
+            readings: tasks.len(),
+            refused: mapped.refused.iter().take(MAX_NAMED).map(ToString::to_string).collect(),
+            repeatable,
+            unmeasured: mapped.unmeasured,
+        };
         cx.follow_up_tasks(tasks)?;
-        Ok(mapped)
+        Ok(Output { refused: part, ..Output::json(&result)? })
     }
 }
 
@@ -180,8 +189,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_value_that_is_refused_is_named_and_the_others_are_readings() {
-        let (output, follow_ups) = mapped("n/tank", r#"{"t":1790000000,"v":{"a":1,"b":NaN}}"#).await.unwrap();
+    async fn a_value_that_is_refused_is_a_dead_letter_and_the_others_are_readings() {
+        let sent = br#"{"t":1790000000,"v":{"a":1,"b":NaN}}"#;
+        let outcome = worker().run_foreign("mqtt", Source::Topic("n/tank"), sent.to_vec()).await;
+        let TestOutcome::Done(Output { json, follow_ups, refused, .. }) = outcome else {
+            panic!("{outcome:?}")
+        };
+        let output: serde_json::Value = serde_json::from_str(json.get()).unwrap();
         assert_eq!(
             output,
             serde_json::json!({
@@ -190,6 +204,13 @@ mod tests {
             })
         );
         assert_eq!(follow_ups.len(), 1);
+        let part = RefusedPart {
+            reason: DeadReason::Unmapped,
+            error: "rule 1: record 1: b: not a finite number".to_owned(),
+            codes: vec!["not-finite"],
+            payload: br#"{"t":1790000000,"v":{"a":null,"b":NaN}}"#.to_vec(),
+        };
+        assert_eq!(refused, Some(part));
     }
 
     #[tokio::test]

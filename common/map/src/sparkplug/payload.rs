@@ -2,6 +2,8 @@
 //!
 //! From `sparkplug_b.proto`, version 3.0.0 of the specification. The fields that are left out are skipped.
 
+use std::collections::HashSet;
+
 use garenne_protocol::sensor::Timestamp;
 use prost::{
     Message as _,
@@ -98,6 +100,34 @@ fn count_metrics(mut bytes: &[u8]) -> Result<usize, prost::DecodeError> {
         count += usize::from(tag == METRICS);
     }
     Ok(count)
+}
+
+/// The payload with null in place of the values of these metrics. Names and aliases remain, because a birth that is mapped
+/// again announces them, and the number of the session, which a death is compared with.
+pub(crate) fn remainder(payload: &[u8], taken: &[usize]) -> Vec<u8> {
+    without_values(payload, taken).unwrap_or_else(|_| payload.to_vec())
+}
+
+fn without_values(mut payload: &[u8], taken: &[usize]) -> Result<Vec<u8>, prost::DecodeError> {
+    let taken: HashSet<usize> = taken.iter().copied().collect();
+    let (mut rest, mut number) = (Vec::with_capacity(payload.len()), 0);
+    while !payload.is_empty() {
+        let start = payload;
+        let (tag, wire_type) = decode_key(&mut payload)?;
+        skip_field(wire_type, tag, &mut payload, DecodeContext::default())?;
+        let field = &start[..start.len() - payload.len()];
+        if tag == METRICS && taken.contains(&number) {
+            let mut only = Payload::decode(field)?;
+            for metric in only.metrics.iter_mut().filter(|it| it.given_name() != Some(super::BD_SEQ)) {
+                (metric.value, metric.is_null) = (None, Some(true));
+            }
+            only.encode(&mut rest).expect("a vector grows");
+        } else {
+            rest.extend_from_slice(field);
+        }
+        number += usize::from(tag == METRICS);
+    }
+    Ok(rest)
 }
 
 impl Metric {

@@ -209,3 +209,25 @@ fn the_node_that_was_used_least_recently_is_forgotten() {
     }
     assert!(nodes.get("0").is_none() && nodes.get("1").is_some());
 }
+
+#[test]
+fn a_letter_has_null_in_place_of_the_values_that_became_readings() {
+    let map = map();
+    let metrics = vec![
+        metric("good", 1, 10, MetricValue::Double(21.5)),
+        metric("good", 0, 10, MetricValue::Double(22.5)),
+    ];
+    let (topic, sent) = ("spBv1.0/plant/NBIRTH/edge", birth(7, metrics));
+    let mapped = apply(&map, topic, &sent).unwrap();
+    let refused: Vec<_> = mapped.refused.iter().map(ToString::to_string).collect();
+    assert_eq!((mapped.records.len(), refused.len()), (2, 1), "{refused:?}");
+    let rest = map.remainder(Source::Topic(topic), &sent, now(), &Limits::default());
+    let letter = Payload::parse(&rest).unwrap();
+    let values: Vec<_> =
+        letter.metrics.iter().map(|it| (it.given_name().unwrap_or(""), it.value.clone())).collect();
+    let expected =
+        [(BD_SEQ, Some(MetricValue::Long(7))), ("good", None), ("good", Some(MetricValue::Double(22.5)))];
+    assert_eq!(values, expected);
+    assert_eq!((letter.metrics[1].is_null, letter.metrics[1].alias), (Some(true), Some(1)));
+    assert_eq!(letter.timestamp, Some(1_000));
+}

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use garenne_protocol::{sensor::Counter, task::NewTask};
+use garenne_protocol::{
+    sensor::Counter,
+    task::{DeadReason, NewTask},
+};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use time::OffsetDateTime;
@@ -22,6 +25,22 @@ pub struct Output {
     /// The tasks that the handler requested with [`follow_up`](super::TaskContext::follow_up). Set by the worker
     /// after the handler has returned; what a handler writes here is discarded.
     pub follow_ups: Vec<NewTask>,
+    /// What the handler refuses of the payload.
+    pub refused: Option<RefusedPart>,
+}
+
+/// What a handler refuses of a payload whose other parts it accepts. It becomes a dead letter of its own, which is
+/// confirmed before the task is acked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedPart {
+    /// Why.
+    pub reason: DeadReason,
+    /// The same for people.
+    pub error: String,
+    /// The codes that `garenne_records_refused_total{door="amqp"}` counts.
+    pub codes: Vec<&'static str>,
+    /// The body of the dead letter, in the task's content type. A task that runs it again must have no second effect.
+    pub payload: Vec<u8>,
 }
 
 /// A sensor reading, as stored by the Postgres sink.
@@ -62,7 +81,7 @@ impl Output {
     pub fn json(value: &impl Serialize) -> Result<Self, TaskError> {
         let json = to_raw_value(value)
             .map_err(|error| TaskError::reject(format!("the output cannot be serialized: {error}")))?;
-        Ok(Self { json, rows: Vec::new(), follow_ups: Vec::new() })
+        Ok(Self { json, rows: Vec::new(), follow_ups: Vec::new(), refused: None })
     }
 
     /// Sets the readings to store.

@@ -7,13 +7,19 @@ use garenne_amqp::{Message, Target};
 use garenne_common::{clock, random, shutdown::Settlement};
 use garenne_protocol::{
     task::{
-        Copied, DeadReason, Envelope, TraceContext, UnhandledRecord, WorkerIncarnation, epoch_ms, header,
+        Copied, DeadReason, Envelope, TaskId, TraceContext, UnhandledRecord, WorkerIncarnation, epoch_ms,
+        header,
     },
     topology::{Delay, LaneQueues, Names},
 };
 
 use super::{InFlight, Settler};
-use crate::{consumer::Delivery, force_close::after_last_answers, handler::RetryPolicy, spans::AttemptSpan};
+use crate::{
+    consumer::Delivery,
+    force_close::after_last_answers,
+    handler::{RefusedPart, RetryPolicy},
+    spans::AttemptSpan,
+};
 
 /// The longest wait of a retry or a deferral. Stop directives are kept as long.
 pub(super) const MAX_WAIT: Duration = Duration::from_millis(Envelope::MAX_MS.unsigned_abs());
@@ -64,6 +70,33 @@ impl Settler {
         let copied = attempts.into_iter().fold(copied, Copied::attempt);
         let copied = copied.dead(reason, &error, &self.worker, &lane, clock::now());
         self.publish_copy(lane, task.delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
+    }
+
+    /// The dead letter of what a handler refused of a task. It is a task of its own: with the id of the whole one, a
+    /// replay would have no effect.
+    pub(super) fn letter_of_part(&self, task: &InFlight, part: &RefusedPart) -> Message {
+        let id = TaskId::derived(&task.envelope.id, "refused");
+        let envelope = Envelope { id, ..Envelope::clone(&task.envelope) };
+        let now = SystemTime::now();
+        let copied = Copied::of(&task.delivery.head.properties, &envelope, now);
+        let copied = copied.first_seen(task.delivery.head.received_at).attempt(task.envelope.attempt + 1);
+        let copied = copied.dead(part.reason, &part.error, &self.worker, &self.lane_of(task), now);
+        Message {
+            target: Target::queue(self.names.dead()),
+            properties: copied.into_properties(),
+            body: part.payload.clone().into(),
+        }
+    }
+
+    /// Counts and logs what a handler refused of a task, once its dead letter is confirmed.
+    pub(super) fn count_refused_part(&self, task: &InFlight, part: &RefusedPart) {
+        let RefusedPart { reason, error, codes, .. } = part;
+        codes.iter().for_each(|code| self.metrics.records_refused("amqp", code).inc());
+        let Envelope { id, kind, .. } = &*task.envelope;
+        self.metrics.kind(kind.as_str()).dead(*reason);
+        if self.logs_dead_letter(*reason) {
+            tracing::warn!(task = %id, %kind, trace_id = task.envelope.trace_id(), %reason, error, "dead letter of a part");
+        }
     }
 
     /// Publishes a delivery without an envelope as a dead letter: it cannot be read or is too large.

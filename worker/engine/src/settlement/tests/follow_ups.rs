@@ -42,6 +42,34 @@ async fn follow_ups_are_confirmed_before_their_parent_is_acked() {
 }
 
 #[tokio::test]
+async fn what_a_handler_refuses_is_a_dead_letter_that_is_confirmed_before_the_ack() {
+    let mut env = env().await;
+    let Outcome::Done { mut output, started_at, took } = done_with(&env, &["bench.noop"]) else { panic!() };
+    output.refused = Some(RefusedPart {
+        reason: DeadReason::Unmapped,
+        error: "record 1: b: not a finite number".to_owned(),
+        codes: vec!["not-finite"],
+        payload: b"{\"b\":NaN}".to_vec(),
+    });
+    env.test.settle(Outcome::Done { output, started_at, took });
+    let mut copies = [env.copy().await, env.copy().await];
+    copies.sort_by_key(|copy| copy.key.clone());
+    let [letter, follow_up] = copies;
+    assert_eq!((follow_up.key.as_str(), letter.key.as_str()), ("garenne.tasks.fast", "garenne.dead"));
+    let refused = |env: &TestEnv| env.test.metrics.records_refused("amqp", "not-finite").get();
+    assert_eq!((letter.text(header::REASON).as_deref(), refused(&env)), (Some("unmapped"), 0));
+    assert_eq!(letter.text(header::ERROR).as_deref(), Some("record 1: b: not a finite number"));
+    assert_eq!(letter.body, b"{\"b\":NaN}");
+    // A replay under the id of the whole task would be taken for its repetition.
+    let own = TaskId::derived(&env.test.envelope.id, "refused");
+    assert_eq!(letter.properties.message_id().as_ref().unwrap().as_str(), own.as_str());
+    follow_up.ack();
+    letter.ack();
+    assert_eq!(env.settlement().await, Settlement::Acked);
+    assert_eq!(refused(&env), 1);
+}
+
+#[tokio::test]
 async fn a_task_of_a_sink_is_published_to_its_lane_until_the_confirm() {
     let lanes = [("slow".to_owned(), Lane::bound_to(["alert.#"]))].into_iter().collect();
     let mut env = env_with(Vec::new(), Routes { lanes, ..Routes::default() }, FRAME_MAX).await;
