@@ -72,9 +72,8 @@ impl DeadLetters {
     /// # Errors
     /// As [`Publisher::publish`]; of the queue of dead letters, if neither takes it.
     pub async fn publish(&self, letter: Message) -> Result<(), PublishError> {
-        let is_closed = self.state().as_ref().is_some_and(|it| it.waiting.is_some());
-        let _turn = if is_closed { Some(self.turn.lock().await) } else { None };
-        if self.state().as_ref().is_some_and(|it| it.waiting.is_some()) {
+        let _turn = if self.is_closed() { Some(self.turn.lock().await) } else { None };
+        if self.is_closed() {
             sleep(CLOSED_PAUSE).await;
         }
         let error = match self.known_error() {
@@ -98,6 +97,11 @@ impl DeadLetters {
             refusing.waiting = waits.as_ref().err().cloned();
         }
         waits.map_err(|_| error)
+    }
+
+    /// Whether neither queue takes letters. The next letter that is published finds out whether that has changed.
+    pub fn is_closed(&self) -> bool {
+        self.state().as_ref().is_some_and(|it| it.waiting.is_some())
     }
 
     /// Why letters do not reach their queue, for the readiness check.

@@ -59,7 +59,7 @@ mod records;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use copies::Published;
+use copies::{PUT_OFF, Published};
 pub(crate) use records::record_places;
 
 /// A task that was delivered and is not settled yet.
@@ -105,6 +105,8 @@ pub(crate) struct Settler {
     pub(crate) replies: Option<ReplyQueues>,
     pub(crate) publisher: Publisher,
     pub(crate) letters: DeadLetters,
+    /// Taken by the one letter that is held and tried while neither queue takes any.
+    pub(crate) held_letter: Semaphore,
     /// For records of batches that are copied.
     pub(crate) record_places: Arc<Semaphore>,
     /// Declares queues again that a copy could not be routed to.
@@ -245,6 +247,7 @@ impl Settler {
                     this.ack_and_reply(task, reply);
                 }
                 Published::GivenUp => {}
+                Published::Closed => this.defer(task, PUT_OFF),
                 Published::Never(error) => {
                     let error = format!("a follow-up cannot be published: {error}");
                     this.dead_letter_after_attempt(task, DeadReason::Rejected, error);

@@ -230,6 +230,16 @@ impl Copied {
         self.headers.contains_key(header::REASON)
     }
 
+    /// Removes what a dead letter says, for a task that comes back.
+    pub fn alive(self) -> Self {
+        [header::REASON, header::ERROR, header::WORKER, header::DIED_AT].into_iter().fold(self, Self::without)
+    }
+
+    /// Whether the task crashed workers in the quarantine.
+    pub fn is_marked(&self) -> bool {
+        self.headers.contains_key(header::QUARANTINE_RUNS)
+    }
+
     /// The minimal copy: only id, `type`, content type and the headers that say what happened to the task.
     ///
     /// For a connection whose frames are too small for the full copy. Its content header frame has at most

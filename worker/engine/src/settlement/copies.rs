@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::{backoff::Backoff, clock, shutdown::Settlement};
 use garenne_protocol::amqp::ShortString;
-use garenne_protocol::task::{Copied, DeadReason};
+use garenne_protocol::task::{Copied, DeadReason, header};
 
 use super::Settler;
 use crate::{consumer::Delivery, force_close::after_last_answers};
@@ -14,6 +14,9 @@ use crate::{consumer::Delivery, force_close::after_last_answers};
 /// How long a delivery is held that can neither be copied nor dead-lettered, before it is handed back. Bounds how
 /// often the broker redelivers it.
 const UNPUBLISHABLE_HOLD: Duration = Duration::from_secs(60);
+
+/// How long a task waits in its retry ladder before it becomes a dead letter, while neither queue takes letters.
+pub(super) const PUT_OFF: Duration = Duration::from_secs(15);
 
 /// Failed publishes in a row after which the worker checks whether the target exists, whatever the error.
 const CHECK_TARGET_AFTER: u32 = 3;
@@ -24,12 +27,17 @@ pub(super) enum Published {
     All,
     /// The delivery's channel died or the worker stopped waiting.
     GivenUp,
+    /// Neither queue takes dead letters, and another letter is tried meanwhile.
+    Closed,
     /// A message is too large to be published at all.
     Never(PublishError),
 }
 
 impl Settler {
     /// Publishes a copy in the background until the broker confirms it, then settles the original as `settlement`.
+    ///
+    /// While neither queue takes dead letters, one letter is held and tried. Others are put off, so that they do not fill
+    /// the prefetch and good tasks go on: the task comes back through its retry ladder.
     ///
     /// The original is handed back if its channel dies or the worker stops waiting first. If the copy is too
     /// large, the task becomes a dead letter without the properties that make it so.
@@ -44,7 +52,14 @@ impl Settler {
         let this = Arc::clone(self);
         self.in_background("copy", async move {
             let message = message_of(&delivery, copied.clone(), target);
-            match this.publish_until_confirmed(&delivery, vec![message]).await {
+            let (mut published, mut settlement) =
+                (this.publish_until_confirmed(&delivery, vec![message]).await, settlement);
+            if matches!(published, Published::Closed) {
+                let put_off = this.put_off(&lane, &delivery, copied.clone());
+                published = this.publish_until_confirmed(&delivery, vec![put_off]).await;
+                settlement = Settlement::Retried;
+            }
+            match published {
                 Published::All => {
                     let properties = copied.into_properties();
                     if let (Some(kind), Some(id)) = (properties.kind(), properties.message_id()) {
@@ -53,12 +68,26 @@ impl Settler {
                     }
                     delivery.settle(settlement);
                 }
-                Published::GivenUp => {}
+                Published::GivenUp | Published::Closed => {}
                 Published::Never(error) => {
                     this.publish_bare_dead_letter(&lane, delivery, copied, error).await;
                 }
             }
         });
+    }
+
+    /// The message that brings the task of a dead letter back to its lane, or to the quarantine, to be tried again.
+    fn put_off(&self, lane: &str, delivery: &Delivery, letter: Copied) -> Message {
+        let copied = letter.alive();
+        let is_defined = self.routes.lanes.defined().any(|(name, _)| name == lane);
+        if copied.is_marked() || !is_defined {
+            return message_of(delivery, copied, Target::queue(self.names.quarantine_retry()));
+        }
+        let queues = self.lane_queues(lane);
+        let copied = copied.without(header::LANE).without(header::NOT_BEFORE);
+        // A message that cannot be read may have no id. Any shard will do for it.
+        let copied = if queues.is_sharded() { copied.keyed(lane) } else { copied };
+        message_of(delivery, copied, Target::queue(queues.rung(self.ladder.rung_below(PUT_OFF))))
     }
 
     /// Dead-letters a task whose copy is too large, without most of its properties.
@@ -100,9 +129,20 @@ impl Settler {
                 delivery.settle(Settlement::Dead);
             }
             Published::GivenUp => {}
-            Published::Never(error) => {
+            held @ (Published::Never(_) | Published::Closed) => {
+                let error = match held {
+                    Published::Never(error) => error.to_string(),
+                    _ => "neither queue takes dead letters".to_owned(),
+                };
                 let hold = UNPUBLISHABLE_HOLD;
-                tracing::error!(task, kind, lane, %error, ?hold, "dead letter cannot be published, will be handed back");
+                tracing::error!(
+                    task,
+                    kind,
+                    lane,
+                    error,
+                    ?hold,
+                    "dead letter cannot be published, will be handed back"
+                );
                 tokio::select! {
                     biased;
                     () = tokio::time::sleep(hold) => {}
@@ -122,7 +162,13 @@ impl Settler {
         mut messages: Vec<Message>,
     ) -> Published {
         let (mut backoff, mut rounds) = (Backoff::default(), 0_u32);
+        let mut held = None;
         while delivery.alive() {
+            let only_letters = messages.iter().all(|message| self.letters.takes(&message.target));
+            if only_letters && held.is_none() && self.letters.is_closed() {
+                let Ok(place) = self.held_letter.try_acquire() else { return Published::Closed };
+                held = Some(place);
+            }
             let publishing = messages.iter().map(|message| async {
                 match self.letters.takes(&message.target) {
                     true => self.letters.publish(message.clone()).await,

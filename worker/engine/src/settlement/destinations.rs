@@ -329,7 +329,7 @@ impl Settler {
     }
 
     /// The queues of a lane, as many as it has shards.
-    fn lane_queues<'a>(&'a self, lane: &'a str) -> LaneQueues<'a> {
+    pub(super) fn lane_queues<'a>(&'a self, lane: &'a str) -> LaneQueues<'a> {
         LaneQueues::new(&self.names, lane, self.routes.lanes.shards(lane))
     }
 }

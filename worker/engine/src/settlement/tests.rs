@@ -82,6 +82,7 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
             metrics.connection().clone(),
         ),
         record_places: record_places(),
+        held_letter: Semaphore::const_new(1),
         letters: DeadLetters::new(
             Publisher::new(broker.clone(), PublisherConfig::default()),
             Names::new("garenne"),

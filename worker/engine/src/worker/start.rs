@@ -23,7 +23,7 @@ use garenne_protocol::{
     topology::{BrokerVersion, Names, Topology},
 };
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, Semaphore, mpsc, watch},
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -145,6 +145,7 @@ async fn connect<B: ConsumeBroker>(
         replies: config.replies.then(|| config.reply_queues.clone()),
         record_places: record_places(),
         letters: DeadLetters::new(publisher.clone(), Names::new(&config.common.prefix)),
+        held_letter: Semaphore::const_new(1),
         publisher,
         missing,
         sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(metrics.registry())),
