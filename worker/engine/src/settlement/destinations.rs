@@ -77,7 +77,7 @@ impl Settler {
     pub(super) fn letter_of_part(&self, task: &InFlight, part: &RefusedPart) -> Message {
         let id = TaskId::derived(&task.envelope.id, "refused");
         let envelope = Envelope { id, ..Envelope::clone(&task.envelope) };
-        let now = SystemTime::now();
+        let now = clock::now();
         let copied = Copied::of(&task.delivery.head.properties, &envelope, now);
         let copied = copied.first_seen(task.delivery.head.received_at).attempt(task.envelope.attempt + 1);
         let copied = copied.dead(part.reason, &part.error, &self.worker, &self.lane_of(task), now);
