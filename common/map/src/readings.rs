@@ -181,7 +181,9 @@ impl<'l> Readings<'l> {
             let Reading { device, metric, time, .. } = &record.reading;
             if keys.insert((Arc::clone(device), Arc::clone(metric), *time)) {
                 kept.push(record);
-                kept_taken.as_mut().map(|kept| kept.extend(origin));
+                if let Some(kept_taken) = &mut kept_taken {
+                    kept_taken.extend(origin);
+                }
             } else {
                 let (device, metric) = (device.to_string(), metric.to_string());
                 let reason = Reason::Duplicate { device, metric: metric.clone() };

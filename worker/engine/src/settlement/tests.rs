@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod copies;
+mod dead_letters;
 mod fake_broker;
 mod follow_ups;
 mod records;
