@@ -50,7 +50,7 @@ pub async fn run(operator: &Operator, verb: ReadingsVerb) -> Result<Exit, Failur
         }
         ReadingsVerb::Delete(range) => correct(operator, range, Correction::Delete, json!({})).await,
         ReadingsVerb::Corrections(args) => {
-            let selection = args.selection()?;
+            let selection = args.range.selection()?;
             corrections::run(operator.tables().await?, &selection, &args).await
         }
     }
@@ -98,7 +98,7 @@ async fn correct(
 async fn recalibrate(operator: &Operator, args: RecalibrateArgs) -> Result<Exit, Failure> {
     let calibration =
         Calibration::load(&args.calibration).map_err(|error| Failure::new(Exit::Config, error))?;
-    let selection = args.selection()?;
+    let selection = args.range.selection()?;
     let jobs = usize::from(args.jobs);
     let database = operator.tables_with(jobs).await?;
     let mut interrupts = Interrupts::catch()?;

@@ -55,6 +55,34 @@ pub enum ReadingsVerb {
     Corrections(CorrectionsArgs),
 }
 
+/// The readings that a command takes: all, unless they are limited.
+#[derive(Args, Clone, Debug)]
+pub struct RangeArgs {
+    /// Database of the workers, such as postgres://user:password@127.0.0.1/garenne
+    #[arg(long, value_name = "URL")]
+    pub postgres_url: Option<String>,
+    /// Readings of this device only, or of all that begin with a text: 'greenhouse-*'
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Readings of this metric only
+    #[arg(long, value_name = "METRIC")]
+    pub metric: Option<String>,
+    /// Readings of this time and later, RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
+    pub from: Option<Timestamp>,
+    /// Readings before this time, RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
+    pub to: Option<Timestamp>,
+}
+
+impl RangeArgs {
+    /// The readings that the arguments select.
+    pub(super) fn selection(&self) -> Result<Selection, Failure> {
+        let selection = Selection::new(self.device.as_deref(), self.metric.clone(), self.from, self.to);
+        selection.map_err(|error| Failure::new(Exit::Usage, error))
+    }
+}
+
 /// The readings that a command corrects.
 #[derive(Args, Clone, Debug)]
 pub struct CorrectArgs {
@@ -177,35 +205,15 @@ impl AmendArgs {
 /// `garenne readings corrections`.
 #[derive(Args, Clone, Debug)]
 pub struct CorrectionsArgs {
-    /// Database of the workers, such as postgres://user:password@127.0.0.1/garenne
-    #[arg(long, value_name = "URL")]
-    pub postgres_url: Option<String>,
-    /// Corrections of this device only, or of all that begin with a text: 'greenhouse-*'
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<String>,
-    /// Corrections of this metric only
-    #[arg(long, value_name = "METRIC")]
-    pub metric: Option<String>,
-    /// Corrections of readings of this time and later, RFC 3339
-    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
-    pub from: Option<Timestamp>,
-    /// Corrections of readings before this time, RFC 3339
-    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
-    pub to: Option<Timestamp>,
+    /// The readings that were corrected.
+    #[command(flatten)]
+    pub range: RangeArgs,
     /// How many rows to list, at most
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub limit: u32,
     /// Print one JSON object per corrected reading and line, with the reading as it was
     #[arg(long)]
     pub json: bool,
-}
-
-impl CorrectionsArgs {
-    /// The readings that the arguments select.
-    pub(super) fn selection(&self) -> Result<Selection, Failure> {
-        let selection = Selection::new(self.device.as_deref(), self.metric.clone(), self.from, self.to);
-        selection.map_err(|error| Failure::new(Exit::Usage, error))
-    }
 }
 
 /// A reason as people give it.
@@ -227,11 +235,11 @@ impl ReadingsVerb {
     /// The database of the command.
     pub fn postgres_url(&self) -> Option<&String> {
         match self {
-            Self::Recalibrate(args) => args.postgres_url.as_ref(),
+            Self::Recalibrate(args) => args.range.postgres_url.as_ref(),
             Self::Flag(args) => args.range.postgres_url.as_ref(),
             Self::Amend(args) => args.range.postgres_url.as_ref(),
             Self::Delete(range) => range.postgres_url.as_ref(),
-            Self::Corrections(args) => args.postgres_url.as_ref(),
+            Self::Corrections(args) => args.range.postgres_url.as_ref(),
         }
     }
 }
@@ -239,24 +247,12 @@ impl ReadingsVerb {
 /// `garenne readings recalibrate`.
 #[derive(Args, Clone, Debug)]
 pub struct RecalibrateArgs {
-    /// Database of the workers, such as postgres://user:password@127.0.0.1/garenne
-    #[arg(long, value_name = "URL")]
-    pub postgres_url: Option<String>,
     /// Calibration of the workers, TOML; readings without a rule become as sent
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub calibration: PathBuf,
-    /// Readings of this device only, or of all that begin with a text: 'greenhouse-*'
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<String>,
-    /// Readings of this metric only, and the values derived from them
-    #[arg(long, value_name = "METRIC")]
-    pub metric: Option<String>,
-    /// Readings of this time and later, RFC 3339
-    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
-    pub from: Option<Timestamp>,
-    /// Readings before this time, RFC 3339
-    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
-    pub to: Option<Timestamp>,
+    /// The readings, and the values derived from them.
+    #[command(flatten)]
+    pub range: RangeArgs,
     /// Devices that are computed at once, 1 to 16; each takes a connection to the database
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub jobs: u16,
@@ -272,15 +268,9 @@ impl RecalibrateArgs {
     /// As the record of the command names them.
     pub(super) fn record(&self) -> Value {
         json!({
-            "calibration": self.calibration, "device": self.device, "metric": self.metric,
-            "from": rfc3339(self.from), "to": rfc3339(self.to),
+            "calibration": self.calibration, "device": self.range.device, "metric": self.range.metric,
+            "from": rfc3339(self.range.from), "to": rfc3339(self.range.to),
         })
-    }
-
-    /// The readings that the arguments select.
-    pub(super) fn selection(&self) -> Result<Selection, Failure> {
-        let (device, metric) = (self.device.as_deref(), self.metric.clone());
-        Selection::new(device, metric, self.from, self.to).map_err(|error| Failure::new(Exit::Usage, error))
     }
 }
 
