@@ -4,9 +4,10 @@
 use crate::spawns::{line, sources};
 
 /// The crates of which a part is checked, and the paths below `src` of that part; none stand for all of it.
-const PARTS: [(&str, &[&str]); 4] = [
+const PARTS: [(&str, &[&str]); 5] = [
     ("worker/engine", &[]),
     ("common/pool", &[]),
+    ("common/protocol", &["task"]),
     (
         "common",
         &["backoff.rs", "clock.rs", "log_limit.rs", "random.rs", "resilience", "shutdown", "supervise"],
@@ -31,8 +32,9 @@ const NAMES: [(&str, &str); 9] = [
 ];
 
 /// The files that may use a name, with the reason.
-const EXCEPTIONS: [(&str, &str, &str); 12] = [
+const EXCEPTIONS: [(&str, &str, &str); 13] = [
     ("common/src/clock.rs", "SystemTime::now", "the clock itself"),
+    ("common/protocol/src/task/id.rs", "now_v7", "the source of ids itself"),
     ("common/src/random.rs", "rand::", "the random source itself"),
     ("common/src/log_limit.rs", "HashMap<", "only the order of log lines"),
     ("common/pool/src/engine/batch_size.rs", "std::time::Instant", "takes the time of the core"),

@@ -38,11 +38,12 @@ fn start(broker: &MemoryBroker, name: &str, runs: &Arc<AtomicUsize>) -> (Simulat
     let mut config =
         WorkerConfig { worker_id: Some(name.into()), lanes, sinks: Vec::new(), ..WorkerConfig::default() };
     config.common.events.heartbeat = Duration::ZERO;
-    let runs = Arc::clone(runs);
+    let (runs, thread) = (Arc::clone(runs), std::thread::current().id());
     let handler = move |_: TaskContext, work: Work| {
         let runs = Arc::clone(&runs);
         async move {
             sleep(Duration::from_secs(work.seconds)).await;
+            assert_eq!(std::thread::current().id(), thread);
             let run = runs.fetch_add(1, Ordering::Relaxed);
             if run % 4 == 3 { Err(TaskError::retry("every fourth")) } else { Ok(()) }
         }
@@ -76,6 +77,8 @@ async fn a_worker_runs_tasks_of_another_broker_and_a_soft_stop_hands_back_what_w
     assert_eq!((receipt.delivered, receipt.acked, receipt.requeued), (4, 3, 1));
     assert_eq!((runs.load(Ordering::Relaxed), broker.ready(QUEUE), broker.unacked()), (3, 1, 0));
     assert!(began.elapsed() < Duration::from_secs(200), "{:?}", began.elapsed());
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!((Arc::strong_count(&runs), broker.references()), (1, 1), "nothing of the worker is left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,6 +99,7 @@ async fn a_crash_ends_one_of_two_workers_and_the_other_gets_its_tasks() {
     sleep(Duration::from_secs(600)).await;
     assert_eq!((runs.load(Ordering::Relaxed), other_runs.load(Ordering::Relaxed)), (0, 4));
     assert!(one.has_ended() && one.receipt().await.is_none());
+    assert_eq!(Arc::strong_count(&runs), 1, "nothing of the crashed worker is left");
     other.command(Command::Shutdown(Mode::Light));
     let receipt = other.receipt().await.unwrap().unwrap();
     assert_eq!((receipt.balances(), receipt.acked, receipt.retried), (true, 3, 1));

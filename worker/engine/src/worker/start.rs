@@ -234,11 +234,11 @@ fn compose<B>(worker: &Worker, connected: Connected<B>) -> Result<Composed<B>, W
     });
     let lanes = lanes.collect::<Result<Vec<_>, WorkerError>>()?;
     let shown: Vec<_> = lanes.iter().map(|lane| (lane.pool.clone(), lane.metrics.clone())).collect();
-    let stuck = metrics.tasks_stuck().clone();
-    let settler = Arc::clone(&connected.settler);
+    // Weak, because the settler holds the metrics.
+    let (stuck, settler) = (metrics.tasks_stuck().clone(), Arc::downgrade(&connected.settler));
     metrics.before_encode(move || {
         update_gauges(&shown, &stuck);
-        settler.report_dead_letters();
+        let _ = settler.upgrade().inspect(|settler| settler.report_dead_letters());
     });
     let help = "Tasks that this worker put off because no running worker has a handler for their kind.";
     let gauges = NewMetrics(metrics.registry()).gauges("garenne_unhandled_tasks", help, &["lane", "kind"]);

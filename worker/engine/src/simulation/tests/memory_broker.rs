@@ -136,6 +136,11 @@ impl MemoryBroker {
         Connection { broker: self.clone(), id: state.connections }
     }
 
+    /// How many parts of workers and tests hold the broker.
+    pub(super) fn references(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     pub(super) fn put(&self, queue: &str, key: &str, properties: BasicProperties, body: Vec<u8>) {
         let message = Stored { key: key.to_owned(), properties, body, redelivered: false };
         let mut state = self.state();
