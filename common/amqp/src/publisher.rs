@@ -228,11 +228,14 @@ impl Publisher {
         if self.is_blocked() {
             return Err(PublishError::Blocked);
         }
-        let queue = match &self.outlet {
-            Outlet::Amqp(queue) => queue,
+        match &self.outlet {
+            Outlet::Amqp(queue) => self.announce_on(queue, message).await,
             #[cfg(feature = "simulation")]
-            Outlet::Simulated(broker) => return broker.announce(message).await,
-        };
+            Outlet::Simulated(broker) => broker.announce(message).await,
+        }
+    }
+
+    async fn announce_on(&self, queue: &PublishQueue, message: Message) -> Result<(), PublishError> {
         let Message { target, properties, body } = message;
         let address = Address::of(target)?;
         let mut announcing = self.announcing.lock().await;

@@ -150,12 +150,11 @@ async fn a_member_whose_confirm_tracker_ended_is_replaced() {
     let publisher = Publisher::observed(known, config, metrics.clone());
     let unanswered = publisher.send(message("k", "1")).await.unwrap();
     broker.next().await;
-    let queue = match &publisher.outlet {
-        Outlet::Amqp(queue) => queue,
+    match &publisher.outlet {
+        Outlet::Amqp(queue) => queue.member().await.unwrap().confirm_tracker.task.abort(),
         #[cfg(feature = "simulation")]
         Outlet::Simulated(_) => unreachable!("it is not simulated"),
-    };
-    queue.member().await.unwrap().confirm_tracker.task.abort();
+    }
     let error = timeout(TIMEOUT, unanswered.confirmed()).await.unwrap().unwrap_err();
     assert!(matches!(error, PublishError::InDoubt(_)), "{error:?}");
 
