@@ -1,0 +1,399 @@
+//! Where every message is, and which rules of delivery were broken.
+//!
+//! A message is known by its identity: its `message_id` and the process that first published it. The broker stores
+//! *instances* of it: each publish is one, and a requeue or a dead-lettering keeps the instance. A worker may publish an
+//! instance of what it holds, its *copy*; between the copy's arrival and the ack of the original there are two.
+//!
+//! An identity may have one instance, or more if something is on record that made another one inevitable: a [`Fork`].
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use crate::{
+    connection::Role,
+    id::{OwnerId, QueueId, Serial},
+    rules::ReturnKind,
+    trace::What,
+};
+
+mod identity;
+mod rule;
+
+pub use identity::Fork;
+use identity::{Identity, IdentityId, Instance, Outcome, Place, Source};
+pub use rule::Rule;
+
+/// A broken rule, of one identity.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken {
+    pub(crate) at: Duration,
+    pub(crate) identity: IdentityId,
+    pub(crate) rule: Rule,
+}
+
+/// Follows every message. Each method is called where the broker does what it is named for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    identities: Vec<Identity>,
+    by_id: HashMap<Arc<str>, IdentityId>,
+    /// By serial. Messages that are not tracked have no identity.
+    instances: Vec<Instance>,
+    /// Identities that changed since the last check.
+    changed: Vec<IdentityId>,
+    pub(crate) broken: Vec<Broken>,
+}
+
+impl Ledger {
+    /// Assigns the next serial to a message that no rule applies to.
+    pub(crate) fn untracked(&mut self) -> Serial {
+        self.instances.push(Instance::new(None, None));
+        Serial(self.instances.len() as u32 - 1)
+    }
+
+    /// A process publishes a message. `parent` is the id of the task whose follow-up it is.
+    pub(crate) fn published(
+        &mut self,
+        now: Duration,
+        (owner, role): (OwnerId, Role),
+        id: &str,
+        parent: Option<&str>,
+    ) -> Serial {
+        let known = self.by_id.get(id).copied();
+        let identity = known.unwrap_or_else(|| self.add(id, owner));
+        let held = |id| self.last_held(id, owner);
+        let source = match known.and_then(held) {
+            Some((serial, delivery)) => Some(Source { serial, delivery, is_own: true }),
+            None => parent
+                .and_then(|id| self.by_id.get(id).copied())
+                .and_then(held)
+                .map(|(serial, delivery)| Source { serial, delivery, is_own: false }),
+        };
+        let mut instance = Instance::new(Some(identity), source);
+        if let Some(source) = source {
+            let earlier = self.identities[identity.0].instances.iter().map(|it| &self.instances[it.index()]);
+            let outcomes: Vec<_> =
+                earlier.filter(|it| it.source == Some(source)).map(|it| it.outcome).collect();
+            if outcomes.iter().any(|it| matches!(it, Outcome::Pending | Outcome::Acked)) {
+                self.break_rule(now, identity, Rule::CopiedTwice);
+            }
+            instance.fork = self.fork_of_copy(source, known.is_some(), !outcomes.is_empty());
+            if source.is_own && self.is_current(source) {
+                self.instances[source.serial.index()].has_copy = true;
+            }
+        } else if known.is_some() {
+            instance.fork = Some(if role == Role::Publisher { Fork::Republished } else { Fork::Repeated });
+        }
+        self.instances.push(instance);
+        let serial = Serial(self.instances.len() as u32 - 1);
+        self.identities[identity.0].instances.push(serial);
+        self.change(identity);
+        serial
+    }
+
+    fn fork_of_copy(&self, source: Source, is_known: bool, has_earlier: bool) -> Option<Fork> {
+        let original = &self.instances[source.serial.index()];
+        if has_earlier {
+            Some(Fork::ConfirmLost)
+        } else if !source.is_own {
+            // The follow-up of a run that was repeated.
+            is_known.then_some(Fork::Repeated)
+        } else if !self.is_current(source) {
+            Some(Fork::LostDelivery)
+        } else {
+            original.fork
+        }
+    }
+
+    /// Whether the delivery has neither ended nor been followed by another one.
+    fn is_current(&self, source: Source) -> bool {
+        let original = &self.instances[source.serial.index()];
+        matches!(original.place, Place::Held(_)) && source.delivery + 1 == original.deliveries.len()
+    }
+
+    /// The delivery of the identity to a process that it publishes from: one that it holds and has not copied, or its
+    /// latest one.
+    fn last_held(&self, identity: IdentityId, owner: OwnerId) -> Option<(Serial, usize)> {
+        let to_owner = |&serial: &Serial| {
+            let deliveries = &self.instances[serial.index()].deliveries;
+            deliveries.iter().rposition(|it| *it == owner).map(|delivery| (serial, delivery))
+        };
+        let held: Vec<_> = self.identities[identity.0].instances.iter().filter_map(to_owner).collect();
+        let is_uncopied = |&&(serial, delivery): &&(Serial, usize)| {
+            let source = Source { serial, delivery, is_own: true };
+            let instance = &self.instances[serial.index()];
+            self.is_current(source) && !instance.has_copy && !instance.is_settled
+        };
+        held.iter().find(is_uncopied).or(held.last()).copied()
+    }
+
+    /// A worker may hold a message twice. Which of the two it copied is not visible: if it settles one as if the copy was
+    /// of the other one, then it was.
+    fn trade_copies(&mut self, serial: Serial, wanted: bool) {
+        let Some(identity) = self.instances[serial.index()].identity else { return };
+        let holder =
+            |it: &Instance| matches!(it.place, Place::Held(_)).then(|| it.deliveries.last().copied());
+        let own = holder(&self.instances[serial.index()]);
+        let is_twin = |it: &&Serial| {
+            let twin = &self.instances[it.index()];
+            **it != serial && holder(twin) == own && twin.is_copied == wanted && !twin.is_acked
+        };
+        let Some(twin) = self.identities[identity.0].instances.iter().find(is_twin).copied() else { return };
+        let current = |it: Serial| Source {
+            serial: it,
+            delivery: self.instances[it.index()].deliveries.len() - 1,
+            is_own: true,
+        };
+        let (mine, theirs) = (current(serial), current(twin));
+        let (my_fork, their_fork) = (self.instances[serial.index()].fork, self.instances[twin.index()].fork);
+        for it in self.identities[identity.0].instances.clone() {
+            let copy = &mut self.instances[it.index()];
+            let (source, before, after) = match copy.source {
+                Some(it) if it == mine => (theirs, my_fork, their_fork),
+                Some(it) if it == theirs => (mine, their_fork, my_fork),
+                _ => continue,
+            };
+            copy.source = Some(source);
+            if copy.fork == before {
+                copy.fork = after;
+            }
+        }
+        let flags = |it: &Instance| (it.has_copy, it.is_copied);
+        let (of_mine, of_theirs) =
+            (flags(&self.instances[serial.index()]), flags(&self.instances[twin.index()]));
+        for (it, flags) in [(serial, of_theirs), (twin, of_mine)] {
+            (self.instances[it.index()].has_copy, self.instances[it.index()].is_copied) = flags;
+        }
+    }
+
+    fn add(&mut self, id: &str, origin: OwnerId) -> IdentityId {
+        let identity = IdentityId(self.identities.len());
+        let id: Arc<str> = id.into();
+        self.identities.push(Identity::new(Arc::clone(&id), origin));
+        self.by_id.insert(id, identity);
+        identity
+    }
+
+    /// One publish reached a second queue.
+    pub(crate) fn duplicated(&mut self, serial: Serial) -> Serial {
+        let original = &self.instances[serial.index()];
+        let mut second = Instance::new(original.identity, original.source);
+        second.fork = Some(Fork::SeveralQueues);
+        second.outcome = original.outcome;
+        self.instances.push(second);
+        let serial = Serial(self.instances.len() as u32 - 1);
+        self.with(serial, |it, _| it.instances.push(serial));
+        serial
+    }
+
+    /// The client reads the confirm.
+    pub(crate) fn confirmed(&mut self, serial: Serial, acked: bool) {
+        let instance = &mut self.instances[serial.index()];
+        let (source, was_returned) = (instance.source, instance.outcome == Outcome::Returned);
+        if was_returned {
+            return;
+        }
+        instance.outcome = if acked { Outcome::Acked } else { Outcome::Refused };
+        if acked {
+            self.with(serial, |identity, _| identity.is_confirmed = true);
+            if let Some(source) = source.filter(|it| it.is_own && self.is_current(*it)) {
+                self.instances[source.serial.index()].is_copied = true;
+            }
+        }
+    }
+
+    /// The message was returned to its publisher.
+    pub(crate) fn unroutable(&mut self, serial: Serial) {
+        self.instances[serial.index()].outcome = Outcome::Returned;
+        self.move_to(serial, Place::Nowhere);
+    }
+
+    /// No confirm will come.
+    pub(crate) fn confirm_lost(&mut self, serial: Serial) {
+        let outcome = &mut self.instances[serial.index()].outcome;
+        if *outcome == Outcome::Pending {
+            *outcome = Outcome::Lost;
+        }
+    }
+
+    /// A queue has the message: newly stored, or dead-lettered from another queue.
+    pub(crate) fn stored(&mut self, serial: Serial, queue: QueueId) {
+        self.move_to(serial, Place::Queue(queue));
+    }
+
+    /// A consumer has the message.
+    pub(crate) fn delivered(&mut self, serial: Serial, queue: QueueId, owner: OwnerId) {
+        let instance = &mut self.instances[serial.index()];
+        instance.deliveries.push(owner);
+        (instance.has_copy, instance.is_copied, instance.is_settled, instance.is_acked) =
+            (false, false, false, false);
+        self.move_to(serial, Place::Held(queue));
+    }
+
+    /// The broker reads a settlement of a delivery.
+    pub(crate) fn settled(&mut self, serial: Serial) {
+        self.instances[serial.index()].is_settled = true;
+    }
+
+    /// That settlement is an ack.
+    pub(crate) fn acked(&mut self, now: Duration, serial: Serial) {
+        if !self.instances[serial.index()].is_copied {
+            self.trade_copies(serial, true);
+        }
+        let instance = &mut self.instances[serial.index()];
+        instance.is_acked = true;
+        let Some(identity) = instance.identity else { return };
+        if !instance.is_copied && !self.identities[identity.0].has_ended {
+            self.break_rule(now, identity, Rule::AckedTooEarly);
+        }
+    }
+
+    /// The queue applied the ack.
+    pub(crate) fn applied(&mut self, serial: Serial) {
+        let is_copied = self.instances[serial.index()].is_copied;
+        self.move_to(serial, if is_copied { Place::Nowhere } else { Place::Done });
+    }
+
+    /// The message is ready again.
+    pub(crate) fn returned(&mut self, now: Duration, serial: Serial, queue: QueueId, kind: ReturnKind) {
+        let is_lost = matches!(kind, ReturnKind::Down | ReturnKind::Timeout);
+        if !is_lost && self.instances[serial.index()].is_copied {
+            self.trade_copies(serial, false);
+        }
+        let instance = &mut self.instances[serial.index()];
+        let (has_copy, is_copied) = (instance.has_copy, instance.is_copied);
+        if has_copy || (is_lost && instance.is_acked) {
+            let fork = if is_lost { Fork::AckLost } else { Fork::ConfirmLost };
+            instance.fork.get_or_insert(fork);
+        }
+        if let (Some(identity), true, false) = (instance.identity, is_copied, is_lost) {
+            self.break_rule(now, identity, Rule::RequeuedAfterItsCopy);
+        }
+        self.move_to(serial, Place::Queue(queue));
+    }
+
+    /// The message exists no more, by a rule of its queue.
+    pub(crate) fn dropped(&mut self, serial: Serial) {
+        self.move_to(serial, Place::Nowhere);
+    }
+
+    /// The queue of the message was deleted: whatever happens to the identity, it is not lost by a client.
+    pub(crate) fn deleted(&mut self, serial: Serial) {
+        self.move_to(serial, Place::Nowhere);
+        self.with(serial, |identity, _| identity.is_excused = true);
+    }
+
+    /// The effect of a task took place. Unknown ids are ignored.
+    pub(crate) fn effect(&mut self, id: &str) -> Option<IdentityId> {
+        let identity = *self.by_id.get(id)?;
+        self.identities[identity.0].effects += 1;
+        self.identities[identity.0].has_ended = true;
+        Some(identity)
+    }
+
+    /// A task ended in a way that needs neither an effect nor a copy.
+    pub(crate) fn ended(&mut self, id: &str) -> Option<IdentityId> {
+        let identity = *self.by_id.get(id)?;
+        self.identities[identity.0].has_ended = true;
+        Some(identity)
+    }
+
+    /// Adds a record to the history of a message's identity.
+    pub(crate) fn record(&mut self, now: Duration, serial: Serial, what: &What) {
+        self.with(serial, |identity, _| identity.history.push((now, what.clone())));
+    }
+
+    pub(crate) fn record_of(&mut self, now: Duration, identity: IdentityId, what: What) {
+        self.identities[identity.0].history.push((now, what));
+    }
+
+    fn with(&mut self, serial: Serial, change: impl FnOnce(&mut Identity, IdentityId)) {
+        if let Some(identity) = self.instances[serial.index()].identity {
+            change(&mut self.identities[identity.0], identity);
+            self.change(identity);
+        }
+    }
+
+    fn move_to(&mut self, serial: Serial, place: Place) {
+        self.instances[serial.index()].place = place;
+        self.with(serial, |_, _| {});
+    }
+
+    fn change(&mut self, identity: IdentityId) {
+        if !std::mem::replace(&mut self.identities[identity.0].is_changed, true) {
+            self.changed.push(identity);
+        }
+    }
+
+    fn break_rule(&mut self, at: Duration, identity: IdentityId, rule: Rule) {
+        let broken = &mut self.identities[identity.0].broken;
+        if !broken.contains(&rule) {
+            broken.push(rule);
+            self.broken.push(Broken { at, identity, rule });
+        }
+    }
+
+    /// Checks the state of everything that changed since the last check.
+    pub(crate) fn check(&mut self, now: Duration) {
+        while let Some(id) = self.changed.pop() {
+            self.identities[id.0].is_changed = false;
+            let identity = &self.identities[id.0];
+            let instances = || identity.instances.iter().map(|it| &self.instances[it.index()]);
+            if instances().filter(|it| it.stands_alone()).count() > 1 {
+                self.break_rule(now, id, Rule::InTwoPlaces);
+            } else if identity.must_exist() && !instances().any(Instance::exists) {
+                self.break_rule(now, id, Rule::Lost);
+            }
+        }
+    }
+
+    /// Confirmed messages that neither had an effect nor are in one of these queues of dead letters, by id.
+    pub(crate) fn unfinished(&self, is_dead: impl Fn(QueueId) -> bool) -> Vec<Arc<str>> {
+        let in_dead = |serial: &Serial| match self.instances[serial.index()].place {
+            Place::Queue(queue) | Place::Held(queue) => is_dead(queue),
+            Place::Nowhere | Place::Done => false,
+        };
+        let open = |it: &&Identity| it.must_exist() && !it.instances.iter().any(in_dead);
+        self.identities.iter().filter(open).map(|it| Arc::clone(&it.id)).collect()
+    }
+
+    /// How often the effect of a task took place.
+    pub(crate) fn effects(&self, id: &str) -> u32 {
+        self.by_id.get(id).map_or(0, |it| self.identities[it.0].effects)
+    }
+
+    /// Forks of the whole history, by reason.
+    pub(crate) fn forks(&self) -> HashMap<Fork, usize> {
+        let mut counts = HashMap::new();
+        for fork in self.instances.iter().filter_map(|it| it.fork) {
+            *counts.entry(fork).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The queue that has a message, if one has it.
+    pub(crate) fn queue_of(&self, serial: Serial) -> Option<QueueId> {
+        match self.instances[serial.index()].place {
+            Place::Queue(queue) | Place::Held(queue) => Some(queue),
+            Place::Nowhere | Place::Done => None,
+        }
+    }
+
+    pub(crate) fn is_tracked(&self, serial: Serial) -> bool {
+        self.instances[serial.index()].identity.is_some()
+    }
+
+    /// Serials that were assigned.
+    pub(crate) fn serials(&self) -> impl Iterator<Item = Serial> {
+        (0..self.instances.len() as u32).map(Serial)
+    }
+
+    /// The id of a message, and its number among the instances of its identity.
+    pub(crate) fn name(&self, serial: Serial) -> Option<(&str, usize)> {
+        let identity = &self.identities[self.instances[serial.index()].identity?.0];
+        let number = identity.instances.iter().position(|it| *it == serial)?;
+        Some((&identity.id, number + 1))
+    }
+
+    pub(crate) fn identity(&self, id: IdentityId) -> &Identity {
+        &self.identities[id.0]
+    }
+}

@@ -1,0 +1,10 @@
+mod confirms;
+mod dead_letters;
+mod delivery;
+mod delivery_limit;
+mod faults;
+mod kit;
+mod ledger;
+mod random_use;
+mod stash;
+mod streams;
