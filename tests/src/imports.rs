@@ -14,7 +14,7 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates whose imports are checked.
-const CRATES: [&str; 18] = [
+const CRATES: [&str; 19] = [
     "common",
     "common/amqp",
     "common/map",
@@ -27,6 +27,7 @@ const CRATES: [&str; 18] = [
     "producer/gateway",
     "producer/mqtt",
     "producer/spool",
+    "tests/simulation",
     "worker",
     "worker/engine",
     "worker/database",

@@ -235,7 +235,7 @@ impl SimBroker {
         let Some(result) = self.queue(id).map(|queue: &mut Queue| queue.give_back(stored, kind)) else {
             return;
         };
-        self.ledger.returned(self.now, serial, id, kind);
+        self.ledger.returned(serial, id, kind);
         self.note(serial, What::Returned(serial, id, kind, counted));
         if let Err(over) = result {
             self.bury(id, over, DeathReason::DeliveryLimit);

@@ -1,6 +1,11 @@
 //! What tests and checks read of the broker.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::{
     broker::{Content, SimBroker},
@@ -80,8 +85,8 @@ impl SimBroker {
         self.ledger.unfinished(|queue| self.queues[queue.index()].is_end)
     }
 
-    /// How many messages exist twice for each reason, over the whole history.
-    pub fn forks(&self) -> HashMap<Fork, usize> {
+    /// How often a message came to exist once more, by reason, over the whole history.
+    pub fn forks(&self) -> &BTreeMap<Fork, usize> {
         self.ledger.forks()
     }
 

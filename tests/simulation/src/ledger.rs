@@ -4,17 +4,23 @@
 //! *instances* of it: each publish is one, and a requeue or a dead-lettering keeps the instance. A worker may publish an
 //! instance of what it holds, its *copy*; between the copy's arrival and the ack of the original there are two.
 //!
-//! An identity may have one instance, or more if something is on record that made another one inevitable: a [`Fork`].
+//! An identity may have one instance, and one more for each [`Fork`]: an event that made another one inevitable.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::{
     connection::Role,
+    frame::Settle,
     id::{OwnerId, QueueId, Serial},
     rules::ReturnKind,
     trace::What,
 };
 
+mod copies;
 mod identity;
 mod rule;
 
@@ -40,6 +46,7 @@ pub(crate) struct Ledger {
     /// Identities that changed since the last check.
     changed: Vec<IdentityId>,
     pub(crate) broken: Vec<Broken>,
+    forks: BTreeMap<Fork, usize>,
 }
 
 impl Ledger {
@@ -69,16 +76,20 @@ impl Ledger {
         };
         let mut instance = Instance::new(Some(identity), source);
         if let Some(source) = source {
-            let earlier = self.identities[identity.0].instances.iter().map(|it| &self.instances[it.index()]);
-            let outcomes: Vec<_> =
-                earlier.filter(|it| it.source == Some(source)).map(|it| it.outcome).collect();
-            if outcomes.iter().any(|it| matches!(it, Outcome::Pending | Outcome::Acked)) {
+            let copies = self.identities[identity.0].instances.iter().map(|it| &self.instances[it.index()]);
+            let copies: Vec<_> = copies.filter(|it| it.source == Some(source)).collect();
+            let was_stored = copies.iter().any(|it| it.was_stored);
+            if !copies.iter().all(|it| it.outcome.has_failed()) {
                 self.break_rule(now, identity, Rule::CopiedTwice);
             }
-            instance.fork = self.fork_of_copy(source, known.is_some(), !outcomes.is_empty());
-            if source.is_own && self.is_current(source) {
-                self.instances[source.serial.index()].has_copy = true;
-            }
+            instance.fork = if was_stored {
+                Some(Fork::ConfirmLost)
+            } else if !source.is_own {
+                // The follow-up of a run that was repeated.
+                known.map(|_| Fork::Repeated)
+            } else {
+                (!self.is_current(source)).then_some(Fork::LostDelivery)
+            };
         } else if known.is_some() {
             instance.fork = Some(if role == Role::Publisher { Fork::Republished } else { Fork::Repeated });
         }
@@ -87,81 +98,6 @@ impl Ledger {
         self.identities[identity.0].instances.push(serial);
         self.change(identity);
         serial
-    }
-
-    fn fork_of_copy(&self, source: Source, is_known: bool, has_earlier: bool) -> Option<Fork> {
-        let original = &self.instances[source.serial.index()];
-        if has_earlier {
-            Some(Fork::ConfirmLost)
-        } else if !source.is_own {
-            // The follow-up of a run that was repeated.
-            is_known.then_some(Fork::Repeated)
-        } else if !self.is_current(source) {
-            Some(Fork::LostDelivery)
-        } else {
-            original.fork
-        }
-    }
-
-    /// Whether the delivery has neither ended nor been followed by another one.
-    fn is_current(&self, source: Source) -> bool {
-        let original = &self.instances[source.serial.index()];
-        matches!(original.place, Place::Held(_)) && source.delivery + 1 == original.deliveries.len()
-    }
-
-    /// The delivery of the identity to a process that it publishes from: one that it holds and has not copied, or its
-    /// latest one.
-    fn last_held(&self, identity: IdentityId, owner: OwnerId) -> Option<(Serial, usize)> {
-        let to_owner = |&serial: &Serial| {
-            let deliveries = &self.instances[serial.index()].deliveries;
-            deliveries.iter().rposition(|it| *it == owner).map(|delivery| (serial, delivery))
-        };
-        let held: Vec<_> = self.identities[identity.0].instances.iter().filter_map(to_owner).collect();
-        let is_uncopied = |&&(serial, delivery): &&(Serial, usize)| {
-            let source = Source { serial, delivery, is_own: true };
-            let instance = &self.instances[serial.index()];
-            self.is_current(source) && !instance.has_copy && !instance.is_settled
-        };
-        held.iter().find(is_uncopied).or(held.last()).copied()
-    }
-
-    /// A worker may hold a message twice. Which of the two it copied is not visible: if it settles one as if the copy was
-    /// of the other one, then it was.
-    fn trade_copies(&mut self, serial: Serial, wanted: bool) {
-        let Some(identity) = self.instances[serial.index()].identity else { return };
-        let holder =
-            |it: &Instance| matches!(it.place, Place::Held(_)).then(|| it.deliveries.last().copied());
-        let own = holder(&self.instances[serial.index()]);
-        let is_twin = |it: &&Serial| {
-            let twin = &self.instances[it.index()];
-            **it != serial && holder(twin) == own && twin.is_copied == wanted && !twin.is_acked
-        };
-        let Some(twin) = self.identities[identity.0].instances.iter().find(is_twin).copied() else { return };
-        let current = |it: Serial| Source {
-            serial: it,
-            delivery: self.instances[it.index()].deliveries.len() - 1,
-            is_own: true,
-        };
-        let (mine, theirs) = (current(serial), current(twin));
-        let (my_fork, their_fork) = (self.instances[serial.index()].fork, self.instances[twin.index()].fork);
-        for it in self.identities[identity.0].instances.clone() {
-            let copy = &mut self.instances[it.index()];
-            let (source, before, after) = match copy.source {
-                Some(it) if it == mine => (theirs, my_fork, their_fork),
-                Some(it) if it == theirs => (mine, their_fork, my_fork),
-                _ => continue,
-            };
-            copy.source = Some(source);
-            if copy.fork == before {
-                copy.fork = after;
-            }
-        }
-        let flags = |it: &Instance| (it.has_copy, it.is_copied);
-        let (of_mine, of_theirs) =
-            (flags(&self.instances[serial.index()]), flags(&self.instances[twin.index()]));
-        for (it, flags) in [(serial, of_theirs), (twin, of_mine)] {
-            (self.instances[it.index()].has_copy, self.instances[it.index()].is_copied) = flags;
-        }
     }
 
     fn add(&mut self, id: &str, origin: OwnerId) -> IdentityId {
@@ -216,6 +152,14 @@ impl Ledger {
 
     /// A queue has the message: newly stored, or dead-lettered from another queue.
     pub(crate) fn stored(&mut self, serial: Serial, queue: QueueId) {
+        let instance = &mut self.instances[serial.index()];
+        if !std::mem::replace(&mut instance.was_stored, true) {
+            let (fork, source) = (instance.fork, instance.source);
+            self.fork(serial, fork);
+            if let Some(source) = source.filter(|it| it.is_own && self.is_current(*it)) {
+                self.instances[source.serial.index()].has_copy = true;
+            }
+        }
         self.move_to(serial, Place::Queue(queue));
     }
 
@@ -223,26 +167,30 @@ impl Ledger {
     pub(crate) fn delivered(&mut self, serial: Serial, queue: QueueId, owner: OwnerId) {
         let instance = &mut self.instances[serial.index()];
         instance.deliveries.push(owner);
-        (instance.has_copy, instance.is_copied, instance.is_settled, instance.is_acked) =
-            (false, false, false, false);
+        (instance.has_copy, instance.is_copied, instance.is_settled) = (false, false, false);
         self.move_to(serial, Place::Held(queue));
     }
 
     /// The broker reads a settlement of a delivery.
-    pub(crate) fn settled(&mut self, serial: Serial) {
-        self.instances[serial.index()].is_settled = true;
-    }
-
-    /// That settlement is an ack.
-    pub(crate) fn acked(&mut self, now: Duration, serial: Serial) {
-        if !self.instances[serial.index()].is_copied {
-            self.trade_copies(serial, true);
+    pub(crate) fn settled(&mut self, now: Duration, serial: Serial, how: Settle) {
+        let Instance { identity: Some(identity), has_copy, is_copied, .. } = self.instances[serial.index()]
+        else {
+            return;
+        };
+        match how {
+            Settle::Ack if is_copied || self.trade_copies(serial, |twin| twin.is_copied) => {}
+            _ if has_copy => _ = self.trade_copies(serial, |twin| !twin.has_copy),
+            _ => {}
         }
         let instance = &mut self.instances[serial.index()];
-        instance.is_acked = true;
-        let Some(identity) = instance.identity else { return };
-        if !instance.is_copied && !self.identities[identity.0].has_ended {
-            self.break_rule(now, identity, Rule::AckedTooEarly);
+        instance.is_settled = true;
+        let is_copied = instance.is_copied;
+        match how {
+            Settle::Ack if !is_copied && !self.identities[identity.0].has_ended => {
+                self.break_rule(now, identity, Rule::AckedTooEarly);
+            }
+            Settle::Requeue(_) if is_copied => self.break_rule(now, identity, Rule::RequeuedAfterItsCopy),
+            _ => {}
         }
     }
 
@@ -253,19 +201,10 @@ impl Ledger {
     }
 
     /// The message is ready again.
-    pub(crate) fn returned(&mut self, now: Duration, serial: Serial, queue: QueueId, kind: ReturnKind) {
+    pub(crate) fn returned(&mut self, serial: Serial, queue: QueueId, kind: ReturnKind) {
         let is_lost = matches!(kind, ReturnKind::Down | ReturnKind::Timeout);
-        if !is_lost && self.instances[serial.index()].is_copied {
-            self.trade_copies(serial, false);
-        }
-        let instance = &mut self.instances[serial.index()];
-        let (has_copy, is_copied) = (instance.has_copy, instance.is_copied);
-        if has_copy || (is_lost && instance.is_acked) {
-            let fork = if is_lost { Fork::AckLost } else { Fork::ConfirmLost };
-            instance.fork.get_or_insert(fork);
-        }
-        if let (Some(identity), true, false) = (instance.identity, is_copied, is_lost) {
-            self.break_rule(now, identity, Rule::RequeuedAfterItsCopy);
+        if self.instances[serial.index()].has_copy {
+            self.fork(serial, Some(if is_lost { Fork::AckLost } else { Fork::ConfirmLost }));
         }
         self.move_to(serial, Place::Queue(queue));
     }
@@ -305,6 +244,12 @@ impl Ledger {
         self.identities[identity.0].history.push((now, what));
     }
 
+    fn fork(&mut self, serial: Serial, fork: Option<Fork>) {
+        let Some(fork) = fork.filter(|_| self.is_tracked(serial)) else { return };
+        *self.forks.entry(fork).or_default() += 1;
+        self.with(serial, |identity, _| identity.forks += 1);
+    }
+
     fn with(&mut self, serial: Serial, change: impl FnOnce(&mut Identity, IdentityId)) {
         if let Some(identity) = self.instances[serial.index()].identity {
             change(&mut self.identities[identity.0], identity);
@@ -337,7 +282,7 @@ impl Ledger {
             self.identities[id.0].is_changed = false;
             let identity = &self.identities[id.0];
             let instances = || identity.instances.iter().map(|it| &self.instances[it.index()]);
-            if instances().filter(|it| it.stands_alone()).count() > 1 {
+            if instances().filter(|it| it.stands_alone()).count() > 1 + identity.forks {
                 self.break_rule(now, id, Rule::InTwoPlaces);
             } else if identity.must_exist() && !instances().any(Instance::exists) {
                 self.break_rule(now, id, Rule::Lost);
@@ -360,13 +305,9 @@ impl Ledger {
         self.by_id.get(id).map_or(0, |it| self.identities[it.0].effects)
     }
 
-    /// Forks of the whole history, by reason.
-    pub(crate) fn forks(&self) -> HashMap<Fork, usize> {
-        let mut counts = HashMap::new();
-        for fork in self.instances.iter().filter_map(|it| it.fork) {
-            *counts.entry(fork).or_default() += 1;
-        }
-        counts
+    /// How many messages came to exist once more, by reason.
+    pub(crate) fn forks(&self) -> &BTreeMap<Fork, usize> {
+        &self.forks
     }
 
     /// The queue that has a message, if one has it.

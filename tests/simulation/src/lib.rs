@@ -22,6 +22,7 @@ mod event;
 mod exchange;
 mod faults;
 mod frame;
+mod history;
 mod id;
 mod inspect;
 mod ledger;
@@ -43,6 +44,7 @@ pub use self::{
     connection::{ArmedFault, ConnectError, Counts, Fate, Moment, Role, Target},
     event::{Answer, CloseReason, Event},
     frame::{ConsumeOptions, FrameKind, StreamOffset},
+    history::{Action, History, Scale, Step, StopMode, shrink},
     id::{ChannelId, ConnectionId, ConsumerId, OwnerId, QueueId, RequestId, Serial},
     inspect::Violation,
     ledger::{Fork, Rule},

@@ -30,10 +30,7 @@ impl SimBroker {
         for Unacked { queue, consumer, serial } in taken {
             self.ledger.record(self.now, serial, &What::Settle(channel, tag, multiple, how));
             if self.is_held(queue, consumer, serial) {
-                if how == Settle::Ack {
-                    self.ledger.acked(self.now, serial);
-                }
-                self.ledger.settled(serial);
+                self.ledger.settled(self.now, serial, how);
             }
             if let Content::Stream(stream) = &mut self.queues[queue.index()].content {
                 stream.readers.iter_mut().filter(|it| it.id == consumer).for_each(|it| it.credit += 1);

@@ -12,7 +12,7 @@ use crate::{
 pub(crate) struct IdentityId(pub(crate) usize);
 
 /// Why a message exists twice, where that cannot be avoided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fork {
     /// Its publisher got no confirm and published it again.
     Republished,
@@ -38,6 +38,8 @@ pub(crate) struct Identity {
     pub(super) is_confirmed: bool,
     /// Its queue was deleted.
     pub(super) is_excused: bool,
+    /// How many instances beside the first one are explained.
+    pub(super) forks: usize,
     pub(super) effects: u32,
     /// It had its effect, or needs none.
     pub(super) has_ended: bool,
@@ -54,6 +56,7 @@ impl Identity {
             instances: Vec::new(),
             is_confirmed: false,
             is_excused: false,
+            forks: 0,
             effects: 0,
             has_ended: false,
             is_changed: false,
@@ -87,6 +90,13 @@ pub(super) enum Outcome {
     Lost,
 }
 
+impl Outcome {
+    /// Whether it may be published again.
+    pub(super) fn has_failed(self) -> bool {
+        !matches!(self, Self::Pending | Self::Acked)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// Not stored yet, refused, acked after its copy, dropped, or deleted.
@@ -105,17 +115,17 @@ pub(super) struct Instance {
     pub(super) source: Option<Source>,
     pub(super) place: Place,
     pub(super) outcome: Outcome,
+    /// Why it may be stored beside others.
     pub(super) fork: Option<Fork>,
+    pub(super) was_stored: bool,
     /// The process of each delivery.
     pub(super) deliveries: Vec<OwnerId>,
-    /// A copy of the current delivery was published.
+    /// A copy of the current delivery was stored.
     pub(super) has_copy: bool,
     /// Its confirm was read.
     pub(super) is_copied: bool,
     /// The broker read a settlement of the current delivery.
     pub(super) is_settled: bool,
-    /// It was an ack.
-    pub(super) is_acked: bool,
 }
 
 impl Instance {
@@ -126,11 +136,11 @@ impl Instance {
             place: Place::Nowhere,
             outcome: Outcome::Pending,
             fork: None,
+            was_stored: false,
             deliveries: Vec::new(),
             has_copy: false,
             is_copied: false,
             is_settled: false,
-            is_acked: false,
         }
     }
 
@@ -138,9 +148,9 @@ impl Instance {
         self.place != Place::Nowhere
     }
 
-    /// Whether no other instance may stand alone beside it.
+    /// Whether it is one of the instances whose number is limited.
     pub(super) fn stands_alone(&self) -> bool {
         let is_beside_its_copy = matches!(self.place, Place::Held(_)) && self.has_copy;
-        self.exists() && self.fork.is_none() && !is_beside_its_copy
+        self.exists() && !is_beside_its_copy
     }
 }

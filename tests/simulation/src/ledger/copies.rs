@@ -1,0 +1,71 @@
+//! Which delivery a published message is a copy of.
+
+use super::{
+    Ledger,
+    identity::{IdentityId, Instance, Place, Source},
+};
+use crate::id::{OwnerId, Serial};
+
+impl Ledger {
+    /// Whether the delivery has neither ended nor been followed by another one.
+    pub(super) fn is_current(&self, source: Source) -> bool {
+        let original = &self.instances[source.serial.index()];
+        matches!(original.place, Place::Held(_)) && source.delivery + 1 == original.deliveries.len()
+    }
+
+    /// The delivery of the identity to a process that it publishes from. If it was delivered twice, the best of them: one
+    /// without a copy that may still arrive, one that it holds, one whose copies failed, the latest.
+    pub(super) fn last_held(&self, identity: IdentityId, owner: OwnerId) -> Option<(Serial, usize)> {
+        let instances = &self.identities[identity.0].instances;
+        let to_owner = |&serial: &Serial| {
+            let deliveries = &self.instances[serial.index()].deliveries;
+            deliveries.iter().rposition(|it| *it == owner).map(|delivery| (serial, delivery))
+        };
+        let rank = |&(serial, delivery): &(Serial, usize)| {
+            let source = Source { serial, delivery, is_own: true };
+            let is_held = self.is_current(source) && !self.instances[serial.index()].is_settled;
+            let mut copies = instances.iter().map(|it| &self.instances[it.index()]);
+            let is_copy = |it: &&Instance| it.source == Some(source);
+            let may_publish = copies.clone().filter(is_copy).all(|it| it.outcome.has_failed());
+            (may_publish, is_held, copies.any(|it| is_copy(&it)))
+        };
+        instances.iter().filter_map(to_owner).max_by_key(rank)
+    }
+
+    /// A worker may hold a message twice. Which of the two it copied is not visible: if it settles one as if the copy was
+    /// of the other one, then it was. Returns whether there was such another one.
+    pub(super) fn trade_copies(&mut self, serial: Serial, has_the_other: impl Fn(&Instance) -> bool) -> bool {
+        let Some(identity) = self.instances[serial.index()].identity else { return false };
+        let holder =
+            |it: &Instance| matches!(it.place, Place::Held(_)).then(|| it.deliveries.last().copied());
+        let own = holder(&self.instances[serial.index()]);
+        let is_twin = |it: &&Serial| {
+            let twin = &self.instances[it.index()];
+            **it != serial && holder(twin) == own && !twin.is_settled && has_the_other(twin)
+        };
+        let Some(twin) = self.identities[identity.0].instances.iter().find(is_twin).copied() else {
+            return false;
+        };
+        let current = |it: Serial| Source {
+            serial: it,
+            delivery: self.instances[it.index()].deliveries.len() - 1,
+            is_own: true,
+        };
+        let (mine, theirs) = (current(serial), current(twin));
+        for it in self.identities[identity.0].instances.clone() {
+            let source = &mut self.instances[it.index()].source;
+            *source = match *source {
+                Some(it) if it == mine => Some(theirs),
+                Some(it) if it == theirs => Some(mine),
+                other => other,
+            };
+        }
+        let flags = |it: &Instance| (it.has_copy, it.is_copied);
+        let (of_mine, of_theirs) =
+            (flags(&self.instances[serial.index()]), flags(&self.instances[twin.index()]));
+        for (it, flags) in [(serial, of_theirs), (twin, of_mine)] {
+            (self.instances[it.index()].has_copy, self.instances[it.index()].is_copied) = flags;
+        }
+        true
+    }
+}
