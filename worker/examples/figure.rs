@@ -150,6 +150,7 @@ fn alarms(rules: &Rules, readings: &[StoredReading]) -> Vec<RaisedAlarm> {
         at: stored.time.as_micros(),
         value: stored.value,
         unit: stored.unit,
+        start: None,
     };
     let all: Vec<_> = readings.iter().map(sample).collect();
     let usable: Vec<_> = readings.iter().filter(|stored| stored.is_usable()).map(sample).collect();

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use garenne_protocol::sensor::{
-    Unit,
-    parse::{check_name, check_unit},
-};
+use garenne_protocol::sensor::{Unit, parse::check_name};
+
+mod numbers;
+use numbers::{check_plan, counter_plan, finite};
 
 use crate::{
     document::Value,
@@ -132,6 +132,9 @@ fn refuse_others(entry: &RuleEntry, because: &str) -> Result<(), String> {
         ("unit", entry.unit.is_some()),
         ("scale", entry.scale.is_some()),
         ("offset", entry.offset.is_some()),
+        ("counter", entry.counter.is_some()),
+        ("wraps_at", entry.wraps_at.is_some()),
+        ("max_per_hour", entry.max_per_hour.is_some()),
         ("ignore", !entry.ignore.is_empty()),
         ("none", !entry.none.is_empty()),
         ("enum", !entry.numbers.is_empty()),
@@ -163,6 +166,9 @@ fn json(entry: &RuleEntry, captures: usize) -> Result<JsonAction, String> {
         unit: entry.unit.clone(),
         scale: entry.scale,
         offset: entry.offset,
+        counter: entry.counter,
+        wraps_at: entry.wraps_at,
+        max_per_hour: entry.max_per_hour,
         ..ReadingEntry::default()
     };
     if values.is_some() && top.value.is_some() {
@@ -183,6 +189,8 @@ fn json(entry: &RuleEntry, captures: usize) -> Result<JsonAction, String> {
         None => match [("metric", top.metric.is_some()), ("unit", top.unit.is_some())]
             .iter()
             .chain(&[("scale", top.scale.is_some()), ("offset", top.offset.is_some())])
+            .chain(&[("counter", top.counter.is_some()), ("wraps_at", top.wraps_at.is_some())])
+            .chain(&[("max_per_hour", top.max_per_hour.is_some())])
             .find(|(_, is_given)| *is_given)
         {
             Some((field, _)) => return Err(format!("{field}: has no effect without `value` or `values`")),
@@ -249,6 +257,9 @@ fn sparkplug(entry: &RuleEntry, captures: usize) -> Result<SparkplugAction, Stri
         unit: entry.unit.clone(),
         scale: entry.scale,
         offset: entry.offset,
+        counter: entry.counter,
+        wraps_at: entry.wraps_at,
+        max_per_hour: entry.max_per_hour,
         ..Default::default()
     };
     let plan = plan(&top, allowed, Some("{name}"))?;
@@ -310,7 +321,8 @@ fn fields(entry: &RuleEntry, allowed: Allowed, default: &ReadingPlan) -> Result<
     for text in &entry.ignore {
         add("ignore", text, Field::Ignore)?;
     }
-    for (text, FieldEntry { metric, unit, scale, offset, none }) in &entry.fields {
+    for (text, field) in &entry.fields {
+        let FieldEntry { metric, unit, scale, offset, counter, wraps_at, max_per_hour, none } = field;
         let in_field = |error: String| format!("fields: {text:?}: {error}");
         let metric = metric.as_ref().map(|metric| name("metric", metric, allowed));
         let unit = unit.as_ref().map(|unit| unit_plan(unit, allowed));
@@ -319,9 +331,10 @@ fn fields(entry: &RuleEntry, allowed: Allowed, default: &ReadingPlan) -> Result<
             unit: unit.transpose().map_err(in_field)?.unwrap_or_else(|| default.unit.clone()),
             scale: finite("scale", scale.unwrap_or(default.scale)).map_err(in_field)?,
             offset: finite("offset", offset.unwrap_or(default.offset)).map_err(in_field)?,
+            counter: counter_plan((*counter, *wraps_at, *max_per_hour), default.counter).map_err(in_field)?,
             none: no_values(none).map_err(in_field)?,
         };
-        check_constant_unit(&plan).map_err(in_field)?;
+        check_plan(&plan).map_err(in_field)?;
         add("fields", text, Field::Plan(plan))?;
     }
     Ok(fields)
@@ -352,19 +365,11 @@ fn plan(entry: &ReadingEntry, allowed: Allowed, default: Option<&str>) -> Result
         },
         scale: finite("scale", entry.scale.unwrap_or(1.0))?,
         offset: finite("offset", entry.offset.unwrap_or(0.0))?,
+        counter: counter_plan((entry.counter, entry.wraps_at, entry.max_per_hour), None)?,
         none: no_values(&entry.none)?,
     };
-    check_constant_unit(&plan)?;
+    check_plan(&plan)?;
     Ok(plan)
-}
-
-fn check_constant_unit(plan: &ReadingPlan) -> Result<(), String> {
-    match (&plan.metric, &plan.unit) {
-        (Name::Constant(metric), UnitPlan::Constant(unit)) => {
-            check_unit("unit", Some(*unit), metric).map_err(|error| error.in_record(0).message)
-        }
-        _ => Ok(()),
-    }
 }
 
 fn name(field: &'static str, texts: &OneOrMore, allowed: Allowed) -> Result<Name, String> {
@@ -390,8 +395,4 @@ fn unit_plan(texts: &OneOrMore, allowed: Allowed) -> Result<UnitPlan, String> {
 
 fn alternatives(field: &str, texts: &OneOrMore, allowed: Allowed) -> Result<Alternatives, String> {
     Alternatives::parse(texts.texts(), allowed).map_err(|error| format!("{field}: {error}"))
-}
-
-fn finite(field: &str, number: f64) -> Result<f64, String> {
-    if number.is_finite() { Ok(number) } else { Err(format!("{field}: {number} is not a finite number")) }
 }

@@ -28,6 +28,9 @@ pub(crate) struct RuleEntry {
     pub(crate) unit: Option<OneOrMore>,
     pub(crate) scale: Option<f64>,
     pub(crate) offset: Option<f64>,
+    pub(crate) counter: Option<bool>,
+    pub(crate) wraps_at: Option<f64>,
+    pub(crate) max_per_hour: Option<f64>,
     pub(crate) reading: Vec<ReadingEntry>,
     pub(crate) time: Option<OneOrMore>,
     pub(crate) time_formats: Vec<String>,
@@ -63,6 +66,9 @@ pub(crate) struct ReadingEntry {
     pub(crate) unit: Option<OneOrMore>,
     pub(crate) scale: Option<f64>,
     pub(crate) offset: Option<f64>,
+    pub(crate) counter: Option<bool>,
+    pub(crate) wraps_at: Option<f64>,
+    pub(crate) max_per_hour: Option<f64>,
     pub(crate) none: Vec<NoValueEntry>,
     pub(crate) optional: bool,
 }
@@ -75,6 +81,9 @@ pub(crate) struct FieldEntry {
     pub(crate) unit: Option<OneOrMore>,
     pub(crate) scale: Option<f64>,
     pub(crate) offset: Option<f64>,
+    pub(crate) counter: Option<bool>,
+    pub(crate) wraps_at: Option<f64>,
+    pub(crate) max_per_hour: Option<f64>,
     pub(crate) none: Vec<NoValueEntry>,
 }
 

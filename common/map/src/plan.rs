@@ -8,7 +8,7 @@ use std::{
 
 use garenne_protocol::{
     quoted,
-    sensor::{Fault, Unit, is_code, parse::check_name, units::UnknownUnit},
+    sensor::{Counter, Fault, Unit, is_code, parse::check_name, units::UnknownUnit},
 };
 
 use crate::{
@@ -25,6 +25,8 @@ pub(crate) struct ReadingPlan {
     pub(crate) unit: UnitPlan,
     pub(crate) scale: f64,
     pub(crate) offset: f64,
+    /// If the values are those of a cumulative counter. `wraps_at` is that of the payload's number, before `scale`.
+    pub(crate) counter: Option<Counter>,
     /// Besides those of the rule.
     pub(crate) none: NoValues,
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use garenne_protocol::sensor::{
-    BadField, BadRecord, Fault, Limits, Reading, Record, Timestamp, parse::check_unit,
+    BadField, BadRecord, Counter, Fault, Limits, Reading, Record, SentCounter, Timestamp, parse::check_unit,
 };
 use uuid::Uuid;
 
@@ -142,7 +142,11 @@ impl<'l> Readings<'l> {
         }
         let Origin { device, time, time_assumed, id } = origin;
         let id = id.as_ref().map(|id| derived_id(id, device, &metric));
-        let reading = Reading { device: Arc::clone(device), metric, value, unit, time: *time };
+        let counter = plan.counter.map(|Counter { wraps_at, max_per_hour }| {
+            let wraps_at = wraps_at.map(|wraps_at| wraps_at * plan.scale).filter(|limit| limit.is_finite());
+            Box::new(SentCounter { wraps_at, max_per_hour, start: None })
+        });
+        let reading = Reading { device: Arc::clone(device), metric, value, unit, counter, time: *time };
         self.records.push(Record { reading, id, time_assumed: *time_assumed });
         Ok(())
     }

@@ -152,7 +152,7 @@ impl Run<'_, '_> {
         }
         let metric = Name::Constant(ONLINE.into());
         let none = NoValues::default();
-        let plan = ReadingPlan { metric, unit: UnitPlan::None, scale: 1.0, offset: 0.0, none };
+        let plan = ReadingPlan { metric, unit: UnitPlan::None, scale: 1.0, offset: 0.0, counter: None, none };
         let captures = self.captures.with(DEVICE, device);
         self.push(&captures, ONLINE, time, &plan, state, readings)?;
         readings.take(NO_METRIC);

@@ -18,7 +18,7 @@ fn apply(map: &str, source: Source<'_>, payload: &[u8]) -> Result<Mapped, Unmapp
 fn mapped(map: &str, source: Source<'_>, payload: &[u8]) -> Vec<String> {
     let records = apply(map, source, payload).unwrap().records;
     let shown = records.iter().map(|record| {
-        let Reading { device, metric, value, unit, time } = &record.reading;
+        let Reading { device, metric, value, unit, time, .. } = &record.reading;
         let unit = unit.map_or("-", |unit| unit.symbol());
         let time = if record.time_assumed { "?".to_owned() } else { time.to_string() };
         format!("{device} {metric} {value} {unit} {time}")

@@ -16,7 +16,7 @@ pub mod timestamp;
 pub mod units;
 
 pub use code::is_code;
-pub use counter::Counter;
+pub use counter::{Count, Counter, SentCounter};
 pub use fault::{BadField, BadRecord, Fault};
 pub use parse::{Limits, Record, Sifted, readings_from};
 pub use reading::Reading;

@@ -271,6 +271,7 @@ impl Statements {
                 unit: row.get(4),
                 quality: row.get(5),
                 calibration: row.get(6),
+                sent_counter: None,
             });
             (time, measured)
         };

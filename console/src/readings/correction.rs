@@ -94,6 +94,7 @@ mod tests {
             unit: Some("Cel".to_owned()),
             quality: quality.iter().map(|flag| (*flag).to_owned()).collect(),
             calibration: Some("first".to_owned()),
+            sent_counter: None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use deadpool_postgres::Transaction;
 use garenne_database::{Connection, QueryResult, Tables, derived::Place};
-use garenne_protocol::sensor::Unit;
+use garenne_protocol::sensor::{Counter, SentCounter, Unit};
 use garenne_readings::{Calibration, NO_CALIBRATION, derive};
 use time::OffsetDateTime;
 use tokio_postgres::types::{Json, ToSql};
@@ -74,8 +74,13 @@ struct Unidentified {
 
 impl Pages {
     pub(super) fn new(tables: &Tables, calibration: Calibration) -> Self {
+        // What the sender says of a counter holds for the whole series, and a start time for its reading.
+        let said = format!(
+            "(SELECT s.sent_counter FROM {tables}_series AS s WHERE s.device = $1 AND s.metric = $2)"
+        );
         let load = format!(
-            "SELECT time, raw, raw_unit, value, unit, quality, calibration, task_id FROM {tables}_readings
+            "SELECT time, raw, raw_unit, value, unit, quality, calibration, task_id, start_time, {said}
+             FROM {tables}_readings
              WHERE device = $1 AND metric = $2 AND time > $3 AND time <= $4 ORDER BY time LIMIT {PAGE}"
         );
         // A result has `raw_unit` if it differs from `unit`.
@@ -98,8 +103,8 @@ impl Pages {
              AND reading.raw = new.raw AND reading.raw_unit IS NOT DISTINCT FROM new.known_raw_unit"
         );
         let newest = format!(
-            "SELECT time, raw_unit FROM {tables}_readings WHERE device = $1 AND metric = $2 AND raw IS NOT NULL
-             ORDER BY time DESC LIMIT 1"
+            "SELECT time, raw_unit, {said} FROM {tables}_readings
+             WHERE device = $1 AND metric = $2 AND raw IS NOT NULL ORDER BY time DESC LIMIT 1"
         );
         let declare = format!(
             "UPDATE {tables}_series AS s SET counter = $3, pending_at = NULL,
@@ -136,6 +141,10 @@ impl Pages {
                 unit: stored.get(4),
                 quality: stored.get(5),
                 calibration: stored.get(6),
+                sent_counter: sent_counter(stored, 9).map(|sent| SentCounter {
+                    start: stored.get::<_, Option<OffsetDateTime>>(8).map(Into::into),
+                    ..sent
+                }),
             };
             if is_input(&row) {
                 page.inputs.push(row.time);
@@ -242,10 +251,17 @@ impl Pages {
         let Some(row) = client.query_opt(&newest, &[device, metric]).await? else { return Ok(()) };
         let raw_unit = row.get::<_, Option<&str>>(1).and_then(Unit::get);
         let time: OffsetDateTime = row.get(0);
-        let counter = self.calibration.calibrate(device, metric, time.into(), 1.0, raw_unit).counter;
+        let sent = sent_counter(&row, 2);
+        let counter = self.calibration.calibrate(device, metric, time.into(), 1.0, raw_unit, sent).counter;
         let declare = client.prepare_cached(&self.declare).await?;
         client.execute(&declare, &[device, metric, &counter.map(Json)]).await.map(drop)
     }
+}
+
+/// What the sender says of the counter of a series.
+fn sent_counter(row: &tokio_postgres::Row, index: usize) -> Option<SentCounter> {
+    let Json::<Counter>(counter) = row.try_get(index).ok()?;
+    Some(counter.into())
 }
 
 /// A column of rows, as a parameter for `unnest`.

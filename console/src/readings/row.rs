@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use garenne_protocol::sensor::Unit;
+use garenne_protocol::sensor::{SentCounter, Unit};
 use garenne_readings::{Calibration, Flag, NO_CALIBRATION, calibration::Calibrated};
 use time::OffsetDateTime;
 
@@ -20,6 +20,8 @@ pub(super) struct Row {
     pub(super) quality: Vec<String>,
     /// None before readings had versions.
     pub(super) calibration: Option<String>,
+    /// What the sender says of a counter.
+    pub(super) sent_counter: Option<SentCounter>,
 }
 
 impl Row {
@@ -34,7 +36,7 @@ impl Row {
         };
         let Series { device, metric } = series;
         let Calibrated { value, unit, quality, version, .. } =
-            calibration.calibrate(device, metric, self.time.into(), self.raw, raw_unit);
+            calibration.calibrate(device, metric, self.time.into(), self.raw, raw_unit, self.sent_counter);
         let computed = quality.into_iter().map(|flag| <&str>::from(flag).to_owned());
         let others = self.quality.iter().filter(|flag| !is_computed(flag)).cloned();
         Some(Self {
@@ -89,12 +91,14 @@ mod tests {
             unit: Some("degF".to_owned()),
             quality: texts(&["not-calibrated", "time-assumed", "inspected"]),
             calibration: Some("first".to_owned()),
+            sent_counter: None,
         };
         let expected = Row {
             value: 35.0,
             unit: Some("Cel".to_owned()),
             quality: texts(&["out-of-range", "time-assumed", "inspected"]),
             calibration: Some("second".to_owned()),
+            sent_counter: None,
             ..stored.clone()
         };
         assert_eq!(stored.recalibrated(&series, &calibration), Some(expected.clone()));

@@ -233,7 +233,7 @@ fn fields_of(line: &ParsedLine<'_>, time: Timestamp) -> LineReadings {
             readings.left_out.push(error);
             continue;
         }
-        let reading = Reading { device: Arc::clone(&device), metric, value, unit, time };
+        let reading = Reading { device: Arc::clone(&device), metric, value, unit, counter: None, time };
         readings.records.push(Record { reading, id: None, time_assumed: line.timestamp.is_none() });
     }
     readings

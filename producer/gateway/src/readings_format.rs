@@ -24,8 +24,7 @@ impl ReadingsFormat {
     /// How an upper bound of a body's records is found.
     pub(super) const fn count(&self) -> RecordCount {
         match self {
-            // Every record is an object.
-            Self::Json(_) => RecordCount::Mark(b'{'),
+            Self::Json(_) => RecordCount::Weight(json_records),
             // Values of JSON are separated.
             Self::Mapped { .. } => RecordCount::Mark(b','),
         }
@@ -56,4 +55,13 @@ impl ReadingsFormat {
             }
         }
     }
+}
+
+/// Every record is an object, and in SenML it may have a sum, which is another record.
+fn json_records(body: &[u8]) -> usize {
+    let objects = memchr::memchr_iter(b'{', body).count();
+    // A field's name may be escaped.
+    let has_sums =
+        [&b"\"s\""[..], b"\"bs\"", b"\\u"].iter().any(|name| memchr::memmem::find(body, name).is_some());
+    if has_sums { objects.saturating_mul(2) } else { objects }
 }

@@ -94,6 +94,7 @@ mod tests {
             metric: metric.into(),
             value,
             unit: None,
+            counter: None,
             time: Timestamp::from_unix_seconds(0.0).unwrap().plus_seconds(micros as f64 / 1e6).unwrap(),
         }
     }

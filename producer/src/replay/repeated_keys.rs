@@ -73,6 +73,7 @@ mod tests {
             metric: "t".into(),
             value,
             unit: None,
+            counter: None,
             time: Timestamp::from_micros(micros).unwrap(),
         };
         let mut keys = RepeatedKeys::default();

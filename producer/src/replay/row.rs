@@ -113,6 +113,7 @@ impl Layout {
                                 metric: Arc::clone(&metric.name),
                                 value,
                                 unit: metric.unit,
+                                counter: None,
                                 time,
                             });
                         }
@@ -130,7 +131,9 @@ impl Layout {
                     Cell::Ambiguous { decimal, thousands } => {
                         return Err(ambiguous(text, decimal, thousands));
                     }
-                    Cell::Number(value) => row.readings.push(Reading { device, metric, value, unit, time }),
+                    Cell::Number(value) => {
+                        row.readings.push(Reading { device, metric, value, unit, counter: None, time })
+                    }
                 }
             }
         }

@@ -98,6 +98,7 @@ impl SensorModel {
             metric: Arc::clone(&self.metric),
             value: (value * 1000.0).round() / 1000.0,
             unit: self.unit,
+            counter: None,
             time,
         })
     }

@@ -57,7 +57,12 @@ pub(super) async fn judged_in_order(
     let mut stored: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
     for row in database.connect().await?.query(query, &[]).await? {
         let unit = Unit::parse(row.get(3)).ok();
-        stored.entry(row.get(0)).or_default().push(Sample { at: row.get(1), value: row.get(2), unit });
+        stored.entry(row.get(0)).or_default().push(Sample {
+            at: row.get(1),
+            value: row.get(2),
+            unit,
+            start: None,
+        });
     }
     let mut alarms = BTreeMap::new();
     for (device, samples) in stored {

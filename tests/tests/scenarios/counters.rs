@@ -1,7 +1,7 @@
 //! Cumulative counters: the consumption between stored readings, in any order of arrival.
 
 use anyhow::Result;
-use garenne_protocol::sensor::Counter;
+use garenne_protocol::sensor::{Count, Counter};
 use garenne_tests::harness::{
     client::with_id,
     dashboard::Dashboard,
@@ -157,7 +157,8 @@ async fn consumption_is_the_same_in_every_order_of_arrival() -> Result<()> {
 
     // The rule for one step, in both languages.
     let client = database.connect().await?;
-    let step = "SELECT garenne_counter_step($1, to_timestamp(0), $2, to_timestamp($3::float8), $4)";
+    let step = "SELECT garenne_counter_step($1, to_timestamp(0), $2, to_timestamp($5::float8),
+                                            to_timestamp($3::float8), $4, to_timestamp($6::float8))";
     let mut pick = |choices: &[f64]| choices[random.random_range(0..choices.len())];
     for _ in 0..500 {
         let counter = Counter {
@@ -170,13 +171,88 @@ async fn consumption_is_the_same_in_every_order_of_arrival() -> Result<()> {
         );
         let seconds = pick(&[1.0, 1800.0, 3600.0, 1e6]);
         let parameters = tokio_postgres::types::Json(counter);
-        let stored: f64 = client.query_one(step, &[&parameters, &base, &seconds, &value]).await?.get(0);
-        let judged = counter.step((0, base), ((seconds * 1e6) as i64, value));
+        let mut start = || Some(pick(&[-20.0, -10.0, 1800.0, f64::NAN])).filter(|start| !start.is_nan());
+        let (base_start, start) = (start(), start());
+        let query: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&parameters, &base, &seconds, &value, &base_start, &start];
+        let stored: f64 = client.query_one(step, &query).await?.get(0);
+        let micros = |seconds: f64| (seconds * 1e6) as i64;
+        let count = |at, value, start: Option<f64>| Count { at: micros(at), value, start: start.map(micros) };
+        let judged = counter.step(count(0.0, base, base_start), count(seconds, value, start));
         assert!(
             (stored - judged).abs() < 1e-9,
-            "{counter:?} {base} {value} {seconds}: {stored} and {judged}"
+            "{counter:?} {base} {value} {seconds} {base_start:?} {start:?}: {stored} and {judged}"
         );
     }
+    worker.stop().await?;
+    Ok(())
+}
+
+/// Readings say themselves that they are those of a counter: a SenML sum, start times as OTLP has them, and a width as a map
+/// has it. Shuffled and in order the consumption is the same, also where some of the readings say nothing.
+#[tokio::test]
+async fn readings_declare_counters() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let rules = env.folder().join("rules.toml");
+    std::fs::write(
+        &rules,
+        "[[rule]]\nname = \"much\"\nmetric = \"requests\"\nmore_than = 100\nin = \"1h\"\n",
+    )?;
+    let worker = env
+        .worker("storing")?
+        .option("--sink", "postgres")
+        .option("--postgres-url", database.url())
+        .env("GARENNE_RULES", rules.display().to_string())
+        .start()
+        .await?;
+    let counted = |device: &str, metric: &str, minute, value: f64, counter: Value| {
+        let mut reading = reading(device, metric, minute, value);
+        reading["counter"] = counter;
+        reading
+    };
+    let start = |minute: i64| json!({"start": BEGIN + minute * 60});
+    let width = || json!({"wraps_at": 65536, "max_per_hour": 600});
+    let mut random = StdRng::seed_from_u64(suite::seed(32)?);
+    let mut published = 0;
+    for (device, is_shuffled) in [("ordered", false), ("shuffled", true)] {
+        let sum = |minute: i64, sum: f64| json!([{"n": format!("{device}:power"), "u": "W", "v": 10, "s": sum, "t": BEGIN + minute * 60}]);
+        let mut bodies = vec![
+            counted(device, "requests", 0, 1000.0, start(-60)),
+            counted(device, "requests", 10, 1010.0, start(-60)),
+            // Restarted, and already higher than before.
+            counted(device, "requests", 70, 1200.0, start(20)),
+            counted(device, "requests", 80, 1205.0, start(20)),
+            counted(device, "pulses", 0, 65_500.0, width()),
+            reading(device, "pulses", 10, 65_530.0),
+            counted(device, "pulses", 20, 14.0, width()),
+            reading(device, "pulses", 70, 24.0),
+            sum(0, 3600.0),
+            sum(30, 7200.0),
+            sum(90, 100.0),
+        ];
+        if is_shuffled {
+            bodies.shuffle(&mut random);
+        }
+        for (number, body) in bodies.iter().enumerate() {
+            publish(&env, &format!("{device} {number}"), body).await?;
+            published += 1;
+            if !is_shuffled {
+                env.until_settled(published).await?;
+            }
+        }
+    }
+    env.until_settled(published).await?;
+    for device in ["ordered", "shuffled"] {
+        assert_eq!(hours(&database, device, "requests").await?, [(0, 10.0), (1, 1205.0)], "{device}");
+        assert_eq!(hours(&database, device, "pulses").await?, [(0, 50.0), (1, 10.0)], "{device}");
+        assert_eq!(hours(&database, device, "power_sum").await?, [(0, 3600.0), (1, 100.0)], "{device}");
+    }
+    let units = "SELECT string_agg(DISTINCT unit, ' ') FROM garenne_readings WHERE metric = 'power_sum'";
+    assert_eq!(database.text(units).await?, "J");
+    let alarms = "SELECT string_agg(device || ' ' || value, ', ' ORDER BY device) FROM garenne_alarms
+                  WHERE withdrawn_at IS NULL";
+    assert_eq!(database.text(alarms).await?, "ordered 1210, shuffled 1210");
     worker.stop().await?;
     Ok(())
 }

@@ -22,7 +22,7 @@ struct Columns {
     columns: &'static [(&'static str, &'static str)],
 }
 
-const COLUMNS: [Columns; 28] = [
+const COLUMNS: [Columns; 31] = [
     Columns {
         table: "readings",
         version: 1,
@@ -255,6 +255,9 @@ const COLUMNS: [Columns; 28] = [
             ("worker", "text"),
         ],
     },
+    Columns { table: "readings", version: 13, key: &[], columns: &[("start_time", TIME)] },
+    Columns { table: "series", version: 13, key: &[], columns: &[("sent_counter", "jsonb")] },
+    Columns { table: "versions", version: 13, key: &[], columns: &[("start_time", TIME)] },
     Columns { table: "rollups_hour", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
     Columns { table: "rollups_day", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
 ];

@@ -321,6 +321,7 @@ fn changes(rows: &[Row], changed: &BTreeSet<Place<'_>>) -> DerivedChanges {
                     calibration: None,
                     quality,
                     counter: None,
+                    sent_counter: None,
                 });
                 origins.push(Origin { stored_at: row.get(7), task_id: row.get(8), worker: row.get(9) });
             }

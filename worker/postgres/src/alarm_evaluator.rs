@@ -127,7 +127,8 @@ impl AlarmEvaluator {
     ) -> QueryResult<Vec<Notice>> {
         series_locks::lock(transaction, &self.tables, &BTreeSet::from([(device, metric)])).await?;
         let changed = times.map(|at| alarm::ChangedReading { at, is_usable: true }).collect();
-        let counter = series::counter(transaction, &self.tables, device, metric).await?;
+        let counters = series::counters(transaction, &self.tables, &[(device, metric)], false).await?;
+        let counter = counters.into_values().next();
         let series = self.series(device, metric, None, counter, changed, SeriesPending::default());
         let notices = self.evaluate_series(transaction, &mut [series]).await?;
         // Batches since the change may have been judged with the state before it.
@@ -215,14 +216,21 @@ impl AlarmEvaluator {
             let row = reading.row;
             let changes = series.entry((&*row.device, &*row.metric)).or_default();
             changes.task_id = task_id(reading);
-            changes.counter = row.counter.map(|counter| (counter, row.unit.and_then(Unit::get)));
+            let counter = row.counter.map(|counter| (counter, row.unit.and_then(Unit::get)));
+            changes.counter = counter.or(changes.counter);
             changes.readings.push(alarm::ChangedReading { at: micros(row.time), is_usable: is_usable(row) });
         }
         let with_state: Vec<_> = series.keys().copied().filter(|key| self.has_pending(*key)).collect();
         let mut pending = self.pending.load(transaction, &with_state).await?;
+        let undeclared =
+            series.iter().filter(|(key, changes)| changes.counter.is_none() && self.needs_counter(**key));
+        let undeclared: Vec<_> = undeclared.map(|(key, _)| *key).collect();
+        let mut declared = series::counters(transaction, &self.tables, &undeclared, true).await?;
         let series = series.into_iter().map(|((device, metric), changes)| {
             let Changes { task_id, counter, readings } = changes;
-            let pending = pending.remove(&(device.to_owned(), metric.to_owned())).unwrap_or_default();
+            let key = (device.to_owned(), metric.to_owned());
+            let pending = pending.remove(&key).unwrap_or_default();
+            let counter = counter.or_else(|| declared.remove(&key));
             self.series(device, metric, Some(task_id), counter, readings, pending)
         });
         Ok(series.collect())
@@ -231,6 +239,14 @@ impl AlarmEvaluator {
     /// Whether a rule of the series has a state.
     fn has_pending(&self, (device, metric): (&str, &str)) -> bool {
         self.rules(device, metric).any(|rule| self.pending.has_state(rule))
+    }
+
+    /// Whether a rule judges the values of a counter otherwise than others.
+    fn needs_counter(&self, (device, metric): (&str, &str)) -> bool {
+        let judges_steps = |rule: &Rule| {
+            matches!(rule.condition, Condition::RateOfChange { .. } | Condition::Consumption { .. })
+        };
+        self.rules(device, metric).any(judges_steps)
     }
 
     fn series<'a>(

@@ -80,20 +80,22 @@ impl ReadingStatements {
         let insert = |further_types: &str, further_names: &str, condition: &str, overrules: &str| {
             format!(
                 "INSERT INTO {table} (device, metric, time, value, unit, raw, raw_unit, calibration, quality, task_id,
-                                     worker, accepted_at, sequence)
+                                     worker, accepted_at, sequence, start_time)
                  SELECT DISTINCT ON (device, metric, time) device, metric, time, value, unit, raw, raw_unit,
-                        calibration, string_to_array(quality, ','), task_id, worker, accepted_at, sequence
+                        calibration, string_to_array(quality, ','), task_id, worker, accepted_at, sequence,
+                        start_time
                  FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::text[], $6::float8[],
                              $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::int4[], $13::timestamptz[],
-                             $14::int4[]{further_types})
+                             $14::int4[], $15::timestamptz[]{further_types})
                       AS input(device, metric, time, value, unit, raw, raw_unit, calibration, quality, task_id, worker,
-                               place, accepted_at, sequence{further_names})
+                               place, accepted_at, sequence, start_time{further_names})
                  {condition}
                  ORDER BY device, metric, time, place
                  ON CONFLICT (device, metric, time) DO UPDATE SET value = excluded.value, unit = excluded.unit,
                      raw = excluded.raw, raw_unit = excluded.raw_unit, calibration = excluded.calibration,
                      quality = excluded.quality, task_id = excluded.task_id, worker = excluded.worker,
-                     accepted_at = excluded.accepted_at, sequence = excluded.sequence, stored_at = now() WHERE {overrules}
+                     accepted_at = excluded.accepted_at, sequence = excluded.sequence, start_time = excluded.start_time,
+                     stored_at = now() WHERE {overrules}
                  RETURNING device, metric, time"
             )
         };
@@ -109,7 +111,7 @@ impl ReadingStatements {
             deleted("first, second")
         );
         let store_derived = insert(
-            ", $15::text[], $16::float8[], $17::text[], $18::float8[]",
+            ", $16::text[], $17::float8[], $18::text[], $19::float8[]",
             ", first, first_value, second, second_value",
             &other_input,
             &overrules_derived,
@@ -220,6 +222,7 @@ struct Columns<'a> {
     place: Vec<i32>,
     accepted_at: Vec<OffsetDateTime>,
     sequence: Vec<i32>,
+    start_time: Vec<Option<OffsetDateTime>>,
 }
 
 impl<'a> Columns<'a> {
@@ -239,10 +242,11 @@ impl<'a> Columns<'a> {
             place: (0..).take(rows.len()).collect(),
             accepted_at: column(rows, |(_, finished, _)| accepted(finished).0),
             sequence: column(rows, |(_, finished, _)| accepted(finished).1),
+            start_time: column(rows, |(.., row)| row.sent_counter?.start.map(Into::into)),
         }
     }
 
-    fn parameters(&self) -> Parameters<'_, 14> {
+    fn parameters(&self) -> Parameters<'_, 15> {
         [
             &self.device,
             &self.metric,
@@ -258,6 +262,7 @@ impl<'a> Columns<'a> {
             &self.place,
             &self.accepted_at,
             &self.sequence,
+            &self.start_time,
         ]
     }
 }

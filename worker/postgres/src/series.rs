@@ -7,7 +7,7 @@ use deadpool_postgres::Transaction;
 use garenne::handler::ReadingRow;
 use garenne_database::{QueryResult, Tables, rollups::StaleHours};
 use garenne_protocol::sensor::{Counter, Unit};
-use tokio_postgres::types::Json;
+use tokio_postgres::{Row, types::Json};
 
 use crate::{
     changed_reading::ChangedReading,
@@ -18,22 +18,30 @@ use crate::{
 /// How the values of a counter differ, and in which unit they are stored.
 pub(super) type SeriesCounter = (Counter, Option<Unit>);
 
-/// The counter of a series as it is stored.
-pub(super) async fn counter(
+/// The counters of series as they are stored, by device and metric. With `only_sent`, only those that readings declare.
+pub(super) async fn counters(
     transaction: &Transaction<'_>,
     tables: &Tables,
-    device: &str,
-    metric: &str,
-) -> QueryResult<Option<SeriesCounter>> {
+    series: &[(&str, &str)],
+    only_sent: bool,
+) -> QueryResult<HashMap<(String, String), SeriesCounter>> {
+    if series.is_empty() {
+        return Ok(HashMap::new());
+    }
     let select = format!(
-        "SELECT counter, last_unit FROM {tables}_series WHERE device = $1 AND metric = $2 AND counter IS NOT NULL"
+        "SELECT device, metric, counter, last_unit FROM unnest($1::text[], $2::text[]) AS wanted(device, metric)
+         JOIN {tables}_series USING (device, metric)
+         WHERE counter IS NOT NULL AND (sent_counter IS NOT NULL OR NOT $3)"
     );
     let statement = transaction.prepare_cached(&select).await?;
-    let row = transaction.query_opt(&statement, &[&device, &metric]).await?;
-    Ok(row.and_then(|row| {
-        let Json(counter) = row.try_get(0).ok()?;
-        Some((counter, row.get::<_, Option<&str>>(1).and_then(Unit::get)))
-    }))
+    let (devices, metrics): (Vec<_>, Vec<_>) = series.iter().copied().unzip();
+    let rows = transaction.query(&statement, &[&devices, &metrics, &only_sent]).await?;
+    let counter = |row: &Row| {
+        let Json(counter) = row.try_get(2).ok()?;
+        let unit = row.get::<_, Option<&str>>(3).and_then(Unit::get);
+        Some(((row.get(0), row.get(1)), (counter, unit)))
+    };
+    Ok(rows.iter().filter_map(counter).collect())
 }
 
 /// The statement that updates a fleet's series.
@@ -41,29 +49,44 @@ pub(super) fn update_statement(tables: &Tables) -> String {
     let newest = "excluded.last_time >= series.last_time";
     let of_newest =
         |name: &str| format!("{name} = CASE WHEN {newest} THEN excluded.{name} ELSE series.{name} END");
-    let of_newest = ["last_value", "last_unit", "last_quality", "counter"].map(of_newest).join(", ");
+    let of_newest = ["last_value", "last_unit", "last_quality"].map(of_newest).join(", ");
+    // A reading that says nothing of a counter leaves what others have said, and a late one is the first to say it.
+    let declares = format!(
+        "({newest} AND (excluded.counter IS NOT NULL OR excluded.sent_counter IS NOT NULL OR series.sent_counter IS NULL)
+          OR excluded.sent_counter IS NOT NULL AND series.sent_counter IS NULL AND series.counter IS NULL)"
+    );
     // The consumption of an hour depends on the reading before it, so that of the next reading changes with this one.
     // The state of rules is that of the readings which the transaction has seen, so none may have been stored since then.
     format!(
         "INSERT INTO {tables}_series AS series
-             (device, metric, last_time, last_value, last_unit, last_quality, stored_at, stale, pending, pending_at, counter)
+             (device, metric, last_time, last_value, last_unit, last_quality, stored_at, stale, pending, pending_at, counter,
+              sent_counter)
          SELECT device, metric, time, value, unit, string_to_array(quality, ','), clock_timestamp(), stale, pending, seen,
-                counter
+                counter, sent_counter
          FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::text[], $6::text[],
-                     $7::tstzmultirange[], $8::jsonb[], $9::timestamptz[], $10::jsonb[])
-              AS input(device, metric, time, value, unit, quality, stale, pending, seen, counter)
+                     $7::tstzmultirange[], $8::jsonb[], $9::timestamptz[], $10::jsonb[], $11::jsonb[])
+              AS input(device, metric, time, value, unit, quality, stale, pending, seen, counter, sent_counter)
          ON CONFLICT (device, metric) DO UPDATE SET stored_at = excluded.stored_at,
              pending = excluded.pending,
              pending_at = CASE WHEN excluded.pending_at = series.stored_at THEN excluded.stored_at END,
              stale = CASE
-                 WHEN {newest} AND excluded.counter IS DISTINCT FROM series.counter
+                 WHEN {declares} AND excluded.counter IS DISTINCT FROM series.counter
                      THEN {tables}_stale_with(series.stale + excluded.stale, {tables}_all_hours(series.device, series.metric))
                  WHEN series.counter IS NOT NULL THEN {tables}_stale_with(series.stale + excluded.stale,
                      {tables}_hours_after(series.device, series.metric, excluded.stale))
                  WHEN series.stale @> excluded.stale THEN series.stale
                  ELSE {tables}_stale_with(series.stale, excluded.stale) END,
+             counter = CASE WHEN {declares} THEN excluded.counter ELSE series.counter END,
+             sent_counter = CASE WHEN {newest} THEN coalesce(excluded.sent_counter, series.sent_counter)
+                                 ELSE coalesce(series.sent_counter, excluded.sent_counter) END,
              last_time = greatest(excluded.last_time, series.last_time), {of_newest}"
     )
+}
+
+/// The newest changed reading of a series, and the newest one that says something of a counter.
+struct Newest<'a> {
+    row: &'a ReadingRow,
+    declaring: Option<&'a ReadingRow>,
 }
 
 /// Updates the series of changed readings, and the state of rules of those that have one. The last statement before the commit, because transactions that change
@@ -74,13 +97,17 @@ pub(super) async fn update(
     changed: &[ChangedReading<'_>],
     pending: &HashMap<(&str, &str), SeriesPending>,
 ) -> QueryResult<()> {
-    let mut series: BTreeMap<(&str, &str), (&ReadingRow, StaleHours)> = BTreeMap::new();
+    let mut series: BTreeMap<(&str, &str), (Newest<'_>, StaleHours)> = BTreeMap::new();
     for ChangedReading { row, .. } in changed {
         let key = (&*row.device, &*row.metric);
-        let (newest, hours) = series.entry(key).or_insert_with(|| (row, StaleHours::default()));
+        let first = || (Newest { row, declaring: None }, StaleHours::default());
+        let (newest, hours) = series.entry(key).or_insert_with(first);
         hours.extend([row.time]);
-        if row.time > newest.time {
-            *newest = row;
+        if row.time > newest.row.time {
+            newest.row = row;
+        }
+        if row.sent_counter.is_some() && newest.declaring.is_none_or(|declaring| row.time > declaring.time) {
+            newest.declaring = Some(row);
         }
     }
     if series.is_empty() {
@@ -89,17 +116,18 @@ pub(super) async fn update(
     let pending: Vec<_> = series.keys().map(|key| pending.get(key)).collect();
     let (rows, hours): (Vec<_>, Vec<_>) = series.into_values().unzip();
     let statement = transaction.prepare_cached(statement).await?;
-    let parameters: Parameters<'_, 10> = [
-        &column(&rows, |row| &*row.device),
-        &column(&rows, |row| &*row.metric),
-        &column(&rows, |row| row.time),
-        &column(&rows, |row| row.value),
-        &column(&rows, |row| row.unit),
-        &column(&rows, |row| row.quality.join(",")),
+    let parameters: Parameters<'_, 11> = [
+        &column(&rows, |newest| &*newest.row.device),
+        &column(&rows, |newest| &*newest.row.metric),
+        &column(&rows, |newest| newest.row.time),
+        &column(&rows, |newest| newest.row.value),
+        &column(&rows, |newest| newest.row.unit),
+        &column(&rows, |newest| newest.row.quality.join(",")),
         &hours,
         &column(&pending, |pending| pending.map(|pending| Json(&pending.rules))),
         &column(&pending, |pending| pending.and_then(|pending| pending.stored_at)),
-        &column(&rows, |row| row.counter.map(Json)),
+        &column(&rows, |Newest { row, declaring }| row.counter.or((*declaring)?.counter).map(Json)),
+        &column(&rows, |newest| Some(Json(newest.declaring?.sent_counter?.counter()))),
     ];
     transaction.execute(&statement, &parameters).await.map(drop)
 }

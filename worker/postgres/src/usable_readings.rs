@@ -39,7 +39,7 @@ impl SpanStatements {
         // The limits of all spans let the server choose the partitions before it plans the statement.
         let part = |condition: &str, order: &str| {
             format!(
-                "(SELECT r.time, r.value, r.unit FROM {tables}_readings AS r
+                "(SELECT r.time, r.value, r.unit, r.start_time FROM {tables}_readings AS r
                   WHERE {condition} r.device = k.device AND r.metric = k.metric AND r.time >= k.low AND r.time < k.high
                     AND r.time >= $7 AND r.time < $8 AND {tables}_is_usable(r.quality)
                   ORDER BY r.time {order} LIMIT k.wanted)"
@@ -47,7 +47,7 @@ impl SpanStatements {
         };
         let statement = |parts: String| {
             format!(
-                "SELECT k.place, p.time, p.value, p.unit
+                "SELECT k.place, p.time, p.value, p.unit, p.start_time
                  FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::bool[], $6::int8[])
                       WITH ORDINALITY AS k(device, metric, low, high, newest_first, wanted, place)
                  CROSS JOIN LATERAL ({parts}) AS p"
@@ -86,7 +86,8 @@ impl SpanStatements {
         let mut samples = vec![Vec::new(); spans.len()];
         for row in transaction.query(&statement, &parameters).await? {
             let unit = row.get::<_, Option<&str>>(3).and_then(|symbol| Unit::parse(symbol).ok());
-            let sample = Sample { at: micros(row.get(1)), value: row.get(2), unit };
+            let start = row.get::<_, Option<_>>(4).map(micros);
+            let sample = Sample { at: micros(row.get(1)), value: row.get(2), unit, start };
             let place: i64 = row.get(0);
             samples[usize::try_from(place - 1).expect("a place in the parameters")].push(sample);
         }

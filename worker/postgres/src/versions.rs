@@ -34,6 +34,8 @@ struct ReadingVersion {
     /// The flags, separated by commas.
     quality: String,
     worker: String,
+    /// When the counter was at zero, if the sender said so.
+    start_time: Option<OffsetDateTime>,
 }
 
 /// The versions of a reading after some have arrived.
@@ -66,12 +68,12 @@ pub(super) struct VersionStatements {
 impl VersionStatements {
     pub(super) fn new(tables: &Tables) -> Self {
         let corrected: &str = Flag::Corrected.into();
-        let columns =
-            "task_id, accepted_at, sequence, value, unit, raw, raw_unit, calibration, quality, worker";
+        let columns = "task_id, accepted_at, sequence, value, unit, raw, raw_unit, calibration, quality, worker, start_time";
         let input = "unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::int4[],
-                     $7::float8[], $8::text[], $9::float8[], $10::text[], $11::text[], $12::text[], $13::text[])
+                     $7::float8[], $8::text[], $9::float8[], $10::text[], $11::text[], $12::text[], $13::text[],
+                     $14::timestamptz[])
                      AS new(device, metric, time, task_id, accepted_at, sequence, value, unit, raw, raw_unit,
-                            calibration, quality, worker)";
+                            calibration, quality, worker, start_time)";
         let is_key = "v.device = key.device AND v.metric = key.metric AND v.time = key.time";
         let load = format!(
             "SELECT key.device, key.metric, key.time, known.*
@@ -81,15 +83,24 @@ impl VersionStatements {
                  UNION ALL SELECT false, {columns} FROM {tables}_versions AS v WHERE {is_key}) AS known"
         );
         let set = |to: &str, quality: &str| {
-            let names =
-                ["accepted_at", "sequence", "value", "unit", "raw", "raw_unit", "calibration", "worker"];
+            let names = [
+                "accepted_at",
+                "sequence",
+                "value",
+                "unit",
+                "raw",
+                "raw_unit",
+                "calibration",
+                "worker",
+                "start_time",
+            ];
             let set: Vec<_> = names.iter().map(|name| format!("{name} = {to}.{name}")).collect();
             format!("{}, quality = {quality}", set.join(", "))
         };
         let flags = "string_to_array(new.quality, ',')";
         let update = format!(
             "UPDATE {tables}_readings AS v SET {}, task_id = new.task_id, stored_at = now() FROM {input}
-             WHERE v.device = new.device AND v.metric = new.metric AND v.time = new.time AND v.time BETWEEN $14 AND $15",
+             WHERE v.device = new.device AND v.metric = new.metric AND v.time = new.time AND v.time BETWEEN $15 AND $16",
             set("new", flags)
         );
         let keep = format!(
@@ -215,6 +226,7 @@ impl ReadingVersion {
             calibration: row.calibration.as_deref().map(str::to_owned),
             quality: row.quality.join(","),
             worker: finished.worker.to_string(),
+            start_time: row.sent_counter.and_then(|sent| sent.start).map(|start| to_micros(start.into())),
         }
     }
 
@@ -231,13 +243,17 @@ impl ReadingVersion {
             calibration: row.get(11),
             quality: row.get::<_, Vec<&str>>(12).join(","),
             worker: row.get(13),
+            start_time: row.get(14),
         }
     }
 
-    /// Whether it is another reading: the raw value, or its unit if both are known.
+    /// Whether it is another reading: the raw value, or its unit or its counter's start if both are known.
     fn differs(&self, other: &Self) -> bool {
         let units = self.raw_unit.as_ref().zip(other.raw_unit.as_ref());
-        self.raw != other.raw || units.is_some_and(|(one, other)| one != other)
+        let starts = self.start_time.zip(other.start_time);
+        self.raw != other.raw
+            || units.is_some_and(|(one, other)| one != other)
+            || starts.is_some_and(|(one, other)| one != other)
     }
 }
 
@@ -272,6 +288,7 @@ struct Columns<'a> {
     calibration: Vec<Option<&'a str>>,
     quality: Vec<&'a str>,
     worker: Vec<&'a str>,
+    start_time: Vec<Option<OffsetDateTime>>,
 }
 
 impl<'a> Columns<'a> {
@@ -290,10 +307,11 @@ impl<'a> Columns<'a> {
             calibration: column(rows, |(_, version)| version.calibration.as_deref()),
             quality: column(rows, |(_, version)| &*version.quality),
             worker: column(rows, |(_, version)| &*version.worker),
+            start_time: column(rows, |(_, version)| version.start_time),
         }
     }
 
-    fn parameters(&self) -> Parameters<'_, 13> {
+    fn parameters(&self) -> Parameters<'_, 14> {
         [
             &self.device,
             &self.metric,
@@ -308,6 +326,7 @@ impl<'a> Columns<'a> {
             &self.calibration,
             &self.quality,
             &self.worker,
+            &self.start_time,
         ]
     }
 }
@@ -331,6 +350,7 @@ mod tests {
             calibration: None,
             quality: String::new(),
             worker: "w".to_owned(),
+            start_time: None,
         }
     }
 

@@ -14,7 +14,7 @@
 //!
 //! [[calibration]]
 //! metric       = "energy"
-//! counter      = true          # a cumulative counter: its steps are consumption
+//! counter      = true          # a cumulative counter: its steps are consumption; absent: as the sender says
 //! wraps_at     = 65536         # raw values begin again at zero here; absent: never
 //! max_per_hour = 12.0          # the highest consumption of an hour, in the unit of the calibrated value
 //!
@@ -35,7 +35,7 @@
 use std::{collections::HashMap, path::Path, sync::Arc};
 
 use garenne_common::config::parse_toml;
-use garenne_protocol::sensor::{Counter, Record, Timestamp, Unit};
+use garenne_protocol::sensor::{Counter, Record, SentCounter, Timestamp, Unit};
 use serde::Deserialize;
 
 use crate::{
@@ -71,7 +71,7 @@ pub struct Calibrated {
     pub quality: Quality,
     /// The version of the rule. None if no rule applies, and the value is as sent.
     pub version: Option<Arc<str>>,
-    /// How consumption follows from the values, if the rule says that they are those of a counter.
+    /// How consumption follows from the values, if they are those of a counter.
     pub counter: Option<Counter>,
 }
 
@@ -133,7 +133,8 @@ impl Calibration {
         rules.iter().find(|rule| rule.period.contains(time))
     }
 
-    /// Calibrates a value as sent: converts its unit, corrects it, and sets flags.
+    /// Calibrates a value as sent: converts its unit, corrects it, and sets flags. `sent` is what the sender says of a
+    /// counter; the rule may say otherwise.
     pub fn calibrate(
         &self,
         device: &str,
@@ -141,6 +142,7 @@ impl Calibration {
         time: Timestamp,
         raw: f64,
         raw_unit: Option<Unit>,
+        sent: Option<SentCounter>,
     ) -> Calibrated {
         let mut quality = Quality::default();
         let (mut value, mut unit) = (raw, raw_unit);
@@ -159,10 +161,12 @@ impl Calibration {
                 }
             }
         }
-        let (sent, stored, is_corrected) = ((raw, raw_unit), (value, unit), rule.is_some());
-        quality.extend(self.plausible.flags(&Candidate { device, metric, raw: sent, stored, is_corrected }));
-        let counter = rule.and_then(|rule| rule.counter(raw_unit));
-        if counter.is_some() && raw == 0.0 {
+        let (given, stored, is_corrected) = ((raw, raw_unit), (value, unit), rule.is_some());
+        quality.extend(self.plausible.flags(&Candidate { device, metric, raw: given, stored, is_corrected }));
+        let sent_counter = sent.map(|sent| sent.counter());
+        let counter = rule.map_or(sent_counter, |rule| rule.counter(raw_unit, sent_counter));
+        // With a start time, zero is what the counter has counted since then.
+        if counter.is_some() && raw == 0.0 && sent.is_none_or(|sent| sent.start.is_none()) {
             quality.insert(Flag::CounterZero);
         }
         Calibrated { value, unit, quality, version: rule.map(|rule| Arc::clone(&rule.version)), counter }
@@ -171,8 +175,15 @@ impl Calibration {
     /// The reading as it is stored.
     pub fn apply(&self, record: &Record) -> StoredReading {
         let reading = &record.reading;
-        let Calibrated { value, unit, mut quality, version, counter } =
-            self.calibrate(&reading.device, &reading.metric, reading.time, reading.value, reading.unit);
+        let sent_counter = reading.counter.as_deref().copied();
+        let Calibrated { value, unit, mut quality, version, counter } = self.calibrate(
+            &reading.device,
+            &reading.metric,
+            reading.time,
+            reading.value,
+            reading.unit,
+            sent_counter,
+        );
         if record.time_assumed {
             quality.insert(Flag::TimeAssumed);
         }
@@ -188,6 +199,7 @@ impl Calibration {
             calibration: version,
             quality,
             counter,
+            sent_counter,
         }
     }
 }

@@ -216,6 +216,7 @@ pub fn values_with_inputs(readings: &[StoredReading]) -> Vec<Derived> {
                 calibration: None,
                 quality: &warm.quality | &humid.quality,
                 counter: None,
+                sent_counter: None,
             };
             derived.push(Derived { value, temperature, humidity });
         }

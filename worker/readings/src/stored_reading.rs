@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_protocol::sensor::{Counter, Timestamp, Unit};
+use garenne_protocol::sensor::{Counter, SentCounter, Timestamp, Unit};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -41,6 +41,9 @@ pub struct StoredReading {
     /// How consumption follows from the values, if they are those of a cumulative counter.
     #[serde(skip)]
     pub counter: Option<Counter>,
+    /// What the sender says of the counter.
+    #[serde(skip)]
+    pub sent_counter: Option<SentCounter>,
 }
 
 impl StoredReading {

@@ -22,7 +22,7 @@ fn apply(rules: &str, topic: &str, payload: &str) -> Result<Mapped, Unmapped> {
 /// `device metric value unit time`, with `?` behind a time that is not from the payload.
 fn shown(records: &[Record]) -> Vec<String> {
     let show = |record: &Record| {
-        let Reading { device, metric, value, unit, time } = &record.reading;
+        let Reading { device, metric, value, unit, time, .. } = &record.reading;
         let unit = unit.map_or("-", |unit| unit.symbol());
         let assumed = if record.time_assumed { "?" } else { "" };
         format!("{device} {metric} {value} {unit} {time}{assumed}")
@@ -346,4 +346,30 @@ fn a_time_before_min_time_is_refused_with_the_unit_that_was_probably_meant() {
 fn reasons_have_codes() {
     assert_eq!(apply("[[map]]\ntopic = \"a\"\nskip = true", "b", "").unwrap_err().reason.code(), "no-rule");
     assert_eq!(Reason::UnknownAlias { alias: 1, node: String::new() }.code(), "unknown-alias");
+}
+
+#[test]
+fn a_map_says_which_values_are_those_of_counters() {
+    let rules = |lines: &str| format!("[[map]]\ntopic = \"m/+\"\ndevice = \"{{1}}\"\nvalues = \"\"\n{lines}");
+    let counters = |lines: &str| {
+        let mapped = apply(&rules(lines), "m/d", r#"{"pulses":40,"power":2}"#).unwrap();
+        let counter = |record: &Record| {
+            record.reading.counter.as_deref().map(|sent| (sent.wraps_at, sent.max_per_hour))
+        };
+        mapped.records.iter().map(counter).collect::<Vec<_>>()
+    };
+    let pulses = "[map.fields.pulses]\nscale = 0.5\ncounter = true\nwraps_at = 65536\nmax_per_hour = 12";
+    assert_eq!(counters(pulses), [Some((Some(32_768.0), Some(12.0))), None]);
+    assert_eq!(counters("counter = true\n[map.fields.power]\ncounter = false"), [Some((None, None)), None]);
+    assert_eq!(counters(""), [None, None]);
+    for (lines, problem) in [
+        ("wraps_at = 5", "wraps_at and max_per_hour: only allowed with counter = true"),
+        ("counter = true\nwraps_at = 0", "wraps_at: 0; expected a finite number above 0"),
+        ("counter = true\nmax_per_hour = -1", "max_per_hour: -1; expected a finite number above 0"),
+        ("counter = true\noffset = 1", "counter: only a scale above 0 is allowed, without offset"),
+        ("counter = true\nscale = -1", "counter: only a scale above 0 is allowed, without offset"),
+    ] {
+        let error = invalid(&rules(lines));
+        assert!(error.ends_with(problem), "{error}");
+    }
 }

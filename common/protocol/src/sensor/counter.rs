@@ -3,9 +3,10 @@
 //! The rule exists twice: here for alarm rules, and in SQL (`<prefix>_counter_step`) for rollups and readers. A scenario
 //! compares both.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Unit;
+use super::{BadField, Fault, Timestamp, Unit};
 
 /// Microseconds of an hour.
 const HOUR: f64 = 3_600_000_000.0;
@@ -35,26 +36,94 @@ impl Counter {
         Self { wraps_at: self.wraps_at.map(convert), max_per_hour: self.max_per_hour.map(convert) }
     }
 
-    /// The consumption from a reading to the next one, 0 or more. Times are in microseconds. Both readings are usable, in
-    /// one unit, and not at zero.
+    /// Refuses limits that are not positive.
     ///
-    /// A lower value is a wrap or a restart at zero. It is a wrap if `wraps_at` is set and the step across it is within
-    /// `max_per_hour`, or, without that bound, at most half of `wraps_at`.
-    pub fn step(&self, (earlier, base): (i64, f64), (later, value): (i64, f64)) -> f64 {
+    /// # Errors
+    /// [`Fault::OutOfRange`], with the limit.
+    pub fn check(&self) -> Result<(), BadField> {
+        for (field, limit) in [(WRAPS_AT, self.wraps_at), (MAX_PER_HOUR, self.max_per_hour)] {
+            if let Some(limit) = limit.filter(|limit| !(limit.is_finite() && *limit > 0.0)) {
+                let message = format!("{limit}; expected a finite number above 0");
+                return Err(Fault::OutOfRange.in_field(field, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The consumption from a reading to the next one, 0 or more. Both readings are usable, in one unit, and not at zero,
+    /// unless they have start times.
+    ///
+    /// If both have start times, these decide whether the counter restarted at zero. Otherwise a lower value is a wrap or a
+    /// restart. It is a wrap if `wraps_at` is set and the step across it is within `max_per_hour`, or, without that bound, at
+    /// most half of `wraps_at`.
+    pub fn step(&self, earlier: Count, later: Count) -> f64 {
+        let (base, value) = (earlier.value, later.value);
         if value.abs() > MAX || base.abs() > MAX {
             return 0.0;
         }
-        let hours = later.saturating_sub(earlier) as f64 / HOUR;
+        let hours = later.at.saturating_sub(earlier.at) as f64 / HOUR;
         let most = self.max_per_hour.map(|most| most * hours);
         let across = self.wraps_at.map(|wraps_at| value + wraps_at - base);
+        let has_restarted = earlier.start.zip(later.start).map(|(base, start)| base != start);
         let step = match across {
+            // A sender that does not know when the counter was at zero sends the time of its first reading.
+            _ if has_restarted == Some(true) && later.start >= Some(later.at) => 0.0,
+            _ if has_restarted == Some(true) => value,
             _ if value >= base => value - base,
             Some(across) if across >= 0.0 && across <= most.unwrap_or(self.wraps_at.unwrap_or(0.0) / 2.0) => {
                 across
             }
+            _ if has_restarted == Some(false) => 0.0,
             _ => value,
         };
         if step < 0.0 || most.is_some_and(|most| step > most) { 0.0 } else { step }
+    }
+}
+
+/// A reading of a counter. Times are in microseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Count {
+    /// The time of the reading.
+    pub at: i64,
+    /// The value.
+    pub value: f64,
+    /// When the counter was at zero, if the sender says so.
+    pub start: Option<i64>,
+}
+
+/// The name of [`SentCounter::wraps_at`] in errors.
+pub(super) const WRAPS_AT: &str = "counter.wraps_at";
+/// The name of [`SentCounter::max_per_hour`] in errors.
+pub(super) const MAX_PER_HOUR: &str = "counter.max_per_hour";
+
+/// What a reading says of the cumulative counter that it is of. Numbers are in the unit of the reading's value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SentCounter {
+    /// The value at which the counter begins again at zero; absent if it never does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub wraps_at: Option<f64>,
+    /// The highest consumption of an hour; absent if it is not bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub max_per_hour: Option<f64>,
+    /// When the counter was at zero. Another time than that of the reading before means that it restarted, and the same
+    /// time that it did not. Absent if the values decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Timestamp>,
+}
+
+impl SentCounter {
+    /// The part that is the same for all readings.
+    pub fn counter(&self) -> Counter {
+        Counter { wraps_at: self.wraps_at, max_per_hour: self.max_per_hour }
+    }
+}
+
+impl From<Counter> for SentCounter {
+    fn from(Counter { wraps_at, max_per_hour }: Counter) -> Self {
+        Self { wraps_at, max_per_hour, start: None }
     }
 }
 
@@ -66,7 +135,38 @@ mod tests {
     fn consumption(counter: Counter, values: &[f64]) -> f64 {
         let at = |hour: usize| hour as i64 * 3_600_000_000;
         let steps = values.windows(2).enumerate();
-        steps.map(|(hour, pair)| counter.step((at(hour), pair[0]), (at(hour + 1), pair[1]))).sum()
+        let count = |hour, value| Count { at: at(hour), value, start: None };
+        steps.map(|(hour, pair)| counter.step(count(hour, pair[0]), count(hour + 1, pair[1]))).sum()
+    }
+
+    #[test]
+    fn start_times_decide_whether_a_counter_restarted() {
+        let step = |counter: Counter, (base, base_start), (value, start)| {
+            let at = |hour: i64| hour * 3_600_000_000;
+            let count = |hour, value, start: Option<i64>| Count { at: at(hour), value, start: start.map(at) };
+            counter.step(count(10, base, base_start), count(11, value, start))
+        };
+        let any = Counter::default();
+        for (base, reading, consumed) in [
+            ((10.0, Some(0)), (12.0, Some(0)), 2.0),
+            // Restarted, and already higher than before.
+            ((10.0, Some(0)), (12.0, Some(10)), 12.0),
+            ((10.0, Some(0)), (7.0, Some(10)), 7.0),
+            ((10.0, Some(0)), (0.0, Some(10)), 0.0),
+            // The sender began to observe a counter that was running.
+            ((10.0, Some(0)), (1000.0, Some(11)), 0.0),
+            // Lower without a restart is a wrong value.
+            ((10.0, Some(0)), (7.0, Some(0)), 0.0),
+            // If one of the times is missing, the values decide.
+            ((10.0, None), (12.0, Some(10)), 2.0),
+            ((10.0, Some(0)), (7.0, None), 7.0),
+        ] {
+            assert_eq!(step(any, base, reading), consumed, "{base:?} {reading:?}");
+        }
+        let narrow = Counter { wraps_at: Some(65_536.0), max_per_hour: Some(20.0) };
+        assert_eq!(step(narrow, (65_530.0, Some(0)), (4.0, Some(0))), 10.0);
+        assert_eq!(step(narrow, (65_530.0, Some(0)), (4.0, Some(10))), 4.0);
+        assert_eq!(step(narrow, (10.0, Some(0)), (30.0, Some(10))), 0.0);
     }
 
     #[test]

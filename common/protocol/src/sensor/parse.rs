@@ -11,9 +11,10 @@ use super::fault::{BadField, BadRecord, Fault};
 use super::lenient;
 use super::reading::Reading;
 use super::senml::{Base, Fields, Resolved, Value, name};
-use super::{TimeUnit, Timestamp, Unit};
+use super::{SentCounter, TimeUnit, Timestamp, Unit};
 use crate::quoted;
 
+mod counter;
 mod document;
 mod object;
 mod scalar;
@@ -153,7 +154,8 @@ pub struct Record {
 /// The records of a body by position, and what is left out of them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sifted {
-    /// By position. `None` for a record that is refused, or that has only base fields.
+    /// By position. `None` for a record that is refused, or that has only base fields. Behind them are the sums that SenML
+    /// records have beside a value.
     pub slots: Vec<Option<Record>>,
     /// Records that are refused, in the order of their positions.
     pub refused: Vec<BadRecord>,
@@ -223,25 +225,19 @@ impl Converter<'_> {
             metric: self.names.shared(&metric),
             value: plain.value.ok_or_else(|| missing("value"))?,
             unit,
+            counter: plain.counter.map(Box::new),
             time: plain.time.unwrap_or(self.now),
         };
         Ok(Record { reading, id, time_assumed: plain.time.is_none() })
     }
 
-    /// The record, and what of it is left out. `None` if the record has only base fields.
-    fn senml(
-        &mut self,
-        fields: Fields<'_>,
-        base: &mut Base,
-    ) -> Result<(Option<Record>, Option<BadField>), BadField> {
+    /// The records of the value and of the sum. Without a value the sum is the only record; both are `None` if there are only
+    /// base fields. A sum that cannot be a reading does not take the value with it.
+    fn senml(&mut self, fields: Fields<'_>, base: &mut Base) -> Result<SenmlRecords, BadField> {
         let unit_field = if fields.u.is_some() { "u" } else { "bu" };
         let time_field = if fields.t.is_some() { "t" } else { "bt" };
         let Some(resolved) = base.resolve(fields, self.now)? else { return Ok((None, None)) };
         let value = number(&resolved)?;
-        let unstored_sum = resolved.sum.map(|_| {
-            let message = "the sum is not stored; send it as v of a metric of its own";
-            Fault::NotNumeric.in_field("s", message)
-        });
         self.limits.check_time(time_field, resolved.time, self.now)?;
         let unit = match resolved.unit.as_deref() {
             Some(symbol) => Some(unit(unit_field, symbol)?),
@@ -253,16 +249,38 @@ impl Converter<'_> {
             check_length("n", part)?;
         }
         check_unit(unit_field, unit, metric)?;
-        let reading = Reading {
-            device: self.names.shared(device),
-            metric: self.names.shared(metric),
-            value,
-            unit,
-            time: resolved.time,
+        let device = self.names.shared(device);
+        let mut record = |metric: &str, value, unit, counter| {
+            let metric = self.names.shared(metric);
+            let reading =
+                Reading { device: Arc::clone(&device), metric, value, unit, counter, time: resolved.time };
+            Record { reading, id: None, time_assumed: resolved.relative }
         };
-        Ok((Some(Record { reading, id: None, time_assumed: resolved.relative }), unstored_sum))
+        let value = value.map(|value| record(metric, value, unit, None));
+        let sum = resolved.sum.map(|sum| {
+            let metric = format!("{metric}{SUM_SUFFIX}");
+            check_length("n", &metric)?;
+            let (sum, unit) = match unit.and_then(|unit| unit.times_seconds(sum)) {
+                Some((sum, unit)) => (sum, Some(unit)),
+                None => (sum, None),
+            };
+            if !sum.is_finite() {
+                return Err(Fault::OutOfRange.in_field("s", "exceeds the range of a double in its unit"));
+            }
+            Ok(record(&metric, sum, unit, Some(Box::new(SentCounter::default()))))
+        });
+        match value {
+            Some(value) => Ok((Some(value), sum)),
+            None => Ok((sum.transpose()?, None)),
+        }
     }
 }
+
+/// The record of a SenML record's value, and that of the sum beside it.
+type SenmlRecords = (Option<Record>, Option<Result<Record, BadField>>);
+
+/// The end of the metric of a SenML sum, after the metric of the values that it sums.
+const SUM_SUFFIX: &str = "_sum";
 
 /// Refuses a device or a metric that is empty, longer than [`Limits::TEXT_BYTES`], has control characters, or begins or
 /// ends with white space.
@@ -327,19 +345,19 @@ pub fn check_unit(field: &'static str, unit: Option<Unit>, metric: &str) -> Resu
     Err(Fault::WrongUnit.in_field(field, message))
 }
 
-/// The numeric value of a resolved record. A boolean is 1 or 0, as in RFC 8428 §12.1 for a switch. Text, data
-/// and a sum without a value are valid SenML, but cannot be calibrated, compared or averaged. They are refused,
-/// not dropped, so that the sender learns of it.
-fn number(resolved: &Resolved<'_>) -> Result<f64, BadField> {
+/// The numeric value of a resolved record; `None` if it has only a sum. A boolean is 1 or 0, as in RFC 8428 §12.1 for a
+/// switch. Text and data are valid SenML, but cannot be calibrated, compared or averaged. They are refused, not dropped, so
+/// that the sender learns of it.
+fn number(resolved: &Resolved<'_>) -> Result<Option<f64>, BadField> {
     let refused = |field: &'static str, what: &str| {
         Err(Fault::NotNumeric.in_field(field, format!("{what} is not a numeric value; send v or vb")))
     };
     match &resolved.value {
-        Some(Value::Number(number)) => Ok(*number),
-        Some(Value::Bool(flag)) => Ok(f64::from(u8::from(*flag))),
+        Some(Value::Number(number)) => Ok(Some(*number)),
+        Some(Value::Bool(flag)) => Ok(Some(f64::from(u8::from(*flag)))),
         Some(Value::Text(text)) => refused("vs", &format!("the string {}", quoted(text))),
         Some(Value::Data(_)) => refused("vd", "data"),
-        None => refused("s", "a sum without a value"),
+        None => Ok(None),
     }
 }
 

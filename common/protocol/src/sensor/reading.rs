@@ -6,11 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Timestamp, Unit};
+use super::{SentCounter, Timestamp, Unit};
 
 /// A reading in its plain form. Every other form is converted to it.
 ///
-/// As JSON `{"device","metric","value","unit","time"}`. `unit` is left out if unknown; `time` is written as
+/// As JSON `{"device","metric","value","unit","time"}`. `unit` is left out if unknown, and `counter` for other values than those of a counter; `time` is written as
 /// RFC 3339 and read as RFC 3339 or Unix seconds.
 ///
 /// [`readings_from`](super::readings_from) parses input from outside, with limits and errors that name the
@@ -29,6 +29,9 @@ pub struct Reading {
     /// The unit of `value`; absent if the sender gave none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
+    /// What the sender says of the cumulative counter that the value is of; absent for other values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counter: Option<Box<SentCounter>>,
     /// The time of the measurement.
     pub time: Timestamp,
 }
@@ -61,6 +64,7 @@ mod tests {
             metric: "temperature".into(),
             value: 21.5,
             unit: Unit::get("Cel"),
+            counter: None,
             time: Timestamp::from_micros(1_763_600_000_500_000).unwrap(),
         }
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::{Limits, Timestamp, Unit, senml::VERSION};
+use super::{Limits, SentCounter, Timestamp, Unit, senml::VERSION};
 
 /// The schema of the payload of `reading.process`: a plain reading, an array of them, or a SenML pack. The
 /// parser checks more than a schema can express.
@@ -52,6 +52,7 @@ impl JsonSchema for PlainSchema {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let unit = generator.subschema_for::<Unit>();
         let time = generator.subschema_for::<Timestamp>();
+        let counter = generator.subschema_for::<SentCounter>();
         let max = Limits::TEXT_BYTES;
         json_schema!({
             "description": "A reading. The default of time is the time of receipt.",
@@ -63,6 +64,7 @@ impl JsonSchema for PlainSchema {
                 "metric": { "type": "string", "minLength": 1, "maxLength": max },
                 "value": { "type": "number" },
                 "unit": { "anyOf": [unit, { "type": "null" }] },
+                "counter": { "anyOf": [counter, { "type": ["boolean", "null"] }] },
                 "time": { "anyOf": [time, { "type": "null" }] },
                 "id": { "type": ["string", "null"], "minLength": 1, "maxLength": max }
             }
@@ -94,7 +96,7 @@ impl JsonSchema for SenmlSchema {
                 "vb": { "type": "boolean", "description": "converted to 1 or 0" },
                 "vs": { "type": "string", "description": "refused: not a number" },
                 "vd": { "type": "string", "description": "refused: not a number" },
-                "s": { "type": "number", "description": "sum; needs a value in the same record" },
+                "s": { "type": "number", "description": "sum of value × seconds: a counter of its own" },
                 "t": { "type": "number", "description": "Unix seconds; below 2^28 relative to now" },
                 "ut": { "type": "number" }
             }

@@ -117,7 +117,27 @@ impl Unit {
         let in_base = (value * self.0.multiply + self.0.add) / self.0.divide;
         Ok((in_base * to.0.divide - to.0.add) / to.0.multiply)
     }
+
+    /// A sum of values of this unit over seconds, in the unit that it has: that of watts is in joules. `None` if there is no
+    /// such unit.
+    pub fn times_seconds(self, sum: f64) -> Option<(f64, Self)> {
+        let (_, integral) = TIMES_SECONDS.iter().find(|(unit, _)| *unit == self.0.base)?;
+        Some((sum * self.0.multiply / self.0.divide, Self::get(integral)?)).filter(|_| self.0.add == 0.0)
+    }
 }
+
+/// Units, and those of their values summed over seconds.
+const TIMES_SECONDS: [(&str, &str); 9] = [
+    ("W", "J"),
+    ("VA", "VAs"),
+    ("var", "vars"),
+    ("A", "C"),
+    ("V", "Wb"),
+    ("m/s", "m"),
+    ("m3/s", "m3"),
+    ("bit/s", "bit"),
+    ("1/s", "count"),
+];
 
 /// The unit that was most likely meant. In this order: a symbol that differs only in case, a unit with the word
 /// in its description ("celsius", or with a typo "celcius"), the symbol with the smallest edit distance, at most

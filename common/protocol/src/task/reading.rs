@@ -75,6 +75,7 @@ mod tests {
             metric: "t".into(),
             value: 1.5,
             unit: None,
+            counter: None,
             time: Timestamp::from_micros(1).unwrap(),
         }
     }

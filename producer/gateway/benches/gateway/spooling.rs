@@ -81,6 +81,7 @@ async fn append(spool: &Spool, first: u64) {
             metric: "temperature".into(),
             value: 21.5,
             unit: None,
+            counter: None,
             time: Timestamp::from_micros(i64::try_from(number).expect("small")).expect("in range"),
         };
         let body = serde_json::to_vec(&reading).expect("plain JSON");

@@ -11,7 +11,7 @@ use super::message::{KeyValue, Metric, NumberPoint, ResourceMetrics, ScopeMetric
 use crate::payload::RECORD;
 
 /// Memory of a data point's reading while the decoded messages are still in memory.
-const READING: usize = 384;
+const READING: usize = 448;
 /// Memory of the allocations of a message's texts, besides the texts.
 const TEXTS: usize = 48;
 /// Memory of a JSON object: a quarter of the room for four metrics, which an array with one of them has.

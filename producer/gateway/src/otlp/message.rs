@@ -76,6 +76,8 @@ pub(super) struct Sum {
     pub(super) data_points: Vec<NumberPoint>,
     #[prost(int32, tag = "2")]
     pub(super) aggregation_temporality: i32,
+    #[prost(bool, tag = "3")]
+    pub(super) is_monotonic: bool,
 }
 
 /// Data whose points have no single value. They are only counted.
@@ -106,6 +108,9 @@ pub(super) struct NumberPoint {
     #[prost(message, repeated, tag = "7")]
     #[serde(deserialize_with = "objects")]
     pub(super) attributes: Vec<KeyValue>,
+    #[prost(fixed64, tag = "2")]
+    #[serde_as(as = "PickFirst<(_, DisplayFromStr)>")]
+    pub(super) start_time_unix_nano: u64,
     #[prost(fixed64, tag = "3")]
     #[serde_as(as = "PickFirst<(_, DisplayFromStr)>")]
     pub(super) time_unix_nano: u64,

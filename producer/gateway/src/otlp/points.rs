@@ -8,7 +8,8 @@ use std::{
 use garenne_protocol::{
     quoted,
     sensor::{
-        BadField, BadRecord, Fault, Limits, Reading, Record, TimeUnit, Timestamp, Unit, parse::check_unit,
+        BadField, BadRecord, Fault, Limits, Reading, Record, SentCounter, TimeUnit, Timestamp, Unit,
+        parse::check_unit,
     },
 };
 
@@ -72,6 +73,19 @@ impl Rejected {
 
 impl Notes for Rejected {}
 
+/// What the points of a metric have in common.
+#[derive(Clone, Copy)]
+struct Series<'a> {
+    metric: &'a str,
+    /// The end of the readings' metrics.
+    suffix: &'static str,
+    unit: Option<Unit>,
+    /// Whether the values are those of a cumulative counter.
+    is_counter: bool,
+    /// The device of points that do not name their own.
+    device: Option<&'a Arc<str>>,
+}
+
 /// The readings of a request.
 struct Converter<'l> {
     now: Timestamp,
@@ -106,7 +120,8 @@ fn device_of(attributes: &[KeyValue]) -> Option<(&'static str, String)> {
 
 impl Converter<'_> {
     fn metric(&mut self, metric: &Metric, device: Option<&Arc<str>>) {
-        let unit = unit(&metric.unit);
+        let gauge =
+            Series { metric: &metric.name, suffix: "", unit: unit(&metric.unit), is_counter: false, device };
         for (distribution, kind) in [
             (&metric.histogram, "a histogram"),
             (&metric.exponential_histogram, "an exponential histogram"),
@@ -115,16 +130,16 @@ impl Converter<'_> {
             let points = distribution.as_ref().map_or(0, |it| it.data_points.len());
             self.rejected.add(&metric.name, points, NOT_NUMERIC, &format!("{kind} has no single value"));
         }
-        if let Some(gauge) = &metric.gauge {
-            self.points(metric, &gauge.data_points, "", unit, device);
+        if let Some(points) = &metric.gauge {
+            self.points(&points.data_points, gauge);
         }
         if let Some(sum) = &metric.sum {
             match sum.aggregation_temporality {
-                CUMULATIVE => self.points(metric, &sum.data_points, "", unit, device),
-                // Kept apart from the same metric's cumulative values, which an exporter with another setting sends.
-                DELTA => {
-                    self.points(metric, &sum.data_points, ",temporality=delta", unit, device);
+                CUMULATIVE => {
+                    self.points(&sum.data_points, Series { is_counter: sum.is_monotonic, ..gauge });
                 }
+                // Kept apart from the same metric's cumulative values, which an exporter with another setting sends.
+                DELTA => self.points(&sum.data_points, Series { suffix: ",temporality=delta", ..gauge }),
                 _ => {
                     let reason = "the sum has no aggregation temporality";
                     self.rejected.add(
@@ -138,34 +153,21 @@ impl Converter<'_> {
         }
     }
 
-    fn points(
-        &mut self,
-        metric: &Metric,
-        points: &[NumberPoint],
-        suffix: &str,
-        unit: Option<Unit>,
-        device: Option<&Arc<str>>,
-    ) {
+    fn points(&mut self, points: &[NumberPoint], series: Series<'_>) {
         for point in points.iter().filter(|point| point.flags & NO_RECORDED_VALUE == 0) {
-            match self.reading(&metric.name, point, suffix, unit, device) {
-                Ok(reading) => self.add(&metric.name, reading),
+            match self.reading(point, series) {
+                Ok(reading) => self.add(series.metric, reading),
                 Err(error) => {
                     let BadRecord { field, message, code, .. } = error.in_record(0);
                     let reason = if field == TIME { format!("{field}: {message}") } else { message };
-                    self.rejected.add(&metric.name, 1, code.code(), &reason);
+                    self.rejected.add(series.metric, 1, code.code(), &reason);
                 }
             }
         }
     }
 
-    fn reading(
-        &self,
-        name: &str,
-        point: &NumberPoint,
-        suffix: &str,
-        unit: Option<Unit>,
-        device: Option<&Arc<str>>,
-    ) -> Result<Reading, BadField> {
+    fn reading(&self, point: &NumberPoint, series: Series<'_>) -> Result<Reading, BadField> {
+        let Series { metric: name, suffix, unit, is_counter, device } = series;
         if name.trim().is_empty() {
             return Err(missing("it has no name"));
         }
@@ -184,7 +186,7 @@ impl Converter<'_> {
         if !value.is_finite() {
             return Err(Fault::NotFinite.in_field("value", "a value is not finite"));
         }
-        let metric = fit(&series(name, &point.attributes, device_key, suffix)?);
+        let metric = fit(&series_name(name, &point.attributes, device_key, suffix)?);
         check_unit("unit", unit, &metric)?;
         if point.time_unix_nano == 0 {
             return Err(missing("a point has no time_unix_nano"));
@@ -192,7 +194,9 @@ impl Converter<'_> {
         let ticks = i64::try_from(point.time_unix_nano).unwrap_or(i64::MAX);
         let ticks = (ticks, TimeUnit::Nanoseconds);
         let time = self.limits.unix_time(TIME, ticks, self.now, |unit| unit.to_string())?;
-        Ok(Reading { device, metric, value, unit, time })
+        let counter =
+            is_counter.then(|| Box::new(SentCounter { start: start(point), ..SentCounter::default() }));
+        Ok(Reading { device, metric, value, unit, counter, time })
     }
 
     /// Adds a reading, unless the request has it already.
@@ -218,8 +222,14 @@ fn missing(message: impl Into<String>) -> BadField {
     Fault::MissingField.in_field("data_point", message)
 }
 
+/// When the sum of a point was zero; `None` if the sender does not know.
+fn start(point: &NumberPoint) -> Option<Timestamp> {
+    let ticks = i64::try_from(point.start_time_unix_nano).ok().filter(|ticks| *ticks > 0)?;
+    TimeUnit::Nanoseconds.time(ticks)
+}
+
 /// The name with the attributes of a point, without the one that names the device.
-fn series(
+fn series_name(
     name: &str,
     attributes: &[KeyValue],
     device_key: Option<&str>,

@@ -109,6 +109,29 @@ fn gauges_and_sums_become_readings() {
 }
 
 #[test]
+fn a_cumulative_monotonic_sum_is_a_counter_with_a_start_time() {
+    use AggregationTemporality::{Cumulative, Delta};
+    for (temporality, is_monotonic, start, expected) in [
+        (Cumulative, true, TIME - 5_000_000_000, Some(Some("2025-11-20T00:53:15Z"))),
+        (Cumulative, true, 0, Some(None)),
+        (Cumulative, false, TIME - 5_000_000_000, None),
+        (Delta, true, TIME - 5_000_000_000, None),
+    ] {
+        let mut metric = sum("requests", temporality, 12);
+        let Some(Data::Sum(sum)) = &mut metric.data else { unreachable!() };
+        sum.is_monotonic = is_monotonic;
+        sum.data_points[0].start_time_unix_nano = start;
+        let request = request(vec![text("device.id", "d")], vec![metric]);
+        converted(&request);
+        let body = request.encode_to_vec();
+        let (records, _) = OtlpEncoding::Protobuf.records(&body, now(), &Limits::default()).unwrap();
+        let counter = records[0].reading.counter.as_deref();
+        let start = counter.map(|counter| counter.start.map(|start| start.to_string()));
+        assert_eq!(start, expected.map(|start| start.map(str::to_owned)));
+    }
+}
+
+#[test]
 fn data_points_that_are_no_readings_are_rejected_with_the_reason() {
     let histogram = Histogram {
         data_points: vec![

@@ -26,7 +26,14 @@ impl Destination for ScriptedDestination {
 
 fn readings(values: &[f64]) -> Vec<Reading> {
     let time = Timestamp::from_micros(0).unwrap();
-    let reading = |&value: &f64| Reading { device: "d".into(), metric: "m".into(), value, unit: None, time };
+    let reading = |&value: &f64| Reading {
+        device: "d".into(),
+        metric: "m".into(),
+        value,
+        unit: None,
+        counter: None,
+        time,
+    };
     values.iter().map(reading).collect()
 }
 

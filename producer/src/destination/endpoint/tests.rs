@@ -17,6 +17,7 @@ fn readings(devices: &[&str]) -> Vec<Reading> {
         metric: "temperature".into(),
         value: 21.5,
         unit: None,
+        counter: None,
         time,
     };
     devices.iter().map(reading).collect()

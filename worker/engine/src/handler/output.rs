@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use garenne_protocol::{
-    sensor::Counter,
+    sensor::{Counter, SentCounter},
     task::{DeadReason, NewTask},
 };
 use serde::Serialize;
@@ -71,6 +71,9 @@ pub struct ReadingRow {
     pub derived_from: Option<[(Arc<str>, f64); 2]>,
     /// For a reading of a cumulative counter: how consumption follows from its values. Stored with the series.
     pub counter: Option<Counter>,
+    /// What the sender says of the counter, in the unit of [`raw`](Self::raw). Its start time is stored with the reading, the
+    /// rest with the series.
+    pub sent_counter: Option<SentCounter>,
 }
 
 impl Output {

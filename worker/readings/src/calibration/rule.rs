@@ -30,16 +30,10 @@ pub struct Rule {
     polynomial: Vec<f64>,
     /// The lowest and highest valid value, after correction.
     valid: Option<[f64; 2]>,
-    counter: Option<CounterRule>,
-}
-
-/// How the values of a counter become consumption, as the file says it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct CounterRule {
-    /// In the unit of the raw value.
-    wraps_at: Option<f64>,
-    /// In the unit of the corrected value.
-    max_per_hour: Option<f64>,
+    /// Whether the values are those of a counter. None if the sender says so.
+    is_counter: Option<bool>,
+    /// `wraps_at` in the unit of the raw value, and `max_per_hour` in that of the corrected value.
+    counter: Counter,
 }
 
 #[derive(Deserialize)]
@@ -56,8 +50,7 @@ pub(super) struct RuleEntry {
     offset: Option<f64>,
     polynomial: Option<Vec<f64>>,
     valid: Option<[f64; 2]>,
-    #[serde(default)]
-    counter: bool,
+    counter: Option<bool>,
     wraps_at: Option<f64>,
     max_per_hour: Option<f64>,
 }
@@ -87,27 +80,21 @@ impl Rule {
         let period = Period::parse(entry.from.as_ref(), entry.until.as_ref())?;
         let unit = unit(entry.unit.as_deref())?;
         let counter = match (entry.counter, entry.wraps_at, entry.max_per_hour) {
-            (false, None, None) => None,
-            (false, ..) => {
-                return Err("wraps_at and max_per_hour: only allowed with counter = true".to_owned());
-            }
-            (true, wraps_at, max_per_hour) => {
-                // A counter that restarts must restart at zero.
-                if polynomial.iter().enumerate().any(|(power, coefficient)| power != 1 && *coefficient != 0.0)
-                {
-                    return Err("counter: only gain is allowed, without offset or polynomial".to_owned());
-                }
-                Some(CounterRule {
-                    wraps_at: wraps_at.map(|limit| positive("wraps_at", limit)).transpose()?,
-                    max_per_hour: max_per_hour.map(|limit| positive("max_per_hour", limit)).transpose()?,
-                })
-            }
+            (_, None, None) => Counter::default(),
+            (Some(true), wraps_at, max_per_hour) => Counter {
+                wraps_at: wraps_at.map(|limit| positive("wraps_at", limit)).transpose()?,
+                max_per_hour: max_per_hour.map(|limit| positive("max_per_hour", limit)).transpose()?,
+            },
+            _ => return Err("wraps_at and max_per_hour: only allowed with counter = true".to_owned()),
         };
+        if entry.counter == Some(true) && !is_gain(&polynomial) {
+            return Err("counter: only gain is allowed, without offset or polynomial".to_owned());
+        }
         let version = match entry.version {
             Some(version) => checked_version(&version)?,
-            None => hash(unit, &polynomial, entry.valid, counter.is_some()),
+            None => hash(unit, &polynomial, entry.valid, entry.counter),
         };
-        Ok(Self { period, version, unit, polynomial, valid: entry.valid, counter })
+        Ok(Self { period, version, unit, polynomial, valid: entry.valid, is_counter: entry.counter, counter })
     }
 
     /// The version that is stored with the readings that this rule applies to.
@@ -117,15 +104,21 @@ impl Rule {
 
     /// Whether every value becomes the same as with another rule.
     pub(super) fn corrects_as(&self, other: &Self) -> bool {
-        (self.unit, &self.polynomial, self.valid, self.counter.is_some())
-            == (other.unit, &other.polynomial, other.valid, other.counter.is_some())
+        (self.unit, &self.polynomial, self.valid, self.is_counter)
+            == (other.unit, &other.polynomial, other.valid, other.is_counter)
     }
 
-    /// How consumption follows from values that were sent in a unit; none if they are not those of a counter.
-    pub(super) fn counter(&self, unit: Option<Unit>) -> Option<Counter> {
-        let CounterRule { wraps_at, max_per_hour } = self.counter?;
-        let wraps_at = wraps_at.and_then(|raw| self.apply(raw, unit).ok()).map(|(corrected, _)| corrected);
-        Some(Counter { wraps_at, max_per_hour })
+    /// How consumption follows from values that were sent in a unit, and of which the sender says `sent`; none if they are
+    /// not those of a counter.
+    pub(super) fn counter(&self, unit: Option<Unit>, sent: Option<Counter>) -> Option<Counter> {
+        let corrected = |raw: Option<f64>| Some(self.apply(raw?, unit).ok()?.0);
+        match self.is_counter {
+            Some(true) => Some(Counter { wraps_at: corrected(self.counter.wraps_at), ..self.counter }),
+            Some(false) => None,
+            None => sent.filter(|_| is_gain(&self.polynomial)).map(|Counter { wraps_at, max_per_hour }| {
+                Counter { wraps_at: corrected(wraps_at), max_per_hour: corrected(max_per_hour) }
+            }),
+        }
     }
 
     /// Converts a value to the rule's unit and corrects it. A value without a unit is taken to be in the rule's
@@ -147,6 +140,11 @@ impl Rule {
     pub fn is_valid(&self, value: f64) -> bool {
         self.valid.is_none_or(|[low, high]| (low..=high).contains(&value))
     }
+}
+
+/// Whether a zero stays zero, so that a counter that restarts is one that restarts at zero.
+fn is_gain(polynomial: &[f64]) -> bool {
+    polynomial.iter().enumerate().all(|(power, coefficient)| power == 1 || *coefficient == 0.0)
 }
 
 fn positive(name: &str, number: f64) -> Result<f64, String> {
@@ -171,7 +169,12 @@ fn checked_version(version: &str) -> Result<Arc<str>, String> {
 
 /// A version from everything that the result depends on, so not from the period: a rule that is prolonged keeps its
 /// version, and so do the readings. Eight hexadecimal digits.
-fn hash(unit: Option<Unit>, polynomial: &[f64], valid: Option<[f64; 2]>, is_counter: bool) -> Arc<str> {
+fn hash(
+    unit: Option<Unit>,
+    polynomial: &[f64],
+    valid: Option<[f64; 2]>,
+    is_counter: Option<bool>,
+) -> Arc<str> {
     let mut hash = Sha256::new();
     hash.update(unit.map_or("", Unit::symbol));
     let valid = valid.as_ref().map_or(&[][..], |range| range.as_slice());
@@ -183,8 +186,8 @@ fn hash(unit: Option<Unit>, polynomial: &[f64], valid: Option<[f64; 2]>, is_coun
         }
     }
     // The versions of rules for other values are as they were before there were counters.
-    if is_counter {
-        hash.update("counter");
+    if let Some(is_counter) = is_counter {
+        hash.update(if is_counter { "counter" } else { "no counter" });
     }
     let digest = hash.finalize();
     digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()

@@ -71,12 +71,35 @@ fn a_counter_is_declared_in_raw_values_and_stored_in_corrected_ones() {
     let rules = "[[calibration]]\nmetric = \"energy\"\nunit = \"Wh\"\ngain = 0.5\ncounter = true\nwraps_at = 65536\nmax_per_hour = 40";
     let calibration = Calibration::parse(rules).unwrap();
     let time = Timestamp::from_micros(0).unwrap();
-    let calibrated = |raw| calibration.calibrate("a", "energy", time, raw, Unit::get("kWh"));
+    let calibrated = |raw| calibration.calibrate("a", "energy", time, raw, Unit::get("kWh"), None);
     let counter = Counter { wraps_at: Some(32_768_000.0), max_per_hour: Some(40.0) };
     assert_eq!((calibrated(2.0).value, calibrated(2.0).counter), (1000.0, Some(counter)));
     assert!(calibrated(2.0).quality.is_empty());
     assert_eq!(calibrated(0.0).quality, [Flag::CounterZero].into());
-    assert_eq!(calibration.calibrate("a", "power", time, 0.0, None).counter, None);
+    assert_eq!(calibration.calibrate("a", "power", time, 0.0, None, None).counter, None);
+}
+
+#[test]
+fn a_calibration_converts_or_overrules_what_the_sender_says_of_a_counter() {
+    let sent = SentCounter { wraps_at: Some(100.0), max_per_hour: Some(4.0), start: None };
+    let raw = Counter { wraps_at: Some(100.0), max_per_hour: Some(4.0) };
+    for (rule, expected) in [
+        ("gain = 1", Some(raw)),
+        ("gain = 10", Some(Counter { wraps_at: Some(1000.0), max_per_hour: Some(40.0) })),
+        // A restart would not be one at zero.
+        ("offset = 1", None),
+        ("counter = false", None),
+        ("gain = 10\ncounter = true", Some(Counter::default())),
+    ] {
+        let rules = format!("[[calibration]]\nmetric = \"energy\"\n{rule}");
+        let calibration = Calibration::parse(&rules).unwrap();
+        let calibrated =
+            |raw, sent| calibration.calibrate("a", "energy", Timestamp::UNIX_EPOCH, raw, None, Some(sent));
+        assert_eq!(calibrated(5.0, sent).counter, expected, "{rule}");
+        assert_eq!(calibrated(0.0, sent).quality.is_empty(), expected.is_none(), "{rule}");
+        let started = SentCounter { start: Some(Timestamp::UNIX_EPOCH), ..sent };
+        assert!(calibrated(0.0, started).quality.is_empty(), "{rule}");
+    }
 }
 
 #[test]
@@ -148,7 +171,7 @@ fn the_time_of_a_reading_chooses_its_rule() {
     .unwrap();
     let at = |device: &str, time: &str| {
         let time = Timestamp::parse(time).unwrap();
-        let calibrated = calibration.calibrate(device, "t", time, 20.0, unit("Cel"));
+        let calibrated = calibration.calibrate(device, "t", time, 20.0, unit("Cel"), None);
         (calibrated.value, calibrated.version.as_deref().map(str::to_owned))
     };
     let first = (21.0, Some("first".to_owned()));

@@ -6,7 +6,7 @@ use crate::Calibration;
 fn flags(file: &str, device: &str, metric: &str, raw: f64, unit: &str) -> Vec<Flag> {
     let unit = (!unit.is_empty()).then(|| Unit::parse(unit).unwrap());
     let calibration = Calibration::parse(file).unwrap();
-    let calibrated = calibration.calibrate(device, metric, Timestamp::UNIX_EPOCH, raw, unit);
+    let calibrated = calibration.calibrate(device, metric, Timestamp::UNIX_EPOCH, raw, unit, None);
     calibrated.quality.into_iter().collect()
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use garenne_protocol::sensor::Unit;
+use garenne_protocol::sensor::{Count, Unit};
 
 /// Microseconds: a time since the Unix epoch, or a duration.
 pub type Micros = i64;
@@ -16,6 +16,8 @@ pub struct Sample {
     pub value: f64,
     /// The unit, if known.
     pub unit: Option<Unit>,
+    /// When the counter that the value is of was at zero, if its sender says so.
+    pub start: Option<Micros>,
 }
 
 /// A reading in the unit of the rule that evaluates it.
@@ -25,6 +27,15 @@ pub struct Point {
     pub at: Micros,
     /// The value, in the rule's unit.
     pub value: f64,
+    /// When the counter that the value is of was at zero, if its sender says so.
+    pub start: Option<Micros>,
+}
+
+impl Point {
+    pub(super) fn count(self) -> Count {
+        let Self { at, value, start } = self;
+        Count { at, value, start }
+    }
 }
 
 /// The condition under which readings, or their absence, raise an alarm.

@@ -100,7 +100,7 @@ impl Judge {
                 return self.excursion.take().map(|excursion| Excursion { ended, ..excursion });
             }
             None if violates => {
-                let Point { at, value } = point;
+                let Point { at, value, .. } = point;
                 self.excursion = Some(Excursion { since: at, upto: at, ended: None, value });
             }
             _ => {}
@@ -133,9 +133,7 @@ impl Judge {
                 references.advance(point).is_some_and(|reference| {
                     let share = point.at.saturating_sub(reference.at) as f64 / per as f64;
                     let change = match self.counter {
-                        Some(counter) => {
-                            counter.step((reference.at, reference.value), (point.at, point.value))
-                        }
+                        Some(counter) => counter.step(reference.count(), point.count()),
                         None => (point.value - reference.value).abs(),
                     };
                     change > limit * share

@@ -281,16 +281,17 @@ impl Rule {
     }
 
     /// The sample in the rule's unit; none if it measures another quantity. A sample of unknown unit is taken as it
-    /// is. A zero says nothing about consumption.
+    /// is. A zero without a start time says nothing about consumption.
     pub fn convert(&self, sample: &Sample) -> Option<Point> {
-        if sample.value == 0.0 && matches!(self.condition, Condition::Consumption { .. }) {
+        let is_zero = sample.value == 0.0 && sample.start.is_none();
+        if is_zero && matches!(self.condition, Condition::Consumption { .. }) {
             return None;
         }
         let value = match (sample.unit, self.unit) {
             (Some(from), Some(to)) => from.convert(sample.value, to).ok()?,
             _ => sample.value,
         };
-        Some(Point { at: sample.at, value })
+        Some(Point { at: sample.at, value, start: sample.start })
     }
 }
 

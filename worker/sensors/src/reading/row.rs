@@ -22,5 +22,6 @@ pub(super) fn row(reading: &StoredReading, derived_from: Option<[(Arc<str>, f64)
         quality: reading.quality.iter().map(Into::into).collect(),
         derived_from,
         counter: reading.counter,
+        sent_counter: reading.sent_counter,
     }
 }

@@ -87,7 +87,7 @@ pub fn readings_in(
     } else {
         reader.read_document(text, None).map_err(|error| reader.here(error))?;
     }
-    let records: Vec<_> = reader.sifted.slots.into_iter().flatten().collect();
+    let records: Vec<_> = reader.sifted.slots.into_iter().flatten().chain(reader.sums).collect();
     if records.is_empty() {
         return Err(no_record());
     }
@@ -116,7 +116,7 @@ pub fn sift_readings(
         for (number, line) in lines.filter(|(_, line)| !is_blank(line)) {
             match reader.sift_document(line, Some(number + 1)) {
                 Err(error) if error.code == Fault::TooManyRecords => return Err(error),
-                Err(_) if reader.sifted.slots.len() >= limits.records => {
+                Err(_) if reader.sifted.slots.len() + reader.sums.len() >= limits.records => {
                     return Err(reader.here(too_many(limits.records)));
                 }
                 // The line is one record, whatever it was meant to be.
@@ -131,7 +131,8 @@ pub fn sift_readings(
     } else {
         reader.sift_document(body, None)?;
     }
-    let sifted = reader.sifted;
+    let mut sifted = reader.sifted;
+    sifted.slots.extend(reader.sums.into_iter().map(Some));
     if sifted.refused.is_empty() && sifted.slots.iter().all(Option::is_none) {
         return Err(no_record());
     }
@@ -156,6 +157,8 @@ struct BodyReader<'l> {
     form: Form,
     converter: Converter<'l>,
     sifted: Sifted,
+    /// The sums that SenML records have beside a value.
+    sums: Vec<Record>,
     /// Whether the first error ends the parse.
     strict: bool,
     /// Whether the records are plain readings. The first record decides for the whole document.
@@ -173,7 +176,8 @@ impl<'l> BodyReader<'l> {
         let sifted = Sifted { slots: Vec::with_capacity(1), ..Sifted::default() };
         let converter = Converter { names: Names::default(), now, limits };
         let base = Base::default();
-        Self { form, converter, sifted, strict, is_plain: None, base, broken_base: Vec::new(), error: None }
+        let (sums, broken_base) = (Vec::new(), Vec::new());
+        Self { form, converter, sifted, sums, strict, is_plain: None, base, broken_base, error: None }
     }
 
     /// The error with the index of the current record.
@@ -203,6 +207,7 @@ impl<'l> BodyReader<'l> {
     /// Parses one document, and once more after a repair if it is not JSON.
     fn sift_document(&mut self, bytes: &mut [u8], line: Option<usize>) -> Result<(), BadRecord> {
         let start = (self.sifted.slots.len(), self.sifted.refused.len(), self.sifted.notes.len());
+        let sums = self.sums.len();
         let first = match text_of(bytes).and_then(|text| self.read_document(text, line)) {
             Ok(()) => return Ok(()),
             Err(error) => self.here(error),
@@ -216,11 +221,13 @@ impl<'l> BodyReader<'l> {
             sifted.notes.truncate(start.2);
         };
         forget(&mut self.sifted);
+        self.sums.truncate(sums);
         lenient::repair(bytes);
         match text_of(bytes).and_then(|text| self.read_document(text, line)) {
             Ok(()) => Ok(()),
             Err(error) if error.code() == Fault::Malformed => {
                 forget(&mut self.sifted);
+                self.sums.truncate(sums);
                 Err(first)
             }
             Err(error) => Err(self.here(error)),
@@ -284,7 +291,14 @@ impl<'l> BodyReader<'l> {
                     let message = "the base field of an earlier record is invalid";
                     return Err(Fault::MissingField.in_field(*field, message));
                 }
-                let (record, unstored) = self.converter.senml(object.senml, &mut self.base)?;
+                let (record, sum) = self.converter.senml(object.senml, &mut self.base)?;
+                let unstored = match sum.transpose() {
+                    Ok(sum) => {
+                        self.sums.extend(sum);
+                        None
+                    }
+                    Err(unstored) => Some(unstored),
+                };
                 let note = object.note.map(|note| *note).or(unstored);
                 self.sifted.notes.extend(note.map(|note| note.in_record(self.sifted.slots.len())));
                 Ok(record)
@@ -300,7 +314,7 @@ impl<'l> BodyReader<'l> {
     /// Adds a record, or refuses it.
     fn take<E: Error>(&mut self, record: Result<Option<Record>, BadField>) -> Result<(), E> {
         let max = self.converter.limits.records;
-        if self.sifted.slots.len() >= max {
+        if self.sifted.slots.len() + self.sums.len() >= max {
             return Err(self.fail(too_many(max)));
         }
         match record {

@@ -6,9 +6,10 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::MapAccess;
 
-use super::scalar::{ReadEntries, Refused, Scalar};
-use crate::sensor::Timestamp;
+use super::counter::CounterFields;
+use super::scalar::{AnyValue, ReadEntries, Refused, Scalar};
 use crate::sensor::senml::Fields;
+use crate::sensor::{SentCounter, Timestamp};
 use crate::{
     quoted,
     sensor::fault::{BadField, Fault},
@@ -21,12 +22,13 @@ pub(super) struct Plain<'a> {
     pub(super) metric: Option<Cow<'a, str>>,
     pub(super) value: Option<f64>,
     pub(super) unit: Option<Cow<'a, str>>,
+    pub(super) counter: Option<SentCounter>,
     pub(super) time: Option<Timestamp>,
     pub(super) id: Option<Cow<'a, str>>,
 }
 
 /// All field names of a plain reading.
-const PLAIN_FIELDS: [&str; 6] = ["device", "metric", "value", "unit", "time", "id"];
+const PLAIN_FIELDS: [&str; 7] = ["device", "metric", "value", "unit", "counter", "time", "id"];
 
 /// The fields of a record of either form.
 #[derive(Default)]
@@ -107,6 +109,23 @@ impl<'a> Object<'a> {
         set
     }
 
+    /// Stores the field `counter`, or why it cannot be.
+    fn store_counter(&mut self, value: &Scalar<'a>, fields: CounterFields) {
+        self.has_plain = true;
+        let counter = fields.counter(value).and_then(|counter| match counter {
+            Some(_) if self.plain.counter.is_some() => {
+                Err(Fault::Duplicate.in_field("counter", "given twice"))
+            }
+            counter => Ok(counter),
+        });
+        match counter {
+            Ok(counter) => self.plain.counter = counter.or(self.plain.counter),
+            Err(problem) => {
+                self.problem.get_or_insert_with(|| Box::new(problem));
+            }
+        }
+    }
+
     /// Stores a field, or why it cannot be. The fields after it are read, because base fields apply to later records too.
     fn store(&mut self, name: &str, value: Scalar<'a>, senml_only: bool) {
         let Err((code, message)) = self.set(name, value, senml_only) else { return };
@@ -124,14 +143,14 @@ impl<'a> Object<'a> {
 const SPOILING: [&str; 4] = ["bn", "bt", "bu", "bv"];
 
 /// The name of a field in an error: quoted and cut if it is long or has characters to escape.
-fn field_name(name: &str) -> String {
+pub(super) fn field_name(name: &str) -> String {
     let quoted = quoted(name);
     if quoted.len() == name.len() + 2 { name.to_owned() } else { quoted }
 }
 
 /// The name of a field, borrowed from the body if it has no escapes.
 #[derive(Deserialize)]
-struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(super) struct FieldName<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
 /// Parses a record into `object`.
 pub(super) struct RecordReader<'o, 'de> {
@@ -144,7 +163,13 @@ impl<'de> ReadEntries<'de> for RecordReader<'_, 'de> {
     fn read<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
         let Self { senml_only, object } = self;
         while let Some(FieldName(name)) = entries.next_key()? {
-            object.store(&name, entries.next_value()?, senml_only);
+            if name == "counter" && !senml_only {
+                let mut fields = CounterFields::default();
+                let value = entries.next_value_seed(AnyValue(&mut fields))?;
+                object.store_counter(&value, fields);
+            } else {
+                object.store(&name, entries.next_value()?, senml_only);
+            }
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use super::scalar::AnyValue;
 use super::*;
 
 mod any_input;
+mod counters;
 mod partial;
 
 const NOW: i64 = 1_763_600_000_000_000;
@@ -42,7 +43,7 @@ fn readings_within(
 }
 
 fn brief(record: &Record) -> String {
-    let Reading { device, metric, value, unit, time } = &record.reading;
+    let Reading { device, metric, value, unit, time, .. } = &record.reading;
     let unit = unit.map_or("-", Unit::symbol);
     format!("{device} {metric} {value} {unit} {:+}", (time.as_micros() - NOW) as f64 / 1e6)
 }
@@ -160,10 +161,11 @@ fn senml_becomes_readings() {
             "urn:dev:ow:10e2073a01080063 raw 7 count +0",
             "2001:db8::3 ratio 0.5 / +0",
             "x temperature 1 degF -5",
+            "urn:dev:ow:10e2073a01080063 raw_sum 3 - +0",
         ]
     );
     let assumed: Vec<_> = parse("", pack).unwrap().iter().map(|record| record.time_assumed).collect();
-    assert_eq!(assumed, [false, false, false, false, false, true]);
+    assert_eq!(assumed, [false, false, false, false, false, true, false]);
     assert_eq!(briefs("", r#"[{"n":"door:open","vb":false}]"#), ["door open 0 / +0"]);
 }
 
@@ -207,12 +209,11 @@ fn error_texts() {
         (r#"{"device":"a","metric":"b","value":1,"time":"yesterday"}"#, r#"record 0: time: "yesterday": not an RFC 3339 date and time such as 2026-11-20T07:30:00Z"#.into()),
         (r#"{"device":"a","metric":"b","value":1,"time":1763600000000}"#, "record 0: time: 1763600000000: outside the years 0000 to 9999; a number is Unix seconds, not milliseconds".into()),
         (r#"{"device":"a","metric":"b","value":1,"time":true}"#, "record 0: time: true is not an RFC 3339 date and time, or Unix seconds".into()),
-        (r#"{"device":"a","metric":"b","value":1,"timee":5}"#, "record 0: timee: unknown field; a plain reading has only device, metric, value, unit, time, id; did you mean time?".into()),
+        (r#"{"device":"a","metric":"b","value":1,"timee":5}"#, "record 0: timee: unknown field; a plain reading has only device, metric, value, unit, counter, time, id; did you mean time?".into()),
         (r#"{"device":"a","metric":"b","value":1,"n":"x"}"#, "record 0: body: mixes fields of a plain reading and of SenML".into()),
         (r#"{"device":"a","device":"b","metric":"b","value":1}"#, "record 0: device: given twice".into()),
         (r#"[{"n":"a:b","v":1},{"n":"a:c","vs":"Machine Room"}]"#, r#"record 1: vs: the string "Machine Room" is not a numeric value; send v or vb"#.into()),
         (r#"[{"n":"a:b","vd":"aGkgCg"}]"#, "record 0: vd: data is not a numeric value; send v or vb".into()),
-        (r#"[{"n":"a:b","s":5}]"#, "record 0: s: a sum without a value is not a numeric value; send v or vb".into()),
     ] {
         assert_eq!(error("application/json", body), message, "{body}");
     }

@@ -2,7 +2,10 @@
 
 use garenne_protocol::task::header;
 
-use super::{copies::env, *};
+use super::{
+    copies::{TestEnv, env},
+    *,
+};
 
 #[tokio::test]
 async fn while_neither_queue_takes_dead_letters_one_is_tried_and_the_others_are_put_off() {

@@ -46,7 +46,7 @@ impl Usage {
         while self.shares.pop_front_if(|share| share.number <= number - SHARES).is_some() {}
         // Before a change, the first reading may have followed another one.
         let (step, base) = match self.newest.replace(point) {
-            Some(base) => (self.counter.step((base.at, base.value), (point.at, point.value)), base.at),
+            Some(base) => (self.counter.step(base.count(), point.count()), base.at),
             None => (0.0, Micros::MIN),
         };
         match self.shares.back_mut() {

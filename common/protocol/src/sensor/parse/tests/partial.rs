@@ -91,18 +91,16 @@ fn bytes_that_are_not_utf_8_refuse_their_record_or_line() {
 }
 
 #[test]
-fn senml_without_a_number_is_refused_by_itself_and_a_sum_beside_a_value_is_noted() {
+fn senml_without_a_number_is_refused_by_itself_and_a_sum_is_a_counter_of_its_own() {
     case(
         "application/senml+json",
         br#"[{"bn":"a:","n":"m","v":1},{"n":"t","vs":"x"},{"n":"d","vd":"aGk"},{"n":"s","s":5},{"n":"b","vb":true},
             {"n":"m","v":1,"vs":"x"},{"n":"m","v":2,"s":3},{"bu":"Cel"}]"#,
-        &["a m 1 - +0", "-", "-", "-", "a b 1 / +0", "-", "a m 2 - +0", "-"],
+        &["a m 1 - +0", "-", "-", "a s_sum 5 - +0", "a b 1 / +0", "-", "a m 2 - +0", "-", "a m_sum 3 - +0"],
         &[
             "record 1: vs: the string \"x\" is not a numeric value; send v or vb (not-numeric)",
             "record 2: vd: data is not a numeric value; send v or vb (not-numeric)",
-            "record 3: s: a sum without a value is not a numeric value; send v or vb (not-numeric)",
             "record 5: v: only one of v, vb, vs and vd may be given (duplicate)",
-            "record 6: s: the sum is not stored; send it as v of a metric of its own (not-numeric)",
         ],
     );
 }

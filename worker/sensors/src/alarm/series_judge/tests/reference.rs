@@ -32,9 +32,7 @@ pub(super) fn reference(rule: &Rule, points: &[Point]) -> Vec<Excursion> {
             Condition::Consumption { limit, within } => {
                 let share = |point: &Point| point.at.div_euclid(within / 100);
                 let pairs = points[..=index].windows(2).filter(|pair| share(&pair[1]) > share(point) - 100);
-                let step = |pair: &[Point]| {
-                    Counter::default().step((pair[0].at, pair[0].value), (pair[1].at, pair[1].value))
-                };
+                let step = |pair: &[Point]| Counter::default().step(pair[0].count(), pair[1].count());
                 consumed = Some(pairs.map(step).sum());
                 (consumed > Some(limit), 0)
             }

@@ -31,6 +31,7 @@ impl Store {
             at: *at,
             value: *value,
             unit: Unit::parse(unit).ok(),
+            start: None,
         };
         let usable = self.readings.range(span.low..span.high).filter(|(_, (.., is_usable))| *is_usable);
         match span.newest_first {
