@@ -56,7 +56,8 @@ fn only_the_traces_module_names_opentelemetry() {
         "producer/gateway/src",
         "worker/src",
         "console/src",
-        "console/chaos/src",
+        "console/drill/src",
+        "console/operator/src",
     ] {
         sources(&root.join(part), &mut found);
     }

@@ -7,6 +7,11 @@ mod store;
 use std::env;
 
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::{
+    operator::Operator,
+    output,
+    table::{duration, lay_out},
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -17,12 +22,7 @@ pub(crate) use query::{AlarmFilter, AlarmView, DeviceFilter, alarms};
 use store::shown;
 pub(crate) use store::{AlarmAction, AlarmStore};
 
-use crate::{
-    audit_log::{audited, command_line},
-    operator::Operator,
-    output,
-    table::{duration, lay_out},
-};
+use crate::audit_log::{audited, command_line};
 
 /// Runs `garenne alarms …`.
 ///

@@ -13,6 +13,7 @@ use garenne_common::{
     exit::{Exit, Failure},
     stdout,
 };
+use garenne_operator::{operator::Operator, output};
 use garenne_protocol::{
     audit::{AuditActor, AuditRecord, AuditState},
     task::{TaskId, epoch_ms, span_ms},
@@ -22,8 +23,6 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 pub use cli::AuditVerb;
-
-use crate::{operator::Operator, output};
 
 /// Time limit for writing a record.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,9 +1,6 @@
 //! The command line.
 
-use std::ffi::OsString;
-
 use clap::{Parser, Subcommand};
-use garenne_chaos::die_with_parent;
 use garenne_common::{
     config::{CommonArgs, flag},
     shutdown::Mode,
@@ -11,9 +8,9 @@ use garenne_common::{
 
 use crate::{
     accounts::OperatorsVerb, alarms::AlarmsArgs, audit_log::AuditVerb, dashboard::DashboardArgs,
-    database::DatabaseArgs, dead::DeadVerb, demo::DemoArgs, directives::WorkerArgs, drill::DrillArgs,
-    pause::PauseVerb, queue::QueueVerb, readings::ReadingsVerb, status::StatusArgs, task::TaskVerb,
-    topology::TopologyVerb, unroutable::UnroutableVerb,
+    database::DatabaseArgs, dead::DeadVerb, directives::WorkerArgs, pause::PauseVerb, queue::QueueVerb,
+    readings::ReadingsVerb, status::StatusArgs, task::TaskVerb, topology::TopologyVerb,
+    unroutable::UnroutableVerb,
 };
 
 /// Inspects and controls a Garenne fleet.
@@ -113,28 +110,6 @@ pub enum Command {
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
-    /// Run a gateway, workers and a recording on this host, inject faults, and audit the result
-    #[command(
-        after_help = "Examples:\n  garenne demo --for 30s\n  garenne demo --recording readings.csv --speed 60x --workers 5\n  garenne demo --mqtt --broker-restart 'docker restart -t 0 rabbit'"
-    )]
-    Demo(DemoArgs),
-    /// Kill, stop, pause and restart your workers and your broker, and account for every task
-    #[command(after_help = "Examples:\n  garenne drill --tasks 20000 --seed 7\n  \
-                      garenne drill --worker './my-worker --queue jobs' --broker-restarts 2 --broker-restart 'docker restart -t 0 rabbit'\n\n\
-                      Your worker reads GARENNE_AMQP_URL and GARENNE_PREFIX and writes one JSON line with task_id to\n\
-                      stdout per executed task. Effects are counted in the file DRILL_EFFECTS, if your worker\n\
-                      writes one JSON line with task_id per effect to it, or in Postgres (--effects-sql).")]
-    Drill(Box<DrillArgs>),
-    /// Executes a program that is killed when its parent ends; the console starts its children through this
-    #[command(name = die_with_parent::COMMAND, hide = true)]
-    DieWithParent {
-        /// Process id of the parent
-        parent: i32,
-        /// The program and its arguments
-        // One argument: after its first value clap takes everything as it is, also the console's own flags.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-        command: Vec<OsString>,
-    },
 }
 
 impl Cli {
@@ -144,11 +119,6 @@ impl Cli {
         match &self.command {
             Command::Alarms(args) => flag(&mut own, "postgres_url", args.postgres_url.as_ref()),
             Command::Database(args) => flag(&mut own, "postgres_url", args.postgres_url.as_ref()),
-            Command::Demo(args) => flag(&mut own, "postgres_url", args.postgres_url.as_ref()),
-            Command::Drill(args) => {
-                flag(&mut own, "postgres_url", args.postgres_url.as_ref());
-                flag(&mut own, "worker_amqp_url", args.worker_amqp_url.as_ref());
-            }
             Command::Readings(verb) => flag(&mut own, "postgres_url", verb.postgres_url()),
             Command::Dashboard(args) => return args.settings(),
             _ => {}

@@ -43,13 +43,14 @@ use garenne_common::{
         tracing::init,
     },
 };
+use garenne_operator::{interrupt::Interrupts, operator::Operator};
 use tokio::{
     net::TcpListener,
     sync::{Mutex, mpsc},
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{interrupt::Interrupts, monitor::FleetMonitor, operator::Operator};
+use crate::{monitor::FleetMonitor, settings::ConsoleConfig};
 use access::Access;
 use app_state::AppState;
 use job_book::JobBook;
@@ -112,14 +113,14 @@ impl DashboardArgs {
 ///
 /// # Errors
 /// A port cannot be bound, or the token file cannot be read.
-pub async fn run(mut operator: Operator) -> Result<Exit, Failure> {
+pub async fn run(mut operator: Operator, settings: ConsoleConfig) -> Result<Exit, Failure> {
     init(&operator.settings.common)?;
     let common = operator.settings.common.clone();
     let metrics = Metrics::new("console");
     let logins = metrics::logins(&metrics).map_err(anyhow::Error::from)?;
-    let access = Access::new(&operator.settings, logins)?;
+    let access = Access::new(&settings, logins)?;
     operator.read_only = access.is_read_only();
-    let dashboard = operator.settings.dashboard.clone();
+    let ConsoleConfig { dashboard, scale, .. } = settings;
     let tls = ServerTls::load("dashboard.tls", dashboard.tls_cert, dashboard.tls_key)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let database = WorkersDatabase::of(&operator)?;
@@ -142,6 +143,7 @@ pub async fn run(mut operator: Operator) -> Result<Exit, Failure> {
         monitor,
         metrics,
         access,
+        scale,
         database,
         walk: Mutex::default(),
         listed: StdMutex::default(),

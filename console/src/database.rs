@@ -12,8 +12,7 @@ use garenne_database::{
     retention::{Expired, ExpiredRows, Retention, SeriesTable},
     schema,
 };
-
-use crate::{operator::Operator, output};
+use garenne_operator::{operator::Operator, output};
 
 /// How long another program that is changing the tables is waited for.
 const MIGRATION_WAIT: Duration = Duration::from_secs(600);

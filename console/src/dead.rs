@@ -7,34 +7,34 @@
 
 mod cli;
 mod copy;
-mod dead_letter;
 mod filter;
-mod held_queue;
 mod listing;
 mod move_progress;
 mod mover;
 mod report;
 mod view;
 
-use std::{collections::HashMap, time::SystemTime};
+use std::time::SystemTime;
 
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::{
+    dead::{DeadLetter, HeldQueue},
+    operator::Operator,
+    output,
+    queues::QueueWalk,
+};
 use indicatif::ProgressBar;
 use lapin::message::Delivery;
 
 pub use cli::DeadVerb;
-pub use dead_letter::DeadLetter;
 pub use filter::{Conditions, Filter};
-pub use held_queue::HeldQueue;
 pub use move_progress::{MoveCounts, MoveProgress};
 pub use mover::{MoveAction, Mover};
 pub use report::{FailedLetters, MoveReport};
 
 use crate::{
     audit_log::{audited, command_line},
-    operator::Operator,
-    output, progress,
-    queues::QueueWalk,
+    progress,
 };
 use cli::ShowArgs;
 pub(crate) use cli::{ListOptions, MoveOptions};
@@ -90,18 +90,6 @@ pub(crate) async fn read(
     Operator::leave(connection).await;
     bar.finish_and_clear();
     Ok(read)
-}
-
-/// The reason of each task in the dead-letter queue, by id.
-///
-/// # Errors
-/// One line and an exit code.
-pub async fn reasons(operator: &Operator) -> Result<HashMap<String, String>, Failure> {
-    let (bar, all) = (progress::bar("reading"), Filter::default());
-    let mut reasons = HashMap::new();
-    let add = |letter: DeadLetter, _| reasons.extend(letter.id.map(|id| (id, letter.reason)));
-    read(operator, HeldQueue::Dead, &all, ALL, &bar, add).await?;
-    Ok(reasons)
 }
 
 /// Prints a page of the matching messages, and counts of all of them.
@@ -190,5 +178,25 @@ pub(crate) fn audit_name(queue: HeldQueue, action: MoveAction) -> &'static str {
         (HeldQueue::Dead, MoveAction::Drop) => "dead.drop",
         (HeldQueue::Unroutable, MoveAction::Replay) => "unroutable.replay",
         (HeldQueue::Unroutable, MoveAction::Drop) => "unroutable.drop",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use garenne_operator::dead::DeadLetter;
+    use lapin::{
+        BasicProperties,
+        types::{AMQPValue, FieldTable},
+    };
+
+    /// A dead letter with these headers.
+    pub(super) fn letter(kind: &str, headers: &[(&str, AMQPValue)]) -> DeadLetter {
+        let mut table = FieldTable::default();
+        for (name, value) in headers {
+            table.insert((*name).into(), value.clone());
+        }
+        let properties =
+            BasicProperties::default().with_message_id("7".into()).with_type(kind.into()).with_headers(table);
+        DeadLetter::of("garenne.dead", &properties, 2)
     }
 }

@@ -8,6 +8,7 @@ use garenne_common::{
     exit::{Exit, Failure},
     stdout,
 };
+use garenne_operator::{operator::Operator, output};
 use garenne_protocol::{
     heartbeat::Program,
     task::{Envelope, StandingOrder, TaskId, epoch_ms},
@@ -19,8 +20,6 @@ use serde_json::{Value, json};
 use crate::{
     audit_log::{audited, command_line},
     fleet::{MemberView, poll_fleet, unseen_group, unseen_task},
-    operator::Operator,
-    output,
     worker_command::{ALL_WORKERS, WorkerCommand, worker_key},
 };
 

@@ -12,9 +12,8 @@ mod totals;
 mod unacked;
 mod unhandled;
 
+use garenne_operator::table::{duration, grouped};
 use garenne_protocol::heartbeat::Heartbeat;
-
-use crate::table::{duration, grouped};
 
 pub use control_queues::ControlQueues;
 pub use groups::{GroupTotals, groups};

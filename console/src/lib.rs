@@ -1,54 +1,42 @@
-//! The command line tool `garenne`: inspects and controls a fleet, and verifies that no task is lost.
+//! The command line tool `garenne`: inspects and controls a fleet.
 //!
 //! The binary only calls [`run`]. Tests use the other modules.
 
 pub mod accounts;
 pub mod alarms;
-pub mod args;
 pub mod audit_log;
-mod audit_table;
-mod chaos;
 pub mod cli;
 pub mod dashboard;
 pub mod database;
 pub mod dead;
-pub mod demo;
 pub mod directives;
-pub mod drill;
 pub mod fleet;
-mod interrupt;
 pub mod monitor;
-pub mod operator;
-mod output;
 pub mod pause;
 pub mod progress;
 pub mod queue;
-pub mod queues;
 pub mod readings;
 pub mod scale;
 pub mod settings;
 pub mod status;
 mod stream_walk;
-pub mod table;
 pub mod task;
-mod ticks;
 pub mod top;
 pub mod topology;
 pub mod unroutable;
 pub mod worker_command;
 
 use clap::CommandFactory;
-use garenne_chaos::die_with_parent;
 use garenne_common::{
     config,
     exit::{Exit, Failure},
     stdout,
     telemetry::tracing::init_filtered,
 };
+use garenne_operator::operator::Operator;
 
 use crate::{
     cli::{Cli, Command},
-    operator::Operator,
     pause::Paused,
     settings::ConsoleConfig,
     worker_command::WorkerCommand,
@@ -59,9 +47,6 @@ use crate::{
 /// # Errors
 /// One line for stderr and the exit code.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
-    if let Command::DieWithParent { parent, command } = &cli.command {
-        return Err(die_with_parent::exec(*parent, command).into());
-    }
     if let Command::Completions { shell } = cli.command {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "garenne", &mut script);
@@ -78,9 +63,9 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     }
     // The dashboard logs as a server does; a log would overwrite the screen of `top`.
     if !matches!(cli.command, Command::Dashboard(_) | Command::Top) {
-        init_filtered(&settings.common, audit_log::COMMAND_LINE_LOG)?;
+        init_filtered(&settings.fleet.common, audit_log::COMMAND_LINE_LOG)?;
     }
-    let operator = Operator::new(settings)?;
+    let operator = Operator::new(settings.fleet.clone())?;
     match cli.command {
         Command::Status(args) => status::run(&operator, &args).await,
         Command::Topology(verb) => topology::run(&operator, verb).await,
@@ -97,15 +82,11 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Quiet(workers) => directives::send(&operator, &workers, WorkerCommand::Quiet).await,
         Command::Resume(workers) => directives::send(&operator, &workers, WorkerCommand::Resume).await,
         Command::Top => top::run(operator).await,
-        Command::Dashboard(_) => dashboard::run(operator).await,
+        Command::Dashboard(_) => dashboard::run(operator, settings).await,
         Command::Group(verb) => pause::run(&operator, Paused::Group, verb).await,
         Command::Lane(verb) => pause::run(&operator, Paused::Lane, verb).await,
         Command::Kind(verb) => pause::run(&operator, Paused::Kind, verb).await,
         Command::Readings(verb) => readings::run(&operator, verb).await,
-        Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
-        Command::Drill(args) => drill::run(&operator, &args, cli.common.config.as_deref()).await,
-        Command::Completions { .. } | Command::DieWithParent { .. } | Command::Operators(_) => {
-            unreachable!("handled above")
-        }
+        Command::Completions { .. } | Command::Operators(_) => unreachable!("handled above"),
     }
 }

@@ -4,7 +4,6 @@ use clap::Parser;
 use garenne_common::exit::{self, Exit};
 use garenne_console::cli::Cli;
 
-// One thread, because a child gets its parent-death signal when the thread that started it ends.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Exit {
     let cli = Cli::parse();

@@ -22,6 +22,11 @@ use garenne_common::{
     exit::Failure,
     supervise::{self, TaskHandle},
 };
+use garenne_operator::{
+    operator::Operator,
+    queues::{QueueStatus, SnapshotReader},
+    ticks::ticks,
+};
 use garenne_protocol::{heartbeat::Program, task::epoch_ms};
 use tokio::time::sleep;
 
@@ -31,10 +36,7 @@ pub use view::{KindPoint, Now, Point};
 
 use crate::{
     fleet::{ControlQueues, HeartbeatListener, MemberView},
-    operator::Operator,
-    queues::{QueueStatus, SnapshotReader},
     scale::{self, Goal},
-    ticks::ticks,
 };
 use state::MonitorState;
 

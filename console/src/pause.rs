@@ -7,6 +7,7 @@ use garenne_common::{
     exit::{Exit, Failure},
     stdout,
 };
+use garenne_operator::{operator::Operator, output};
 use garenne_protocol::{
     task::{StandingOrder, epoch_ms},
     topology::Names,
@@ -17,8 +18,6 @@ use crate::{
     audit_log::{audited, command_line},
     directives::{check_name, known_workers, publish_directive},
     fleet::{MemberView, unseen_group, unseen_kind, unseen_lane},
-    operator::Operator,
-    output,
 };
 
 /// `garenne group …`, `garenne lane …` and `garenne kind …`.

@@ -5,16 +5,16 @@ use garenne_common::{
     exit::{Exit, Failure},
     stdout,
 };
-use lapin::options::QueuePurgeOptions;
-use serde_json::{Value, json};
-
-use crate::{
-    audit_log::{audited, command_line},
+use garenne_operator::{
     operator::Operator,
     output,
     queues::{LookLimits, QueueStatus, QueuedTask, Snapshot, distance, failure, look},
     table::{duration, grouped, lay_out},
 };
+use lapin::options::QueuePurgeOptions;
+use serde_json::{Value, json};
+
+use crate::audit_log::{audited, command_line};
 
 /// Rows of a list.
 const DEFAULT_LIMIT: usize = 50;

@@ -14,6 +14,7 @@ mod selection;
 use std::pin::pin;
 
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::{interrupt::Interrupts, operator::Operator, output};
 use garenne_protocol::task::TaskId;
 use garenne_readings::Calibration;
 use serde_json::{Value, json};
@@ -26,12 +27,7 @@ use correction::Correction;
 use recalibration::Recalibration;
 use report::Report;
 
-use crate::{
-    audit_log::{audited, command_line},
-    interrupt::Interrupts,
-    operator::Operator,
-    output,
-};
+use crate::audit_log::{audited, command_line};
 
 /// Runs `garenne readings …`.
 ///

@@ -6,9 +6,8 @@ use std::{
 };
 
 use axum::http::HeaderName;
-use garenne_common::config::{
-    Certificates, Common, Invalid, Lanes, Retry, SecretUrl, Settings, list, scheme, validate_server_tls,
-};
+use garenne_common::config::{Common, Invalid, Settings, list, validate_server_tls};
+use garenne_operator::settings::FleetSettings;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -18,19 +17,9 @@ use crate::scale::Goal;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConsoleConfig {
-    /// Settings of every program.
+    /// The settings by which the fleet is reached.
     #[serde(flatten)]
-    pub common: Common,
-    /// The fleet's lanes, from which the topology is derived.
-    pub lanes: Lanes,
-    /// The retry ladder.
-    pub retry: Retry,
-    /// The workers' database, for audits, `garenne alarms`, `garenne database`, `garenne readings` and the dashboard's alarms.
-    pub postgres_url: Option<SecretUrl>,
-    /// Certificates for the database, if its URL asks for TLS.
-    pub postgres_tls: Certificates,
-    /// The broker's URL for the workers of a drill, if they use another user than the drill.
-    pub worker_amqp_url: Option<SecretUrl>,
+    pub fleet: FleetSettings,
     /// The dashboard.
     pub dashboard: DashboardConfig,
     /// The scaling objective. A request to `/scale/{lane}` can override it.
@@ -101,35 +90,22 @@ impl DashboardConfig {
 
 impl Settings for ConsoleConfig {
     fn common_mut(&mut self) -> &mut Common {
-        &mut self.common
+        &mut self.fleet.common
     }
 
     fn validate(&self) -> Result<(), Invalid> {
-        self.common.validate()?;
-        if let Some(url) = &self.worker_amqp_url {
-            scheme("worker_amqp_url", url, ["amqp", "amqps"])?;
-        }
-        self.lanes.validate(&self.common.prefix)?;
+        self.fleet.validate()?;
         self.dashboard.validate()?;
-        let Common { admin_token_file, .. } = &self.common;
+        let Common { admin_token_file, .. } = &self.fleet.common;
         let DashboardConfig { operators, trusted_proxies, require_login, .. } = &self.dashboard;
         let login = operators.is_some() || admin_token_file.is_some() || !trusted_proxies.is_empty();
         let problem =
             "no login is configured: set dashboard.operators, dashboard.trusted_proxies or admin_token_file";
         Invalid::unless(login || !require_login, "dashboard.require_login", require_login, problem)?;
-        self.scale.validate()?;
-        self.retry.ladder().map(drop)
+        self.scale.validate()
     }
 
     fn read_from(&mut self, setting: &str, file: &Path) {
-        let url = match setting {
-            "postgres_url" => &mut self.postgres_url,
-            "worker_amqp_url" => &mut self.worker_amqp_url,
-            _ => &mut None,
-        };
-        match url {
-            Some(url) => url.read_from(file),
-            None => self.common.read_from(setting, file),
-        }
+        self.fleet.read_from(setting, file);
     }
 }

@@ -9,16 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::{args::duration, operator::Operator, output, queues::Snapshot};
 use garenne_protocol::{heartbeat::Program, task::epoch_ms, topology::Names};
 use serde_json::json;
 
-use crate::{
-    args::duration,
-    fleet::{Pauses, Roster, count_unacked, poll_fleet, unhandled},
-    operator::Operator,
-    output,
-    queues::Snapshot,
-};
+use crate::fleet::{Pauses, Roster, count_unacked, poll_fleet, unhandled};
 
 /// `garenne status`.
 #[derive(Clone, Debug, Args)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use garenne_common::exit::Failure;
+use garenne_operator::queues::failure;
 use garenne_protocol::task::header;
 use lapin::{
     Channel, Connection, Consumer,
@@ -12,8 +13,6 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use tokio::time::timeout;
-
-use crate::queues::failure;
 
 /// Unacknowledged records at once.
 const PREFETCH: u16 = 500;

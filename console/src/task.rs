@@ -5,11 +5,9 @@ mod waiting;
 
 use clap::Subcommand;
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::operator::Operator;
 
-use crate::{
-    directives::{self, StopArgs},
-    operator::Operator,
-};
+use crate::directives::{self, StopArgs};
 use find::FindArgs;
 use waiting::WaitingArgs;
 

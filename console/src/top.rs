@@ -11,10 +11,11 @@ use garenne_common::{
     exit::{Exit, Failure},
     supervise,
 };
+use garenne_operator::operator::Operator;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::{sync::mpsc, time::interval};
 
-use crate::{monitor::FleetMonitor, operator::Operator};
+use crate::monitor::FleetMonitor;
 use screen::Screen;
 
 /// Refresh interval.

@@ -10,11 +10,10 @@ use garenne_common::{
     text::printable,
 };
 use garenne_management::ManagementClient;
+use garenne_operator::{operator::Operator, output, queues::QueueInspector};
 use garenne_protocol::topology::{BrokerVersion, Difference, Leftover, Topology, compare, definitions};
 use lapin::Connection;
 use serde_json::{Value, json};
-
-use crate::{operator::Operator, output, queues::QueueInspector};
 
 /// How long a broker that fails while the topology is declared is tried again.
 const DECLARE_TIMEOUT: Duration = Duration::from_secs(30);

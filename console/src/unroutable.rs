@@ -2,11 +2,9 @@
 
 use clap::Subcommand;
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::{dead::HeldQueue, operator::Operator};
 
-use crate::{
-    dead::{self, Conditions, Filter, HeldQueue, ListOptions, MoveAction, MoveOptions},
-    operator::Operator,
-};
+use crate::dead::{self, Conditions, Filter, ListOptions, MoveAction, MoveOptions};
 
 /// `garenne unroutable …`.
 #[derive(Clone, Debug, Subcommand)]

@@ -1,7 +1,7 @@
 //! Real servers for scenarios: in containers if a Docker engine answers, else as processes.
 //!
 //! Everything that the harness starts ends with the test process, even if that is killed: see `cleanup` and
-//! `garenne_chaos::die_with_parent`.
+//! `garenne_drill::die_with_parent`.
 
 pub mod authority;
 pub mod broker;

@@ -14,15 +14,16 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates whose imports are checked.
-const CRATES: [&str; 19] = [
+const CRATES: [&str; 20] = [
     "common",
     "common/amqp",
     "common/map",
     "common/pool",
     "common/protocol",
     "console",
-    "console/chaos",
+    "console/drill",
     "console/management",
+    "console/operator",
     "producer",
     "producer/gateway",
     "producer/mqtt",

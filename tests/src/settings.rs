@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use garenne_common::config::{Settings, Sources, load_with};
 use garenne_console::settings::ConsoleConfig;
+use garenne_drill::settings::DrillConfig;
 use garenne_producer::settings::ProducerSettings;
 use garenne_worker::StockConfig;
 
@@ -15,7 +16,12 @@ fn names<T: Settings>() -> BTreeSet<String> {
 }
 
 fn all_names() -> BTreeSet<String> {
-    let names = [names::<StockConfig>(), names::<ProducerSettings>(), names::<ConsoleConfig>()];
+    let names = [
+        names::<StockConfig>(),
+        names::<ProducerSettings>(),
+        names::<ConsoleConfig>(),
+        names::<DrillConfig>(),
+    ];
     names.into_iter().flatten().collect()
 }
 
@@ -37,6 +43,7 @@ fn no_program_refuses_a_setting_of_another_program_as_a_typo() {
     ignores_the_settings_of_other_programs::<StockConfig>("worker");
     ignores_the_settings_of_other_programs::<ProducerSettings>("producer");
     ignores_the_settings_of_other_programs::<ConsoleConfig>("console");
+    ignores_the_settings_of_other_programs::<DrillConfig>("drill");
 }
 
 /// `deploy/checks/manifests.py` reads the names from these tables.

@@ -4,14 +4,15 @@
 use std::{fs, path::Path};
 
 /// The crates whose spawns are checked.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "common",
     "common/amqp",
     "common/map",
     "common/protocol",
     "console",
-    "console/chaos",
+    "console/drill",
     "console/management",
+    "console/operator",
     "producer",
     "producer/gateway",
     "producer/mqtt",

@@ -30,6 +30,7 @@ mod scenarios {
     mod dead_letters;
     mod dead_pages;
     mod dead_replay;
+    mod demo;
     mod derived_values;
     mod drill;
     mod first_start;

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use garenne_common::pattern::NamePattern;
+use garenne_operator::args::duration;
 use garenne_protocol::sensor::Timestamp;
 use strum::IntoStaticStr;
-
-use crate::args::duration;
 
 /// `garenne alarms …`.
 #[derive(Args, Clone, Debug)]

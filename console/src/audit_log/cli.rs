@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-
-use crate::args::duration;
+use garenne_operator::args::duration;
 
 /// `garenne audit …`.
 #[derive(Clone, Debug, Subcommand)]

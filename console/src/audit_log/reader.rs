@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use garenne_amqp::unreadable;
 use garenne_common::exit::Failure;
+use garenne_operator::operator::Operator;
 use garenne_protocol::audit::AuditRecord;
 use lapin::{message::Delivery, types::AMQPValue};
 
-use crate::{
-    operator::Operator,
-    stream_walk::{WalkTimeouts, walk_stream},
-};
+use crate::stream_walk::{WalkTimeouts, walk_stream};
 
 const TIMEOUTS: WalkTimeouts =
     WalkTimeouts { first_record: Duration::from_secs(2), last_chunk: Duration::from_millis(100) };

@@ -2,11 +2,10 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
+use garenne_operator::table::lay_out;
 use garenne_protocol::audit::{AuditRecord, AuditState};
 use serde_json::Value;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
-
-use crate::table::lay_out;
 
 /// One line per command: its first record, with the result of its last.
 pub(super) fn table(records: &[AuditRecord]) -> String {

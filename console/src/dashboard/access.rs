@@ -82,7 +82,7 @@ impl Access {
             .clone()
             .map(|path| Reloaded::new("operators", vec![path.clone()], move || accounts::read(&path)));
         let accounts = accounts.transpose()?;
-        let token_file = config.common.admin_token_file.clone().filter(|_| accounts.is_none());
+        let token_file = config.fleet.common.admin_token_file.clone().filter(|_| accounts.is_none());
         let token = token_file.map(|path| Reloaded::secret("admin_token_file", path)).transpose()?;
         for result in ["success", "wrong", "limited", "busy"] {
             logins.with_label_values(&[result]);

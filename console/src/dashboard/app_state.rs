@@ -7,13 +7,14 @@ use garenne_common::{
     exit::{Exit, Failure},
     telemetry::Metrics,
 };
+use garenne_operator::operator::Operator;
 use tokio::sync::{Mutex, MutexGuard as AsyncMutexGuard};
 
 use super::{
     access::Access, job_book::JobBook, listed_page::ListedPage, problem::Problem,
     workers_database::WorkersDatabase,
 };
-use crate::{alarms::AlarmStore, monitor::FleetMonitor, operator::Operator};
+use crate::{alarms::AlarmStore, monitor::FleetMonitor, scale::Goal};
 
 const NO_DATABASE: &str = "this dashboard reads no database: start it with --postgres-url";
 
@@ -25,6 +26,8 @@ pub(super) struct AppState {
     pub(super) monitor: Arc<FleetMonitor>,
     pub(super) metrics: Metrics,
     pub(super) access: Access,
+    /// The scaling objective.
+    pub(super) scale: Goal,
     /// [`None`] if `postgres_url` is not set.
     pub(super) database: Option<WorkersDatabase>,
     /// Allows one walk over the dead letters at a time. Two walks at once would each see only the letters that the

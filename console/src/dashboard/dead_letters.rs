@@ -8,6 +8,7 @@ use axum::{
     http::StatusCode,
 };
 use garenne_common::exit::Failure;
+use garenne_operator::{dead::HeldQueue, operator::Operator};
 use garenne_protocol::task::epoch_ms;
 use indicatif::ProgressBar;
 use serde::Deserialize;
@@ -15,10 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{app_state::App, listed_page::ListedPage, problem::Problem};
-use crate::{
-    dead::{self, Conditions, Filter, HeldQueue, Listing, Page, shown_letter},
-    operator::Operator,
-};
+use crate::dead::{self, Conditions, Filter, Listing, Page, shown_letter};
 
 /// Limit on the letters read. A queue is read from its oldest letter on, and a walk holds every letter that it reads.
 const MAX_READ: u64 = 100_000;

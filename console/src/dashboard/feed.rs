@@ -7,10 +7,10 @@ use axum::{
     response::sse::{Event, KeepAlive, Sse},
 };
 use futures_util::{Stream, StreamExt, stream};
+use garenne_operator::ticks::ticks;
 use tokio_stream::wrappers::IntervalStream;
 
 use super::app_state::App;
-use crate::ticks::ticks;
 
 /// Time between two updates, the same as between two heartbeats.
 const INTERVAL: Duration = Duration::from_secs(2);

@@ -11,6 +11,7 @@ use garenne_common::{
     exit::{Exit, Failure},
     supervise,
 };
+use garenne_operator::dead::HeldQueue;
 use garenne_protocol::audit::AuditActor;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ use super::{
 };
 use crate::{
     audit_log::audited,
-    dead::{Conditions, Filter, HeldQueue, MoveAction, MoveReport, Mover, audit_name},
+    dead::{Conditions, Filter, MoveAction, MoveReport, Mover, audit_name},
 };
 
 /// Limit on the ids of a request.

@@ -172,7 +172,7 @@ async fn replicas(
 ) -> Result<Json<Value>, Problem> {
     let refused = |detail| Problem::new(StatusCode::BAD_REQUEST, detail);
     let Query(query) = query.map_err(|error| refused(error.body_text()))?;
-    let set = &app.operator().settings.scale;
+    let set = &app.scale;
     let goal = Goal {
         objective: query.objective.unwrap_or(set.objective),
         window: query.window.unwrap_or(set.window),

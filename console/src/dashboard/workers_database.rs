@@ -13,11 +13,12 @@ use axum::http::StatusCode;
 use deadpool_postgres::Object;
 use garenne_common::{exit::Failure, resilience::deadline};
 use garenne_database::{Connection, DatabaseError, ErrorKind, PostgresPool, Tables, schema};
+use garenne_operator::operator::Operator;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::Problem;
-use crate::{alarms::AlarmStore, operator::Operator};
+use crate::alarms::AlarmStore;
 
 /// Transactions at once. Each may last as long as its client reads the answer.
 const MAX_SNAPSHOTS: usize = 4;

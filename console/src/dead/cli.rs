@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::dead::HeldQueue;
 use serde_json::{Value, json};
 
 use super::{
     filter::{Conditions, Filter},
-    held_queue::HeldQueue,
     listing::Page,
     view::DEFAULT_LIMIT,
 };

@@ -4,18 +4,16 @@ use std::time::SystemTime;
 
 use garenne_amqp::{Message, Target};
 use garenne_common::config::Lane;
+use garenne_operator::{
+    dead::{DeadLetter, FIELD_HEADERS, HeldQueue, first_routing_key},
+    operator::Operator,
+};
 use garenne_protocol::{
     task::{Copied, DeadReason, FOREIGN_KIND, ForeignMessage, Source, epoch_ms, header},
     topology::{LaneExchange, LaneQueues, MOST_SHARDS},
 };
 use lapin::BasicProperties;
 use uuid::Uuid;
-
-use super::{
-    dead_letter::{DeadLetter, FIELD_HEADERS, first_routing_key},
-    held_queue::HeldQueue,
-};
-use crate::operator::Operator;
 
 /// Further headers that only workers and this program write. Workers ignore them in messages from the tasks exchange,
 /// to which any publisher has access.

@@ -10,10 +10,11 @@ use garenne_common::{
     exit::{Exit, Failure},
     text::printable,
 };
+use garenne_operator::{
+    args::duration,
+    dead::{BROKER_REASONS, DeadLetter, UNKNOWN},
+};
 use garenne_protocol::task::{DeadReason, epoch_ms, matches_binding};
-
-use super::dead_letter::{BROKER_REASONS, DeadLetter, UNKNOWN};
-use crate::args::duration;
 
 /// Conditions on the messages of any queue. All of them must hold; of a repeated one, any value.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -119,7 +120,7 @@ mod tests {
     use garenne_protocol::task::header::{self, long};
     use lapin::types::AMQPValue;
 
-    use super::{super::dead_letter::tests::letter, *};
+    use super::{super::tests::letter, *};
 
     fn matches(args: Filter) -> bool {
         let letter = letter(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::dead_letter::DeadLetter;
+use garenne_operator::dead::DeadLetter;
 
 /// Limit on combinations of kind and reason that are counted on their own. Publishers choose kinds.
 const MAX_GROUPS: usize = 1_000;
@@ -93,7 +93,7 @@ impl Listing {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::dead_letter::tests::letter, *};
+    use super::{super::tests::letter, *};
 
     fn listing(page: Page, times: impl IntoIterator<Item = Option<i64>>) -> Listing {
         let mut listing = Listing::new(page);

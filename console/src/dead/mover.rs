@@ -18,6 +18,13 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use garenne_amqp::{PublishError, Publisher, PublisherConfig};
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::{
+    dead::{DeadLetter, HeldQueue},
+    interrupt::Interrupts,
+    operator::Operator,
+    queues::{QueueInspector, QueueWalk},
+    ticks::ticks,
+};
 use indicatif::ProgressBar;
 use lapin::{Connection, message::Delivery};
 use serde::Serialize;
@@ -26,19 +33,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     copy::{copy, stable},
-    dead_letter::DeadLetter,
     filter::Filter,
-    held_queue::HeldQueue,
     move_progress::MoveProgress,
     report::{MoveReport, Multiset, name},
 };
-use crate::{
-    interrupt::Interrupts,
-    operator::Operator,
-    progress,
-    queues::{QueueInspector, QueueWalk},
-    ticks::ticks,
-};
+use crate::progress;
 
 /// Unconfirmed copies at once. This many tasks at most exist twice after the console was killed.
 const MAX_IN_FLIGHT: usize = 500;

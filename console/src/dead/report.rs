@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use garenne_common::text::printable;
+use garenne_operator::dead::{DeadLetter, HeldQueue};
 use garenne_protocol::topology::Names;
 use serde::Serialize;
 use serde_json::{Value, json};
-
-use super::{dead_letter::DeadLetter, held_queue::HeldQueue};
 
 /// Dead letters named per reason; the others are counted.
 const MAX_NAMED: usize = 20;

@@ -4,16 +4,15 @@ use std::{fmt::Write, time::SystemTime};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use garenne_common::text::{printable, printable_json};
+use garenne_operator::{
+    dead::{DeadLetter, FIELD_HEADERS, HeldQueue, rfc3339},
+    table::{cut, duration, grouped, lay_out},
+};
 use garenne_protocol::task::{epoch_ms, header};
 use lapin::{BasicProperties, message::Delivery, types::AMQPValue};
 use serde_json::{Map, Value, json};
 
-use super::{
-    dead_letter::{DeadLetter, FIELD_HEADERS, rfc3339},
-    held_queue::HeldQueue,
-    listing::Listing,
-};
-use crate::table::{cut, duration, grouped, lay_out};
+use super::listing::Listing;
 
 /// Default number of dead letters in a list.
 pub(super) const DEFAULT_LIMIT: usize = 50;

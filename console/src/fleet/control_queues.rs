@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use garenne_amqp::{Message, PublishError, Publisher, PublisherConfig, Target};
+use garenne_operator::operator::Operator;
 use lapin::BasicProperties;
 use tokio::time::timeout;
 
-use crate::{
-    operator::Operator,
-    worker_command::{WorkerCommand, worker_key},
-};
+use crate::worker_command::{WorkerCommand, worker_key};
 
 /// Time limit of a check. The broker answers within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Display};
 use futures_util::StreamExt;
 use garenne_amqp::unreadable;
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::{operator::Operator, queues::failure};
 use garenne_protocol::heartbeat::{BEATS, Heartbeat};
 use lapin::{
     BasicProperties, Channel, Connection, Consumer,
@@ -17,11 +18,7 @@ use lapin::{
 use tokio::time::Instant;
 
 use super::lifecycle::running_workers;
-use crate::{
-    operator::Operator,
-    queues::failure,
-    worker_command::{ALL_WORKERS, WorkerCommand},
-};
+use crate::worker_command::{ALL_WORKERS, WorkerCommand};
 
 /// Limits of the queue. The broker drops the oldest heartbeats first; newer ones repeat their counters.
 const MAX_QUEUED: i64 = 20_000;

@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use garenne_common::exit::Failure;
+use garenne_operator::operator::Operator;
 use garenne_protocol::task::epoch_ms;
 use tokio::time::{Instant, timeout_at};
 
 use super::{listener::HeartbeatListener, roster::Roster};
-use crate::operator::Operator;
 
 /// Time limit for the first answer if no worker is on record.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_millis(100);

@@ -3,10 +3,10 @@
 //! Workers know at once what they hold; the broker's statistics lag by seconds. So the workers' sum is exact if all of
 //! them are heard and nothing else consumes the queue. Otherwise the broker's count is better, if there is one.
 
+use garenne_operator::queues::{Origin, QueueStatus, Source};
 use garenne_protocol::heartbeat::Program;
 
 use super::roster::{Roster, State};
-use crate::queues::{Origin, QueueStatus, Source};
 
 /// Replaces the broker's count of a lane's unacknowledged messages by that of the workers if that is exact, or if there
 /// is no other. Returns whether the count is exact, or the broker's.

@@ -1,5 +1,9 @@
 //! Computes the sample of a lane from its queue, the workers' heartbeats and earlier samples.
 
+use garenne_operator::{
+    operator::Operator,
+    queues::{LaneStatus, QueueStatus, Source},
+};
 use garenne_protocol::heartbeat::{Heartbeat, LaneBeat, Program};
 
 use super::{
@@ -9,8 +13,6 @@ use super::{
 };
 use crate::{
     fleet::{KindTotals, Roster, State, Totals, count_unacked},
-    operator::Operator,
-    queues::{LaneStatus, QueueStatus, Source},
     scale::Load,
 };
 

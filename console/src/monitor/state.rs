@@ -1,7 +1,9 @@
 //! The monitor's present knowledge.
 
+use garenne_operator::{operator::Operator, queues::Snapshot};
+
 use super::{history::SampleHistory, lane, sample::Sample};
-use crate::{fleet::Roster, operator::Operator, queues::Snapshot};
+use crate::fleet::Roster;
 
 /// The state behind the monitor's lock.
 pub(super) struct MonitorState {

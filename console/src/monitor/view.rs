@@ -3,15 +3,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use garenne_operator::{operator::Operator, queues::Snapshot};
 use garenne_protocol::heartbeat::{Heartbeat, Program};
 use serde::Serialize;
 
 use super::{history::SampleHistory, sample::Sample, state::MonitorState};
-use crate::{
-    fleet::{KindTotals, MemberView, Process, quantile},
-    operator::Operator,
-    queues::Snapshot,
-};
+use crate::fleet::{KindTotals, MemberView, Process, quantile};
 
 /// Window of the kinds' rates and percentiles, milliseconds.
 const WINDOW: i64 = 60_000;

@@ -15,6 +15,7 @@ use garenne_database::{
     derived::{DerivedValues, Key},
     finish,
 };
+use garenne_operator::table::grouped;
 use garenne_readings::Flag;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -27,7 +28,6 @@ use super::{
     row::Row,
     selection::{Selection, Series},
 };
-use crate::table::grouped;
 
 /// Readings that one command corrects, at most: they are locked until all are corrected.
 const MAX_READINGS: u64 = 100_000;

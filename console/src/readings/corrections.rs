@@ -3,15 +3,15 @@
 use garenne_common::exit::{Exit, Failure};
 use garenne_common::resilience::deadline;
 use garenne_database::{PostgresPool, Tables, finish, muting::device_matches};
+use garenne_operator::{
+    output,
+    table::{grouped, lay_out},
+};
 use serde_json::Value;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio_postgres::types::ToSql;
 
 use super::{cli::CorrectionsArgs, device_task::PAGE_TIMEOUT, selection::Selection};
-use crate::{
-    output,
-    table::{grouped, lay_out},
-};
 
 /// The columns of the table.
 const COLUMNS: [&str; 9] = ["at", "by", "action", "device", "metric", "from", "to", ">readings", "reason"];

@@ -1,9 +1,9 @@
 //! The report of a recalibration.
 
+use garenne_operator::table::{grouped, lay_out};
 use serde::Serialize;
 
 use super::selection::Series;
-use crate::table::{grouped, lay_out};
 
 /// Series that the table names.
 const MAX_SERIES: usize = 20;

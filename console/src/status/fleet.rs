@@ -1,11 +1,9 @@
 //! Workers and groups as tables.
 
+use garenne_operator::table::{grouped, lay_out};
 use garenne_protocol::heartbeat::Program;
 
-use crate::{
-    fleet::{Pauses, Roster, groups, worker_row},
-    table::{grouped, lay_out},
-};
+use crate::fleet::{Pauses, Roster, groups, worker_row};
 
 /// Columns of the table of workers.
 const COLUMNS: [&str; 6] =

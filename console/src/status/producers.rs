@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use garenne_operator::table::{cut, duration, grouped, lay_out};
 use garenne_protocol::heartbeat::{Heartbeat, Program, SpoolBeat};
 use indicatif::BinaryBytes;
 
-use crate::{
-    fleet::{MemberView, Roster},
-    table::{cut, duration, grouped, lay_out},
-};
+use crate::fleet::{MemberView, Roster};
 
 /// Most characters of a bridge's filters.
 const FILTERS_WIDTH: usize = 40;

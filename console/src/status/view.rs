@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use garenne_protocol::heartbeat::UnhandledBeat;
-
-use crate::{
-    fleet::Pauses,
+use garenne_operator::{
     queues::{Origin, QueueStatus, Snapshot, Source},
     table::{duration, grouped, lay_out},
 };
+use garenne_protocol::heartbeat::UnhandledBeat;
+
+use crate::fleet::Pauses;
 
 /// The snapshot as a table, followed by remarks. `uncertain` are the lanes of which the unacknowledged messages are what
 /// workers reported last, `pauses` what workers have paused, `unhandled` the kinds that no running worker has.
@@ -132,7 +132,7 @@ fn remarks(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses) -> Vec<St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queues::LaneStatus;
+    use garenne_operator::queues::LaneStatus;
 
     fn empty() -> Snapshot {
         Snapshot {

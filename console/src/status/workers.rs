@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use garenne_operator::table::{duration, lay_out};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-
-use crate::table::{duration, lay_out};
 
 /// Time limit of a request to an admin port.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -4,16 +4,18 @@ use std::time::SystemTime;
 
 use clap::Args;
 use garenne_common::exit::{Exit, Failure};
+use garenne_operator::{
+    operator::Operator,
+    output,
+    queues::{LookLimits, QueuedTask, Seen, Snapshot, look},
+    table::{duration, lay_out},
+};
 use garenne_protocol::{heartbeat::Program, task::epoch_ms};
 use serde_json::json;
 
 use crate::{
     fleet::{MemberView, poll_fleet},
-    operator::Operator,
-    output,
     queue::row,
-    queues::{LookLimits, QueuedTask, Seen, Snapshot, look},
-    table::{duration, lay_out},
 };
 
 /// `garenne task find`.

@@ -2,14 +2,14 @@
 
 use clap::Args;
 use garenne_common::exit::{Exit, Failure};
-
-use crate::{
+use garenne_operator::{
     operator::Operator,
     output,
-    queue::{ListArgs, print_json, row},
     queues::{QueuedTask, Snapshot, look},
     table::{grouped, lay_out},
 };
+
+use crate::queue::{ListArgs, print_json, row};
 
 /// `garenne task waiting`.
 #[derive(Args, Clone, Debug)]

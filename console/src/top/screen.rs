@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use garenne_common::text::printable;
+use garenne_operator::table::{duration, grouped};
 use ratatui::{
     Frame,
     crossterm::event::{Event, KeyCode, KeyEventKind},
@@ -15,7 +16,6 @@ use ratatui::{
 use crate::{
     fleet::{GroupTotals, MemberView, Pauses, State, groups, unhandled, worker_row},
     monitor::{KindPoint, LaneSample, Now},
-    table::{duration, grouped},
 };
 
 /// Limit on rows of the kinds' table; the busiest kinds come first.

@@ -1,14 +1,15 @@
-//! Manual pages and completions of the three programs.
+//! Manual pages and completions of the four programs.
 
 use std::{fs, io, path::Path};
 
 use clap::{Command, CommandFactory as _, ValueEnum as _};
 use clap_complete::Shell;
 
-/// The command lines of the three programs.
-pub fn programs() -> [Command; 3] {
+/// The command lines of the four programs.
+pub fn programs() -> [Command; 4] {
     [
         garenne_console::cli::Cli::command(),
+        garenne_drill::cli::Cli::command(),
         garenne_producer::cli::Cli::command(),
         garenne_worker::cli::Cli::command(),
     ]
@@ -41,12 +42,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         write_man_pages(directory.path()).unwrap();
         let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
-        for name in ["garenne.1", "garenne-producer.1", "garenne-worker.1", "garenne-producer-serve.1"] {
+        let pages = [
+            "garenne.1",
+            "garenne-drill.1",
+            "garenne-producer.1",
+            "garenne-worker.1",
+            "garenne-producer-serve.1",
+        ];
+        for name in pages {
             assert!(page(name).contains(r"\-\-amqp\-url"), "{name} does not describe --amqp-url");
         }
         assert!(page("garenne-dead-replay.1").contains(r"\-\-dry\-run"));
         // The command is internal.
-        assert!(!directory.path().join("garenne-leash.1").exists());
+        assert!(!directory.path().join("garenne-drill-die-with-parent.1").exists());
     }
 
     #[test]
@@ -55,6 +63,7 @@ mod tests {
         write_completions(directory.path()).unwrap();
         for (name, flag) in [
             ("garenne.bash", "--management-url"),
+            ("garenne-drill.bash", "--broker-restart"),
             ("garenne-producer.fish", "tls-client-ca"),
             ("_garenne-worker", "--shutdown-mode"),
         ] {

@@ -1,6 +1,6 @@
 //! `docs/garenne.example.toml`: every setting with its default and its description.
 //!
-//! Defaults come from the settings types of the three programs, descriptions from the tables of the documentation. A
+//! Defaults come from the settings types of the four programs, descriptions from the tables of the documentation. A
 //! setting without a row, a row without a setting, and a row with another default are errors.
 
 mod rows;
@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use garenne_common::config::Common;
 use garenne_console::settings::ConsoleConfig;
+use garenne_drill::settings::DrillConfig;
 use garenne_producer::settings::ProducerSettings;
 use garenne_worker::StockConfig;
 use serde_json::Value;
@@ -104,7 +105,7 @@ pub fn generate(repository: &Path) -> Result<String, Vec<String>> {
     if problems.is_empty() { Ok(print(&sections)) } else { Err(problems) }
 }
 
-/// The default of every setting of the three programs, by path.
+/// The default of every setting of the four programs, by path.
 fn defaults() -> BTreeMap<String, Value> {
     fn flatten(path: &str, value: Value, found: &mut BTreeMap<String, Value>) {
         match value {
@@ -122,6 +123,7 @@ fn defaults() -> BTreeMap<String, Value> {
         serde_json::to_value(StockConfig::default()),
         serde_json::to_value(ProducerSettings::default()),
         serde_json::to_value(ConsoleConfig::default()),
+        serde_json::to_value(DrillConfig::default()),
     ] {
         flatten("", settings.expect("settings serialize"), &mut found);
     }

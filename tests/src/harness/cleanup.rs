@@ -3,7 +3,7 @@
 //! Statics are never dropped, and neither SIGKILL nor Ctrl-C runs destructors. Therefore each server has a shell that
 //! reads from a pipe whose other end only this process holds. When this process ends, the pipe is closed, and the shell
 //! cleans up. Garenne's own programs need no shell, because the kernel ends them with their parent: see
-//! `garenne_chaos::die_with_parent`.
+//! `garenne_drill::die_with_parent`.
 
 use std::{
     io::Write,

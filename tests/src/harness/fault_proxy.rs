@@ -1,5 +1,5 @@
 //! A TCP proxy that stalls, resets and refuses connections on command, and filters what a server sends. It has the faults
-//! that scenarios need; the proxy of `garenne drill` only stalls and resets.
+//! that scenarios need; the proxy of `garenne-drill run` only stalls and resets.
 
 mod connection;
 mod link;

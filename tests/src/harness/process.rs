@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use garenne_chaos::die_with_parent;
+use garenne_drill::die_with_parent;
 use rustix::process::{Pid, kill_process};
 use tokio::{
     process::{Child, Command},
@@ -25,8 +25,8 @@ pub use rustix::process::Signal;
 
 use super::wait::WAIT_TIMEOUT;
 
-/// The console, which also starts processes that end with this one.
-const CONSOLE: &str = "garenne";
+/// The program that starts processes that end with this one.
+const DRILL: &str = "garenne-drill";
 
 /// Where a program comes from.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +114,7 @@ impl Program {
             Source::Release => build::release_binary(&self.name).await?,
             Source::Path => self.name.clone().into(),
         };
-        let mut command = die_with_parent::command(&build::binary(CONSOLE).await?, path.as_os_str());
+        let mut command = die_with_parent::command(&build::binary(DRILL).await?, path.as_os_str());
         command.args(&self.arguments).stdin(Stdio::null()).process_group(0).kill_on_drop(true);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("GARENNE_") {

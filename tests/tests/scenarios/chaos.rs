@@ -149,8 +149,8 @@ async fn drill(
     let files = tempfile::tempdir()?;
     let database = Postgres::shared().await?.database().await?;
     let folder = report_folder(name)?;
-    let ended = Program::new("garenne")
-        .arg("drill")
+    let ended = Program::new("garenne-drill")
+        .arg("run")
         .option("--amqp-url", operator)
         .option("--worker-amqp-url", worker)
         .option("--postgres-url", database.url())

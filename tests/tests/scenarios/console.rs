@@ -1,15 +1,13 @@
-//! The command-line tool `garenne`: topology, status and the demo.
+//! The command-line tool `garenne`: topology and status.
 
 use anyhow::Result;
 use garenne_tests::harness::{
-    mqtt,
     process::{Ended, Program},
     test_env::TestEnv,
     vhost::Rights,
 };
 use lapin::options::QueueDeleteOptions;
 use serde_json::Value;
-use tokio::sync::Mutex;
 
 async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
     let program = Program::new("garenne").option("--amqp-url", url);
@@ -80,57 +78,5 @@ async fn console_exports_definitions_of_the_topology() -> Result<()> {
     let definitions: Value = serde_json::from_str(&export.stdout.join("\n"))?;
     let queues = definitions["queues"].as_array().map_or(0, Vec::len);
     assert!(queues > 15 && definitions["exchanges"].as_array().map_or(0, Vec::len) == 7, "{definitions}");
-    Ok(())
-}
-
-/// Demos run one after the other: two that start at the same time could choose the same free ports.
-static DEMO: Mutex<()> = Mutex::const_new(());
-
-/// Runs a demo of ten recorded minutes in five seconds, repeatedly for `lasts`. Every reading must be accounted for. Returns
-/// its messages.
-async fn demo(env: &TestEnv, lasts: &str, options: &[&str]) -> Result<Vec<String>> {
-    let _alone = DEMO.lock().await;
-    let folder = env.folder().join("demo");
-    let recording = env.folder().join("recording.csv");
-    let rows: String =
-        (0..600).map(|n| format!("2026-05-04T05:{:02}:{:02}Z,d{},{n}.5\n", n / 60, n % 60, n % 7)).collect();
-    std::fs::write(&recording, format!("time,device,temperature_C\n{rows}"))?;
-    let (dir, recording) = (folder.display().to_string(), recording.display().to_string());
-    let demo = ["demo", "--recording", &recording, "--speed", "120x", "--for", lasts, "--dir", &dir];
-    let ended = garenne(&env.vhost().amqp_url(), &[&demo[..], options].concat()).await?;
-    assert_eq!(ended.code, Some(0), "{:?} {:?}", ended.stdout, ended.stderr);
-    let mut receipts = 0;
-    for entry in std::fs::read_dir(&folder)? {
-        let path = entry?.path();
-        if path.to_string_lossy().ends_with(".receipts.ndjson") {
-            receipts += std::fs::read_to_string(path)?.lines().count();
-        }
-    }
-    let audit = std::fs::read_to_string(folder.join("audit.ndjson"))?;
-    assert!(receipts > 600, "{receipts}");
-    assert_eq!(audit.lines().count(), receipts);
-    assert!(audit.lines().all(|line| line.contains("\"verdict\":\"once\"")));
-    Ok(ended.stderr)
-}
-
-#[tokio::test]
-async fn console_demo_accounts_for_every_reading() -> Result<()> {
-    let messages = demo(&TestEnv::new().await?, "6s", &[]).await?;
-    for step in ["gets SIGTERM", "gets SIGKILL"] {
-        assert!(messages.iter().any(|line| line.contains(step)), "{step}");
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn console_demo_accounts_for_every_message_of_devices_while_bridge_and_mosquitto_are_killed()
--> Result<()> {
-    if !mqtt::is_installed() {
-        return Ok(());
-    }
-    let messages = demo(&TestEnv::new().await?, "6s", &["--mqtt"]).await?;
-    for step in ["bridge gets SIGKILL", "Mosquitto gets SIGKILL", "gets SIGTERM, as in a deployment"] {
-        assert!(messages.iter().any(|line| line.contains(step)), "{step}");
-    }
     Ok(())
 }

@@ -6,11 +6,8 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context, Result, anyhow};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use garenne_common::config::Common;
-use garenne_console::{
-    dead::{Filter, HeldQueue, MoveAction, Mover},
-    operator::Operator,
-    settings::ConsoleConfig,
-};
+use garenne_console::dead::{Filter, MoveAction, Mover};
+use garenne_operator::{dead::HeldQueue, operator::Operator, settings::FleetSettings};
 use garenne_tests::harness::{
     client::{headers, text},
     process::{Ended, Process, Program, Signal},
@@ -263,7 +260,7 @@ async fn a_slow_replay_moves_each_letter_once_over_several_passes() -> Result<()
 
     let common =
         Common { amqp_url: env.operator_url().parse().map_err(anyhow::Error::msg)?, ..Common::default() };
-    let operator = Operator::new(ConsoleConfig { common, ..ConsoleConfig::default() });
+    let operator = Operator::new(FleetSettings { common, ..FleetSettings::default() });
     let operator = operator.map_err(|failure| anyhow!("{failure}"))?;
     let filter = Filter { reason: vec!["stopped".to_owned()], ..Filter::default() };
     let all = Mover::new(&operator, HeldQueue::Dead, filter, MoveAction::Replay);

@@ -1,4 +1,4 @@
-//! `garenne drill` passes correct workers and detects faulty ones.
+//! `garenne-drill run` passes correct workers and detects faulty ones.
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{process::Program, test_env::TestEnv};
@@ -10,8 +10,8 @@ async fn drill(fault: &str, faults: &[&str]) -> Result<(Option<i32>, Value)> {
     env.garenne(&["topology", "apply"]).await?;
     let folder = env.folder().join("drill");
     let worker = format!("{} {fault}", env!("CARGO_BIN_EXE_drilled-worker"));
-    let mut program = Program::new("garenne")
-        .arg("drill")
+    let mut program = Program::new("garenne-drill")
+        .arg("run")
         .option("--amqp-url", env.operator_url())
         .option("--worker-amqp-url", env.worker_url())
         .option("--worker", worker)
@@ -91,8 +91,8 @@ async fn drill_waits_for_the_effects_of_executed_tasks() -> Result<()> {
 async fn drill_passes_the_stock_worker() -> Result<()> {
     let env = TestEnv::new().await?;
     env.garenne(&["topology", "apply"]).await?;
-    let ended = Program::new("garenne")
-        .arg("drill")
+    let ended = Program::new("garenne-drill")
+        .arg("run")
         .option("--amqp-url", env.operator_url())
         .option("--worker-amqp-url", env.worker_url())
         .option("--report", env.folder().join("drill"))

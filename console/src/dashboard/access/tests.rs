@@ -47,7 +47,7 @@ impl Site {
         let operators = file("operators", people);
         let mut config =
             ConsoleConfig { dashboard: DashboardConfig { operators, ..settings }, ..Default::default() };
-        config.common.admin_token_file = file("token", token);
+        config.fleet.common.admin_token_file = file("token", token);
         let logins = IntCounterVec::new(Opts::new("logins", "help"), &["result"]).unwrap();
         let access = Access::new(&config, logins.clone()).unwrap();
         Self { access, logins, folder }

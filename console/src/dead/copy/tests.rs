@@ -3,7 +3,7 @@ use garenne_protocol::task::header::long;
 use lapin::types::{AMQPValue, FieldTable};
 
 use super::*;
-use crate::settings::ConsoleConfig;
+use garenne_operator::settings::FleetSettings;
 
 fn properties(kind: &str, headers: &[(&str, AMQPValue)]) -> BasicProperties {
     let mut table = FieldTable::default();
@@ -18,10 +18,10 @@ fn copied(properties: &BasicProperties) -> Result<Message, String> {
     let all = Lanes::default();
     let bound = all.defined().filter(|(_, lane)| !lane.catch_all);
     let lanes = bound.map(|(name, lane)| (name.to_owned(), lane.clone())).collect();
-    copied_with(properties, ConsoleConfig { lanes, ..ConsoleConfig::default() })
+    copied_with(properties, FleetSettings { lanes, ..FleetSettings::default() })
 }
 
-fn copied_with(properties: &BasicProperties, settings: ConsoleConfig) -> Result<Message, String> {
+fn copied_with(properties: &BasicProperties, settings: FleetSettings) -> Result<Message, String> {
     let operator = Operator::new(settings).unwrap();
     let letter = DeadLetter::of("garenne.dead", properties, 2);
     copy(&operator, HeldQueue::Dead, &letter, properties, b"{}".to_vec())
@@ -51,7 +51,7 @@ fn a_copy_goes_to_the_queue_of_its_lane() {
 #[test]
 fn a_copy_of_an_unbound_kind_goes_to_the_catch_all_lane() {
     let key = |properties: &BasicProperties| {
-        let copy = copied_with(properties, ConsoleConfig::default());
+        let copy = copied_with(properties, FleetSettings::default());
         copy.map(|copy| copy.target.routing_key)
     };
     assert_eq!(key(&properties("unbound", &[])).unwrap(), "garenne.tasks.default");
@@ -103,15 +103,15 @@ fn a_dead_letter_that_cannot_be_published_has_a_reason() {
 #[test]
 fn a_payload_that_no_map_takes_is_not_replayed_as_a_task() {
     let unmapped = properties("mqtt.message", &[(header::REASON, long("unmapped"))]);
-    let why = copied_with(&unmapped, ConsoleConfig::default()).map(|_| ()).unwrap_err();
+    let why = copied_with(&unmapped, FleetSettings::default()).map(|_| ()).unwrap_err();
     assert!(why.contains("garenne-producer map publish"), "{why}");
 }
 
 /// A fleet with a lane for RabbitMQ's MQTT plugin.
-fn with_mqtt_lane() -> ConsoleConfig {
+fn with_mqtt_lane() -> FleetSettings {
     let mapped = Lane { maps: vec!["site.toml".to_owned()], ..Lane::default() };
     let lanes = [("mqtt".to_owned(), mapped), ("slow".to_owned(), Lane::bound_to(["alert.#"]))];
-    ConsoleConfig { lanes: lanes.into_iter().collect(), ..ConsoleConfig::default() }
+    FleetSettings { lanes: lanes.into_iter().collect(), ..FleetSettings::default() }
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn an_unmapped_message_of_a_lane_with_maps_is_mapped_again() {
     let copy = copied_with(&letter, with_mqtt_lane()).unwrap();
     assert_eq!((copy.target.exchange.as_str(), copy.target.routing_key.as_str()), ("", "garenne.tasks.mqtt"));
     assert!(ForeignMessage::is_copy(&copy.properties));
-    assert!(copied_with(&letter, ConsoleConfig::default()).is_err(), "its lane is unknown");
+    assert!(copied_with(&letter, FleetSettings::default()).is_err(), "its lane is unknown");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn copies_of_equal_messages_without_an_id_have_ids_with_an_equal_first_half() {
 #[test]
 fn an_unroutable_message_is_published_again_as_it_was_sent() {
     let lanes: Lanes = [("fast".to_owned(), Lane::bound_to(["import.#"]))].into_iter().collect();
-    let operator = Operator::new(ConsoleConfig { lanes, ..ConsoleConfig::default() }).unwrap();
+    let operator = Operator::new(FleetSettings { lanes, ..FleetSettings::default() }).unwrap();
     let sent = properties(
         "other.kind",
         &[

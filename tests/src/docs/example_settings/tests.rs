@@ -29,6 +29,7 @@ fn the_file_has_the_defaults_of_every_program() {
     check::<StockConfig>(&text);
     check::<ProducerSettings>(&text);
     check::<ConsoleConfig>(&text);
+    check::<DrillConfig>(&text);
     let amqp_url = load::<StockConfig>(&text).worker.common.amqp_url;
     assert_eq!(amqp_url, Common::default().amqp_url);
 }
@@ -52,7 +53,9 @@ fn the_examples_in_comments_are_valid_together() {
     let gateway: ProducerSettings = load(&text);
     assert!(gateway.gateway.tls_client_ca.is_some());
     let console: ConsoleConfig = load(&text);
-    assert!(console.worker_amqp_url.is_some());
+    assert!(console.fleet.postgres_url.is_some());
+    let drill: DrillConfig = load(&text);
+    assert!(drill.worker_amqp_url.is_some());
 }
 
 #[test]

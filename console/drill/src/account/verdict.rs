@@ -1,0 +1,202 @@
+//! The verdict on each task.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::Path,
+    sync::Arc,
+};
+
+use serde::Serialize;
+
+use super::{Account, Expected};
+
+/// The fate of a task that was acknowledged to its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// It took effect once, and may have been executed several times.
+    Once,
+    /// It is in the dead-letter queue and took no effect.
+    Dead,
+    /// It took effect more than once.
+    Doubled,
+    /// It took no effect and is no dead letter.
+    Lost,
+}
+
+/// The verdict on one task.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Finding<'a> {
+    #[serde(flatten)]
+    task: &'a Expected,
+    /// The verdict.
+    pub(crate) verdict: Verdict,
+    /// How often it took effect.
+    pub(crate) effects: u64,
+    /// How often it was executed.
+    pub(crate) executions: usize,
+    workers: Vec<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead: Option<&'a str>,
+}
+
+/// The number of tasks by verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Totals {
+    /// Distinct tasks acknowledged to their senders.
+    pub(crate) sent: u64,
+    /// Acknowledgements of a task that had been acknowledged before: the sender repeated it.
+    pub(crate) repeated: u64,
+    /// Took effect once.
+    pub(crate) once: u64,
+    /// Took no effect and are no dead letters.
+    pub(crate) lost: u64,
+    /// Took effect more than once.
+    pub(crate) doubled: u64,
+    /// In the dead-letter queue.
+    pub(crate) dead: u64,
+    /// Executed more than once.
+    pub(crate) rerun: u64,
+}
+
+/// The verdict on every acknowledged task.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdicts<'a> {
+    /// One finding per distinct task, in the order of acknowledgement.
+    pub(crate) findings: Vec<Finding<'a>>,
+    /// The totals.
+    pub(crate) totals: Totals,
+}
+
+impl Totals {
+    /// Whether no task was lost and no effect doubled.
+    pub(crate) fn kept(&self) -> bool {
+        self.lost == 0 && self.doubled == 0
+    }
+}
+
+impl<'a> Verdicts<'a> {
+    /// Judges every acknowledged task by the evidence.
+    pub(crate) fn of(account: &'a Account) -> Self {
+        let sent = account.expected();
+        let mut seen = BTreeSet::new();
+        let mut totals = Totals::default();
+        let mut findings = Vec::with_capacity(sent.len());
+        for expected in sent {
+            let id = expected.id.as_str();
+            if !seen.insert(id) {
+                totals.repeated += 1;
+                continue;
+            }
+            let finding = judge(expected, account);
+            totals.sent += 1;
+            totals.rerun += u64::from(finding.executions > 1);
+            *match finding.verdict {
+                Verdict::Once => &mut totals.once,
+                Verdict::Dead => &mut totals.dead,
+                Verdict::Doubled => &mut totals.doubled,
+                Verdict::Lost => &mut totals.lost,
+            } += 1;
+            findings.push(finding);
+        }
+        Self { findings, totals }
+    }
+
+    /// The number of tasks by their number of executions.
+    pub(crate) fn by_executions(&self) -> BTreeMap<usize, u64> {
+        let mut executions = BTreeMap::new();
+        for finding in &self.findings {
+            *executions.entry(finding.executions).or_default() += 1;
+        }
+        executions
+    }
+
+    /// Writes one JSON line per finding.
+    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        for finding in &self.findings {
+            serde_json::to_writer(&mut file, finding)?;
+            file.write_all(b"\n")?;
+        }
+        file.flush()
+    }
+}
+
+fn judge<'a>(expected: &'a Expected, account: &'a Account) -> Finding<'a> {
+    let id = expected.id.as_str();
+    let executions = account.executions_of(id);
+    let effects = account.effects_of(id);
+    let dead = account.dead_reason_of(id);
+    let verdict = match (effects, dead) {
+        (0, None) => Verdict::Lost,
+        (0, Some(_)) => Verdict::Dead,
+        (1, _) => Verdict::Once,
+        (_, _) => Verdict::Doubled,
+    };
+    let mut workers = executions.to_vec();
+    workers.dedup();
+    Finding { task: expected, verdict, effects, executions: executions.len(), workers, dead }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::Execution;
+
+    fn account(sent: &[&str], executions: &[(&str, &str)]) -> Account {
+        let mut account = Account::default();
+        account.acknowledged(sent.iter().map(|id| Expected { id: (*id).to_owned(), reading: None }));
+        let execution = |&(id, worker): &(&str, &str)| Execution {
+            task_id: id.to_owned(),
+            worker: worker.into(),
+            started_at: String::new(),
+        };
+        account.executed(executions.iter().map(execution).collect());
+        account
+    }
+
+    #[test]
+    fn every_task_gets_exactly_one_verdict() {
+        let mut account = account(
+            &["once", "rerun", "lost", "dead", "doubled", "once"],
+            &[("once", "a"), ("rerun", "a"), ("rerun", "b"), ("doubled", "a"), ("foreign", "a")],
+        );
+        let effects = [("once".to_owned(), 1), ("rerun".to_owned(), 1), ("doubled".to_owned(), 2)];
+        account.set_effects(Some(effects.into()));
+        account.set_dead([("dead".to_owned(), "conflict".to_owned())].into());
+        let verdicts = Verdicts::of(&account);
+        assert_eq!(
+            verdicts.totals,
+            Totals { sent: 5, repeated: 1, once: 2, lost: 1, doubled: 1, dead: 1, rerun: 1 }
+        );
+        assert!(!verdicts.totals.kept());
+        let verdicts: Vec<_> =
+            verdicts.findings.iter().map(|finding| (finding.task.id.as_str(), finding.verdict)).collect();
+        assert_eq!(
+            verdicts,
+            [
+                ("once", Verdict::Once),
+                ("rerun", Verdict::Once),
+                ("lost", Verdict::Lost),
+                ("dead", Verdict::Dead),
+                ("doubled", Verdict::Doubled)
+            ]
+        );
+    }
+
+    #[test]
+    fn counted_effects_take_precedence_over_executions() {
+        let mut account = account(&["a"], &[("a", "w")]);
+        account.set_effects(Some([].into()));
+        assert_eq!(Verdicts::of(&account).totals.lost, 1);
+        account.set_effects(None);
+        assert_eq!(Verdicts::of(&account).totals.once, 1);
+    }
+
+    #[test]
+    fn an_account_without_tasks_keeps_the_promise() {
+        assert!(Verdicts::of(&Account::default()).totals.kept());
+    }
+}

@@ -1,0 +1,117 @@
+//! One fleet on one broker, as an operator reaches it.
+
+use std::time::Duration;
+
+use garenne_amqp::{Broker, BrokerError, retry_while_unavailable};
+use garenne_common::{
+    exit::{Exit, Failure},
+    telemetry::metrics::Role,
+};
+use garenne_database::{DEFAULT_CONNECTIONS, Database, PostgresPool, Tables, schema};
+use garenne_management::ManagementClient;
+use garenne_protocol::topology::{BrokerVersion, Ladder, Names, Topology};
+use lapin::Connection;
+
+use crate::settings::FleetSettings;
+
+/// How long a login that the broker refused is repeated while its URL is read again from a file.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an operator waits for a database that is away.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One fleet as an operator reaches it.
+#[derive(Debug)]
+pub struct Operator {
+    /// The settings.
+    pub settings: FleetSettings,
+    /// The broker.
+    pub broker: Broker,
+    /// The broker's management API, if it is configured.
+    pub management: Option<ManagementClient>,
+    /// The fleet's names.
+    pub names: Names,
+    /// The retry ladder's rungs.
+    pub ladder: Ladder,
+    /// Whether nothing may be written to the broker: its user may have no right to write.
+    pub read_only: bool,
+}
+
+impl Operator {
+    /// Reads the settings. Nothing connects yet.
+    ///
+    /// # Errors
+    /// A URL that cannot be used.
+    pub fn new(settings: FleetSettings) -> Result<Self, Failure> {
+        let common = &settings.common;
+        let broker = Broker::configured(common, "garenne")?;
+        let management = common.management_url.as_ref().map(ManagementClient::new).transpose()?;
+        let ladder = settings.retry.ladder().map_err(|error| Failure::new(Exit::Config, error))?;
+        let names = Names::new(&common.prefix);
+        Ok(Self { broker, management, names, ladder, settings, read_only: false })
+    }
+
+    /// Connects to the broker in one attempt, because a user waits for the result. Only a login that is refused is
+    /// repeated if its URL is read again from a file: the password there may be about to change.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn connect(&self) -> Result<Connection, BrokerError> {
+        let exit = |error: &BrokerError| match error {
+            BrokerError::Denied { from_file: true, .. } => Exit::BrokerUnavailable,
+            _ => Exit::Failed,
+        };
+        retry_while_unavailable(LOGIN_TIMEOUT, exit, || self.broker.connect(Role::Operate)).await
+    }
+
+    /// The workers' database. Nothing connects yet.
+    ///
+    /// # Errors
+    /// `postgres_url` is not set or cannot be used.
+    pub fn database(&self) -> Result<(PostgresPool, Tables), Failure> {
+        self.database_with(DEFAULT_CONNECTIONS)
+    }
+
+    /// As [`database`](Self::database), with a pool of up to this many connections.
+    ///
+    /// # Errors
+    /// Those of [`database`](Self::database).
+    pub fn database_with(&self, connections: usize) -> Result<(PostgresPool, Tables), Failure> {
+        let invalid = |problem: String| Failure::new(Exit::Config, problem);
+        let Some(url) = self.settings.postgres_url.clone() else {
+            let needed = "--postgres-url is needed, such as postgres://user:password@host/database";
+            return Err(invalid(needed.to_owned()));
+        };
+        let database = Database::new(url, self.settings.postgres_tls.clone()).map_err(invalid)?;
+        Ok((PostgresPool::with_connections(database, connections), Tables::new(&self.settings.common.prefix)))
+    }
+
+    /// The workers' database, with tables of the version that this program needs.
+    ///
+    /// # Errors
+    /// `postgres_url` is not set or cannot be used, the database cannot be reached, or its tables have another version.
+    pub async fn tables(&self) -> Result<(PostgresPool, Tables), Failure> {
+        self.tables_with(DEFAULT_CONNECTIONS).await
+    }
+
+    /// As [`tables`](Self::tables), with a pool of up to this many connections.
+    ///
+    /// # Errors
+    /// Those of [`tables`](Self::tables).
+    pub async fn tables_with(&self, connections: usize) -> Result<(PostgresPool, Tables), Failure> {
+        let (pool, tables) = self.database_with(connections)?;
+        schema::prepare(&pool, &tables, false, DATABASE_TIMEOUT).await?;
+        Ok((pool, tables))
+    }
+
+    /// The topology for a broker of this version.
+    pub fn topology(&self, version: BrokerVersion) -> Topology {
+        Topology::new(&self.names, &self.settings.lanes.specs(), &self.ladder, version)
+    }
+
+    /// Closes a connection, so that the broker does not log it as lost. A failure is ignored.
+    pub async fn leave(connection: Connection) {
+        if let Err(error) = connection.close(200, "done".into()).await {
+            tracing::debug!(%error, "failed to close the connection");
+        }
+    }
+}
