@@ -132,7 +132,7 @@ impl Layout {
                         return Err(ambiguous(text, decimal, thousands));
                     }
                     Cell::Number(value) => {
-                        row.readings.push(Reading { device, metric, value, unit, counter: None, time })
+                        row.readings.push(Reading { device, metric, value, unit, counter: None, time });
                     }
                 }
             }

@@ -103,11 +103,12 @@ async fn requeue_puts_intact_segments_back_and_keeps_corrupt_ones() {
     let config = SpoolConfig { min_free: Size(0), ..SpoolConfig::default() };
     let spool = Spool::open(folder.path(), config).await.unwrap();
     spool.ack(u64::MAX).await.unwrap();
-    spool.set_aside(vec![record("u1"), record("u2")]).await.unwrap();
+    let records = vec![record("u1"), record("u2")];
+    spool.set_aside(records.clone()).await.unwrap();
     let summary = requeue(folder.path(), &spool).await.unwrap();
     assert_eq!((summary.requeued, summary.set_aside), (2, 1));
     let waiting = spool.read(0, 10, 1 << 20).await.unwrap().records;
-    assert_eq!(waiting, [record("u1"), record("u2")]);
+    assert_eq!(waiting, records);
     let summary = requeue(folder.path(), &spool).await.unwrap();
     assert_eq!((summary.requeued, summary.set_aside), (0, 1), "only once");
 }
@@ -116,7 +117,8 @@ async fn requeue_puts_intact_segments_back_and_keeps_corrupt_ones() {
 async fn requeue_needs_no_room_in_the_bounds() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(folder.path(), SpoolConfig::default()).await.unwrap();
-    spool.set_aside(vec![record("u")]).await.unwrap();
+    let records = vec![record("u")];
+    spool.set_aside(records.clone()).await.unwrap();
     spool.close().await;
     let shown = summary(folder.path(), &Inspection::open(folder.path()).unwrap(), SystemTime::now());
     assert_eq!((shown.records, shown.set_aside), (0, 1));
@@ -130,7 +132,7 @@ async fn requeue_needs_no_room_in_the_bounds() {
     let spool = Spool::open(folder.path(), unbounded()).await.unwrap();
     assert_eq!(requeue(folder.path(), &spool).await.unwrap().requeued, 1);
     let waiting = spool.read(0, 10, 1 << 20).await.unwrap().records;
-    assert_eq!(waiting, [record("u")]);
+    assert_eq!(waiting, records);
 }
 
 #[test]

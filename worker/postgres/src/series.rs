@@ -126,7 +126,9 @@ pub(super) async fn update(
         &hours,
         &column(&pending, |pending| pending.map(|pending| Json(&pending.rules))),
         &column(&pending, |pending| pending.and_then(|pending| pending.stored_at)),
-        &column(&rows, |Newest { row, declaring }| row.counter.or((*declaring)?.counter).map(Json)),
+        &column(&rows, |Newest { row, declaring }| {
+            row.counter.or(declaring.and_then(|row| row.counter)).map(Json)
+        }),
         &column(&rows, |newest| Some(Json(newest.declaring?.sent_counter?.counter()))),
     ];
     transaction.execute(&statement, &parameters).await.map(drop)

@@ -137,9 +137,9 @@ impl VersionStatements {
             let (device, metric, time): (&str, &str, OffsetDateTime) = (row.get(0), row.get(1), row.get(2));
             let (stored, kept) = known.entry((device, metric, time)).or_default();
             if row.get(3) {
-                *stored = Some(ReadingVersion::stored(row))
+                *stored = Some(ReadingVersion::stored(row));
             } else {
-                kept.push(ReadingVersion::stored(row))
+                kept.push(ReadingVersion::stored(row));
             }
         }
         let (mut replaced, mut latest, mut kept) = (Replaced::default(), Vec::new(), Vec::new());

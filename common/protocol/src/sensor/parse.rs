@@ -16,6 +16,7 @@ use crate::quoted;
 
 mod counter;
 mod document;
+mod field_name;
 mod object;
 mod scalar;
 

@@ -2,7 +2,7 @@
 
 use serde::de::MapAccess;
 
-use super::object::{FieldName, field_name};
+use super::field_name::{FieldName, field_name};
 use super::scalar::{ReadEntries, Refused, Scalar};
 use crate::sensor::counter::{MAX_PER_HOUR, WRAPS_AT};
 use crate::sensor::fault::{BadField, Fault};

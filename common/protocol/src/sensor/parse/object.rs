@@ -3,17 +3,14 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
 use serde::de::MapAccess;
 
 use super::counter::CounterFields;
+use super::field_name::{FieldName, field_name};
 use super::scalar::{AnyValue, ReadEntries, Refused, Scalar};
+use crate::sensor::fault::{BadField, Fault};
 use crate::sensor::senml::Fields;
 use crate::sensor::{SentCounter, Timestamp};
-use crate::{
-    quoted,
-    sensor::fault::{BadField, Fault},
-};
 
 /// The fields of a plain reading as they were sent.
 #[derive(Default)]
@@ -141,16 +138,6 @@ impl<'a> Object<'a> {
 
 /// Base fields without which the values of later records would be those of another series, unit or time.
 const SPOILING: [&str; 4] = ["bn", "bt", "bu", "bv"];
-
-/// The name of a field in an error: quoted and cut if it is long or has characters to escape.
-pub(super) fn field_name(name: &str) -> String {
-    let quoted = quoted(name);
-    if quoted.len() == name.len() + 2 { name.to_owned() } else { quoted }
-}
-
-/// The name of a field, borrowed from the body if it has no escapes.
-#[derive(Deserialize)]
-pub(super) struct FieldName<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
 /// Parses a record into `object`.
 pub(super) struct RecordReader<'o, 'de> {
