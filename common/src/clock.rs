@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-/// The time now, or that of the [simulation](crate::simulation) on this thread.
+/// The time now, or that of the simulation on this thread.
 pub fn now() -> SystemTime {
     #[cfg(feature = "simulation")]
     if let Some(now) = crate::simulation::now() {

@@ -1,6 +1,6 @@
 //! Random numbers.
 
-/// A random number, or the next one of the [simulation](crate::simulation) on this thread.
+/// A random number, or the next one of the simulation on this thread.
 pub fn bits() -> u64 {
     #[cfg(feature = "simulation")]
     if let Some(bits) = crate::simulation::bits() {
