@@ -16,7 +16,7 @@ use garenne_readings::{
 use time::OffsetDateTime;
 use tokio_postgres::{Row, types::ToSql};
 
-use crate::{error::QueryResult, rejudge, rollups::StaleHours, tables::Tables};
+use crate::{error::QueryResult, rollups::StaleHours, tables::Tables};
 
 /// Identifies a reading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -239,7 +239,7 @@ impl DerivedValues {
         let changed: Vec<&Key<'_>> = measured.iter().chain(derived.keys()).collect();
         if !changed.is_empty() {
             self.refresh_series(transaction, &changed, removed).await?;
-            rejudge::request(transaction, &self.tables, &changed).await?;
+            request_judgement(transaction, &self.tables, &changed).await?;
         }
         Ok(counts)
     }
@@ -355,4 +355,20 @@ fn changes(rows: &[Row], changed: &BTreeSet<Place<'_>>) -> DerivedChanges {
     }
     changes.removed = stored.into_keys().collect();
     changes
+}
+
+/// Adds a row for each series with changed readings. A worker whose rules apply to it judges these readings as if they had
+/// just been stored, and deletes the row.
+async fn request_judgement(
+    transaction: &Transaction<'_>,
+    tables: &Tables,
+    changed: &[&Key<'_>],
+) -> QueryResult<()> {
+    let insert = format!(
+        "INSERT INTO {tables}_rejudge (device, metric, times) SELECT device, metric, array_agg(DISTINCT time)
+         FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS changed(device, metric, time) GROUP BY device, metric"
+    );
+    let statement = transaction.prepare_cached(&insert).await?;
+    let (devices, metrics, times) = Key::columns(changed.iter().copied());
+    transaction.execute(&statement, &[&devices, &metrics, &times]).await.map(drop)
 }

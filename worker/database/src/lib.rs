@@ -15,7 +15,6 @@ pub mod muting;
 pub mod partitions;
 mod pool;
 pub mod prune;
-mod rejudge;
 mod repair;
 pub mod retention;
 pub mod rollups;
