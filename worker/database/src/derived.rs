@@ -114,13 +114,17 @@ impl DerivedValues {
         let lock = "SELECT pg_advisory_xact_lock(hashtextextended(device, 0))
                     FROM (SELECT DISTINCT device FROM unnest($1::text[]) AS device ORDER BY 1) AS changed"
             .to_owned();
-        // A device's other metrics are found by its series: the key of readings begins with device and metric.
+        // A device's other metrics are found by its series: the key of readings begins with device and metric. The limit
+        // makes the server look each key up: without statistics it would join all readings of the series with all times.
         let load = format!(
             "SELECT r.device, r.metric, r.time, r.value, r.unit, r.raw, r.quality, r.stored_at, r.task_id, r.worker
              FROM unnest($1::text[], $2::timestamptz[]) AS changed(device, time)
              JOIN {tables}_series AS s ON s.device = changed.device
-             JOIN {tables}_readings AS r ON r.device = s.device AND r.metric = s.metric AND r.time = changed.time
-             WHERE r.time BETWEEN $3 AND $4 ORDER BY r.device, r.time, r.metric"
+             CROSS JOIN LATERAL (
+                 SELECT * FROM {tables}_readings
+                 WHERE device = s.device AND metric = s.metric AND time = changed.time AND time BETWEEN $3 AND $4
+                 LIMIT 1) AS r
+             ORDER BY r.device, r.time, r.metric"
         );
         let write = format!(
             "INSERT INTO {tables}_readings AS reading
