@@ -1,8 +1,9 @@
-//! The readings that a batch has changed.
+//! The readings of a batch, and those that it has changed.
 
-use garenne::handler::ReadingRow;
+use garenne::{handler::ReadingRow, sink::FinishedTask};
 
-use crate::readings::NewReading;
+/// A reading of a batch: the index of its result, the result, and the reading.
+pub(super) type NewReading<'a> = (usize, &'a FinishedTask, &'a ReadingRow);
 
 /// A reading of a batch that was stored, or replaced another one. A repeated reading is none.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use time::{OffsetDateTime, macros::datetime};
 use tokio_postgres::Row;
 
 use crate::{
-    changed_reading::ChangedReading,
+    changed_reading::{ChangedReading, NewReading},
     columns::{Parameters, column},
     versions::{Replaced, VersionStatements, accepted},
 };
@@ -42,9 +42,6 @@ pub(super) struct StoredReadings<'a> {
     /// Devices and times whose derived values may be others.
     pub(super) places: BTreeSet<(&'a str, OffsetDateTime)>,
 }
-
-/// A reading of a batch: the index of its result, the result, and the reading.
-pub(super) type NewReading<'a> = (usize, &'a FinishedTask, &'a ReadingRow);
 
 /// The statements for a fleet's readings.
 pub(super) struct ReadingStatements {

@@ -15,9 +15,8 @@ use time::OffsetDateTime;
 use tokio_postgres::Row;
 
 use crate::{
-    changed_reading::ChangedReading,
+    changed_reading::{ChangedReading, NewReading},
     columns::{Parameters, column},
-    readings::NewReading,
 };
 
 /// A version of a reading.
