@@ -11,7 +11,7 @@ use garenne_common::{
     resilience::deadline,
 };
 use garenne_database::{
-    DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables,
+    DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables, column,
     derived::{DerivedValues, Key},
     finish,
 };
@@ -24,7 +24,7 @@ use tokio_postgres::types::ToSql;
 
 use super::{
     correction::Correction,
-    page::{Change, PAGE, column, places},
+    page::{Change, PAGE, places},
     row::Row,
     selection::{Selection, Series},
 };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use deadpool_postgres::Transaction;
-use garenne_database::{Connection, QueryResult, Tables, derived::Place};
+use garenne_database::{Connection, QueryResult, Tables, column, derived::Place};
 use garenne_protocol::sensor::{Counter, SentCounter, Unit};
 use garenne_readings::{Calibration, NO_CALIBRATION, derive};
 use time::OffsetDateTime;
@@ -262,9 +262,4 @@ impl Pages {
 fn sent_counter(row: &tokio_postgres::Row, index: usize) -> Option<SentCounter> {
     let Json::<Counter>(counter) = row.try_get(index).ok()?;
     Some(counter.into())
-}
-
-/// A column of rows, as a parameter for `unnest`.
-pub(super) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
-    rows.iter().map(value).collect()
 }

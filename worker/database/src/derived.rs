@@ -14,9 +14,14 @@ use garenne_readings::{
     derive::{self, Derived},
 };
 use time::OffsetDateTime;
-use tokio_postgres::{Row, types::ToSql};
+use tokio_postgres::Row;
 
-use crate::{error::QueryResult, rollups::StaleHours, tables::Tables};
+use crate::{
+    error::QueryResult,
+    parameters::{Parameters, column},
+    rollups::StaleHours,
+    tables::Tables,
+};
 
 /// Identifies a reading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -202,7 +207,7 @@ impl DerivedValues {
         let lock = transaction.prepare_cached(&self.lock).await?;
         transaction.execute(&lock, &[&devices]).await?;
         let load = transaction.prepare_cached(&self.load).await?;
-        let parameters: [&(dyn ToSql + Sync); 4] = [&devices, &times, first, last];
+        let parameters: Parameters<'_, 4> = [&devices, &times, first, last];
         let rows = transaction.query(&load, &parameters).await?;
         Ok(changes(&rows, changed))
     }
@@ -221,7 +226,7 @@ impl DerivedValues {
         if !written.is_empty() {
             let statement = transaction.prepare_cached(&self.write).await?;
             let (devices, metrics, times) = Key::columns(written.iter().map(|new| &new.key));
-            let parameters: [&(dyn ToSql + Sync); 9] = [
+            let parameters: Parameters<'_, 9> = [
                 &devices,
                 &metrics,
                 &times,
@@ -237,7 +242,7 @@ impl DerivedValues {
         let (devices, metrics, times) = Key::columns(removed);
         if let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) {
             let statement = transaction.prepare_cached(&self.remove).await?;
-            let parameters: [&(dyn ToSql + Sync); 5] = [&devices, &metrics, &times, first, last];
+            let parameters: Parameters<'_, 5> = [&devices, &metrics, &times, first, last];
             counts.1 = transaction.execute(&statement, &parameters).await?;
         }
         let changed: Vec<&Key<'_>> = measured.iter().chain(derived.keys()).collect();
@@ -264,8 +269,7 @@ impl DerivedValues {
         let (devices, metrics): (Vec<_>, Vec<_>) = touched.into_iter().unzip();
         let (gone_devices, gone_metrics, gone_times) = Key::columns(removed);
         let statement = transaction.prepare_cached(&self.refresh_series).await?;
-        let parameters: [&(dyn ToSql + Sync); 5] =
-            [&devices, &metrics, &gone_devices, &gone_metrics, &gone_times];
+        let parameters: Parameters<'_, 5> = [&devices, &metrics, &gone_devices, &gone_metrics, &gone_times];
         transaction.execute(&statement, &parameters).await?;
         let statement = transaction.prepare_cached(&self.mark_stale).await?;
         transaction.execute(&statement, &[&devices, &metrics, &stale]).await?;
@@ -293,11 +297,6 @@ impl DerivedValues {
         let statement = transaction.prepare_cached(&self.lock_series).await?;
         transaction.execute(&statement, &[&devices, &metrics]).await.map(drop)
     }
-}
-
-/// A column of rows, as a parameter for `unnest`.
-fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
-    rows.iter().map(value).collect()
 }
 
 /// Compares the derived values of rows with those that the measured ones of them give. Where neither a reading has changed

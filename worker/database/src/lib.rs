@@ -12,6 +12,7 @@ pub mod derived;
 mod error;
 mod migrations;
 pub mod muting;
+mod parameters;
 pub mod partitions;
 mod pool;
 pub mod prune;
@@ -23,5 +24,6 @@ mod tables;
 
 pub use database::Database;
 pub use error::{DatabaseError, ErrorKind, QueryResult};
+pub use parameters::{Parameters, column};
 pub use pool::{Connection, DEFAULT_CONNECTIONS, PostgresPool, finish};
 pub use tables::Tables;

@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 
 use deadpool_postgres::Transaction;
-use garenne_database::{QueryResult, Tables};
+use garenne_database::{Parameters, QueryResult, Tables, column};
 use garenne_sensors::alarm::{Alarm, AlarmSpan};
 
-use crate::{
-    columns::{Parameters, column},
-    micros::{micros, timestamp},
-};
+use crate::micros::{micros, timestamp};
 
 /// The statements for a fleet's alarms.
 pub(super) struct AlarmStatements {

@@ -1,13 +1,12 @@
 //! Notices that become due with time: reminders of open alarms, and what was held back while an alarm was muted.
 
 use deadpool_postgres::Transaction;
-use garenne_database::{QueryResult, Tables, muting};
+use garenne_database::{QueryResult, Tables, column, muting};
 use garenne_sensors::alarm::{Alarm, AlarmEvent};
 use time::OffsetDateTime;
 use tokio_postgres::Row;
 
 use crate::{
-    columns::column,
     micros::micros,
     notice::{Notice, NoticeSource},
     rule_registry::latest_rule,

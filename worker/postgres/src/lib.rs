@@ -10,7 +10,6 @@ mod alarm_evaluator;
 mod alarm_monitor;
 mod alarm_rows;
 mod changed_reading;
-mod columns;
 mod due_notices;
 mod fleet_check;
 mod micros;

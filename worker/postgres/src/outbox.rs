@@ -13,16 +13,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use deadpool_postgres::Transaction;
-use garenne_database::{QueryResult, Tables, muting};
+use garenne_database::{Parameters, QueryResult, Tables, column, muting};
 use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId, TraceContext};
 use serde_json::Value;
 use tokio_postgres::{Client, types::Json};
 
-use crate::{
-    columns::{Parameters, column},
-    fleet_check,
-    notice::Notice,
-};
+use crate::{fleet_check, notice::Notice};
 use garenne_sensors::alarm::AlarmEvent;
 
 /// After this time, in which the fleet has been checking its alarms without a gap, the owner of a notice counts as gone. A

@@ -8,16 +8,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use deadpool_postgres::Transaction;
-use garenne_database::{QueryResult, Tables};
+use garenne_database::{Parameters, QueryResult, Tables, column};
 use garenne_sensors::alarm::{Micros, Pending, PendingRun, Rule, Rules};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use tokio_postgres::types::Json;
 
-use crate::{
-    columns::{Parameters, column},
-    notice::uuid,
-};
+use crate::notice::uuid;
 
 /// The statements for the state of a fleet's rules, and the keys of this worker's rules in it.
 pub(super) struct PendingRules {

@@ -16,9 +16,8 @@ use garenne_sensors::{
 use time::OffsetDateTime;
 use tokio_postgres::IsolationLevel;
 
-use crate::columns::Parameters;
 use garenne::handler::TaskError;
-use garenne_database::{Database, DatabaseError, ErrorKind, PostgresPool, Tables};
+use garenne_database::{Database, DatabaseError, ErrorKind, Parameters, PostgresPool, Tables};
 
 /// Time limit for reading a window, on both sides of the connection. A million readings take a few seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -8,13 +8,12 @@
 use std::collections::{BTreeSet, HashSet};
 
 use deadpool_postgres::Transaction;
-use garenne_database::{QueryResult, Tables, derived::Key};
+use garenne_database::{Parameters, QueryResult, Tables, column, derived::Key};
 use time::{OffsetDateTime, macros::datetime};
 use tokio_postgres::Row;
 
 use crate::{
     changed_reading::{ChangedReading, NewReading},
-    columns::{Parameters, column},
     versions::{Replaced, VersionStatements, accepted},
 };
 use garenne::{handler::ReadingRow, sink::FinishedTask};
@@ -145,7 +144,7 @@ impl ReadingStatements {
             outcome.changed = changed;
             match self.on_conflict {
                 _ if others.is_empty() => {}
-                OnConflict::Dead => outcome.conflicts = self.conflicts(transaction, &measured).await?,
+                OnConflict::Dead => outcome.conflicts = self.conflicts(transaction, &others).await?,
                 OnConflict::Replace => {
                     let Replaced { changed, restored, places } =
                         self.versions.store(transaction, &others).await?;

@@ -2,13 +2,11 @@
 
 use deadpool_postgres::Transaction;
 use garenne::{handler::Payload, sink::FinishedTask};
-use garenne_database::{QueryResult, Tables};
+use garenne_database::{Parameters, QueryResult, Tables, column};
 use garenne_sensors::reading::Readings;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio_postgres::types::Json;
-
-use crate::columns::{Parameters, column};
 
 /// Which results get a row. A repeated task has no second effect with any of them: its readings tell it from a new one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use deadpool_postgres::{Object, Transaction};
 use garenne_common::pattern::NamePattern;
-use garenne_database::{QueryResult, Tables, muting::device_matches};
+use garenne_database::{Parameters, QueryResult, Tables, column, muting::device_matches};
 use garenne_sensors::alarm::{Alarm, AlarmEvent, Rule, Rules};
 use tokio_postgres::Row;
 
 use crate::{
-    columns::{Parameters, column},
     micros::micros,
     notice::{Notice, NoticeSource, uuid, webhook},
     series_locks,

@@ -5,15 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use deadpool_postgres::Transaction;
 use garenne::handler::ReadingRow;
-use garenne_database::{QueryResult, Tables, rollups::StaleHours};
+use garenne_database::{Parameters, QueryResult, Tables, column, rollups::StaleHours};
 use garenne_protocol::sensor::{Counter, Unit};
 use tokio_postgres::{Row, types::Json};
 
-use crate::{
-    changed_reading::ChangedReading,
-    columns::{Parameters, column},
-    pending_rules::SeriesPending,
-};
+use crate::{changed_reading::ChangedReading, pending_rules::SeriesPending};
 
 /// How the values of a counter differ, and in which unit they are stored.
 pub(super) type SeriesCounter = (Counter, Option<Unit>);

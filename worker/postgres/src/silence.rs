@@ -15,13 +15,12 @@ use std::{
 };
 
 use deadpool_postgres::Transaction;
-use garenne_database::{QueryResult, Tables, muting::device_matches};
+use garenne_database::{Parameters, QueryResult, Tables, column, muting::device_matches};
 use time::OffsetDateTime;
 use tokio_postgres::Row;
 
 use crate::{
     changed_reading::ChangedReading,
-    columns::{Parameters, column},
     micros::micros,
     notice::{Notice, NoticeSource, alarm_id, derived_id},
     rule_registry::definition,

@@ -4,17 +4,14 @@ use std::str::FromStr;
 
 use deadpool_postgres::Transaction;
 use garenne::handler::ReadingRow;
-use garenne_database::{QueryResult, Tables};
+use garenne_database::{Parameters, QueryResult, Tables, column};
 use garenne_protocol::sensor::Unit;
 use garenne_sensors::{
     alarm::{Micros, Sample, Span},
     reading::Flag,
 };
 
-use crate::{
-    columns::{Parameters, column},
-    micros::{micros, timestamp},
-};
+use crate::micros::{micros, timestamp};
 
 /// A span of the readings of a device's metric.
 pub(super) struct SeriesSpan<'a> {

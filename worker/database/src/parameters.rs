@@ -3,9 +3,9 @@
 use tokio_postgres::types::ToSql;
 
 /// The parameters of a statement.
-pub(super) type Parameters<'a, const N: usize> = [&'a (dyn ToSql + Sync); N];
+pub type Parameters<'a, const N: usize> = [&'a (dyn ToSql + Sync); N];
 
 /// A column of rows.
-pub(super) fn column<'a, R, T>(rows: &'a [R], value: impl FnMut(&'a R) -> T) -> Vec<T> {
+pub fn column<'a, R, T>(rows: &'a [R], value: impl FnMut(&'a R) -> T) -> Vec<T> {
     rows.iter().map(value).collect()
 }
