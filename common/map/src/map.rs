@@ -221,8 +221,7 @@ impl Map {
                     nodes.run(action, &captures, payload, readings)
                 }
             };
-            let finished = finished.map_err(in_rule)?;
-            let mut finished = finished;
+            let mut finished = finished.map_err(in_rule)?;
             let mut taken = std::mem::take(&mut finished.taken);
             if let (Action::Json(_), Some(document), false) = (&rule.action, document, taken.is_empty()) {
                 taken = document.positions(&taken);

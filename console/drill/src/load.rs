@@ -125,7 +125,7 @@ async fn publish_task(publisher: &Publisher, load: &Load, number: u64) -> Result
         published
     };
     retry.run(publish).await?;
-    // Nobody receives it if the run has ended.
+    // The receiver is dropped when the run ends.
     let _ = load.confirm.send(id);
     Ok(())
 }

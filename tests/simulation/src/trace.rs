@@ -1,4 +1,4 @@
-//! What happened, as compact records that are formatted only when somebody reads them.
+//! The events of a history. They are recorded in a compact form, and formatted only when the trace is printed.
 
 use std::time::Duration;
 

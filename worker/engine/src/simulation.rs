@@ -64,8 +64,8 @@ impl SimulatedWorker {
         let _ = self.commands.try_send(command);
     }
 
-    /// Ends the process at this moment: none of its tasks runs any further, and nobody settles what it held. Its
-    /// connections must be closed by the simulated broker before.
+    /// Ends the process: none of its tasks runs any further, and what it held is not settled. The simulated broker must
+    /// have closed its connections.
     pub fn crash(&self) {
         self.process.crash();
     }
