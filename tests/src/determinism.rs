@@ -1,7 +1,7 @@
 //! Reads the sources of what a simulation runs, and checks that nothing there depends on the real clock, on unseeded
 //! random numbers or on a random order: a history of the simulation must repeat itself with its seed.
 
-use crate::spawns::{line, sources};
+use crate::sources::{Token, sources, tokens};
 
 /// The crates of which a part is checked, and the paths below `src` of that part; none stand for all of it.
 const PARTS: [(&str, &[&str]); 5] = [
@@ -18,21 +18,24 @@ const PARTS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// What is not allowed, and what to use instead.
-const NAMES: [(&str, &str); 9] = [
-    ("SystemTime::now", "garenne_common::clock"),
-    ("std::time::Instant", "tokio::time::Instant"),
-    ("StdInstant", "tokio::time::Instant"),
-    ("rand::", "garenne_common::random"),
-    ("now_v7", "garenne_protocol::task::new_uuid"),
-    ("new_v4", "garenne_protocol::task::new_uuid"),
-    ("HashMap<", "BTreeMap"),
-    ("HashSet<", "BTreeSet"),
-    ("select! {", "biased;"),
+/// What is not allowed, as tokens, and what to use instead.
+const NAMES: [(&str, &[&str], &str); 9] = [
+    ("SystemTime::now", &["SystemTime", "::", "now"], "garenne_common::clock"),
+    ("std::time::Instant", &["std", "::", "time", "::", "Instant"], "tokio::time::Instant"),
+    ("StdInstant", &["StdInstant"], "tokio::time::Instant"),
+    ("rand::", &["rand", "::"], "garenne_common::random"),
+    ("now_v7", &["now_v7"], "garenne_protocol::task::new_uuid"),
+    ("new_v4", &["new_v4"], "garenne_protocol::task::new_uuid"),
+    ("HashMap<", &["HashMap", "<"], "BTreeMap"),
+    ("HashSet<", &["HashSet", "<"], "BTreeSet"),
+    ("select! {", &["select", "!", "{"], BIASED),
 ];
 
+/// What the branches of a `select!` begin with, so that they are polled in their order.
+const BIASED: &str = "biased;";
+
 /// The files that may use a name, with the reason.
-const EXCEPTIONS: [(&str, &str, &str); 14] = [
+const EXCEPTIONS: [(&str, &str, &str); 15] = [
     ("common/src/clock.rs", "SystemTime::now", "the clock itself"),
     ("common/protocol/src/task/id.rs", "now_v7", "the source of ids itself"),
     ("common/protocol/src/task/version.rs", "SystemTime::now", "only the order of a reading's versions"),
@@ -40,6 +43,7 @@ const EXCEPTIONS: [(&str, &str, &str); 14] = [
     ("common/src/log_limit.rs", "HashMap<", "only the order of log lines"),
     ("common/pool/src/engine/batch_size.rs", "std::time::Instant", "takes the time of the core"),
     ("common/pool/src/engine/core.rs", "rand::", "a simulation replaces it"),
+    ("common/pool/src/engine/core.rs", "std::time::Instant", "a simulation replaces it"),
     ("common/pool/src/engine/core.rs", "StdInstant", "a simulation replaces it"),
     ("common/pool/src/state/task_queue.rs", "HashMap<", "what it iterates over is sorted"),
     ("common/pool/src/state/task_queue.rs", "HashSet<", "only looked up"),
@@ -49,29 +53,33 @@ const EXCEPTIONS: [(&str, &str, &str); 14] = [
     ("worker/engine/src/redelivery.rs", "HashSet<", "only looked up"),
 ];
 
-/// The names in `code` that are not allowed, each with its line.
-fn names(code: &str) -> Vec<(&'static str, String)> {
-    let found = NAMES.iter().flat_map(|&(name, instead)| {
-        let uses = code.match_indices(name).filter(move |(at, _)| {
-            let is_biased = name == "select! {" && code[at + name.len()..].trim_start().starts_with(instead);
-            // `operand::` is another word.
-            let is_word = !code[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-            is_word && !is_biased
-        });
-        uses.map(move |(at, _)| (name, format!("{} (use {instead})", line(code, at))))
+/// The names in `tokens` that are not allowed, each with its line.
+fn names(tokens: &[Token]) -> Vec<(&'static str, String)> {
+    let begins = |at: usize, words: &[&str]| {
+        tokens.len() >= at + words.len()
+            && tokens[at..].iter().zip(words).all(|(token, word)| token.text == *word)
+    };
+    let found = NAMES.iter().flat_map(|&(name, words, instead)| {
+        let is_biased = |at: usize| instead == BIASED && begins(at + words.len(), &["biased", ";"]);
+        let uses = (0..tokens.len()).filter(|at| begins(*at, words) && !is_biased(*at)).collect::<Vec<_>>();
+        uses.into_iter().map(move |at| (name, format!("{} (use {instead})", tokens[at].line)))
     });
-    found.chain(imported_instants(code)).collect()
+    found.chain(imported_instants(tokens)).collect()
 }
 
 /// Lists of imports from the standard library with its clock.
-fn imported_instants(code: &str) -> impl Iterator<Item = (&'static str, String)> {
-    let imports = code.match_indices("use std::").filter_map(|(at, _)| {
-        let text = &code[at..at + code[at..].find(';')?];
-        let of_time = text.split_once("time::").map(|(_, time)| time)?;
-        let is_clock = of_time.split([',', '{', '}']).any(|it| it.trim() == "Instant");
-        is_clock.then(|| ("std::time::Instant", format!("{} (use tokio::time::Instant)", line(code, at))))
+fn imported_instants(tokens: &[Token]) -> Vec<(&'static str, String)> {
+    let text = |at: usize| tokens.get(at).map_or("", |token| &*token.text);
+    let starts = (0..tokens.len()).filter(|&at| text(at) == "use" && text(at + 1) == "std");
+    let imports = starts.filter_map(|at| {
+        let words: Vec<_> = (at + 2..tokens.len()).map(text).take_while(|word| *word != ";").collect();
+        let time = words.iter().position(|word| *word == "time")?;
+        // The other form is a path, which `NAMES` finds.
+        let is_listed =
+            words[time..].iter().any(|word| *word == "Instant") && words != ["::", "time", "::", "Instant"];
+        is_listed.then(|| ("std::time::Instant", format!("{} (use tokio::time::Instant)", tokens[at].line)))
     });
-    imports.collect::<Vec<_>>().into_iter()
+    imports.collect()
 }
 
 #[test]
@@ -79,9 +87,10 @@ fn what_a_simulation_runs_repeats_itself() {
     let mut uses = Vec::new();
     for (folder, parts) in PARTS {
         let prefixes: Vec<_> = parts.iter().map(|part| format!("{folder}/src/{part}")).collect();
-        for (path, code) in sources(folder) {
-            if parts.is_empty() || prefixes.iter().any(|prefix| path.starts_with(prefix)) {
-                uses.extend(names(&code).into_iter().map(|(name, line)| (path.clone(), name, line)));
+        for source in sources(folder) {
+            if parts.is_empty() || prefixes.iter().any(|prefix| source.path.starts_with(prefix)) {
+                let names = names(&source.tokens).into_iter();
+                uses.extend(names.map(|(name, line)| (source.path.clone(), name, line)));
             }
         }
     }
@@ -100,14 +109,16 @@ fn names_are_found_wherever_they_are_imported_from() {
         ("let now = std::time::SystemTime::now();", &["SystemTime::now"][..]),
         ("use std::{\n    sync::Arc,\n    time::{Duration, Instant},\n};", &["std::time::Instant"]),
         ("use std::{sync::Arc, time::Instant};", &["std::time::Instant"]),
-        ("rand::rng().random()", &["rand::"]),
-        ("held: Mutex<HashMap<String, usize>>", &["HashMap<"]),
+        ("rand::rng().random();", &["rand::"]),
+        ("let held: Mutex<HashMap<String, usize>> = held();", &["HashMap<"]),
         ("tokio::select! {\n    () = a => {}\n}", &["select! {"]),
         ("tokio::select! {\n    biased;\n    () = a => {}\n}", &[]),
         ("use std::time::Duration;\nuse tokio::time::{Instant, sleep};", &[]),
-        ("operand::value()", &[]),
+        ("operand::value(\"rand::\");", &[]),
     ] {
-        let found: Vec<_> = names(code).into_iter().map(|(name, _)| name).collect();
+        // Imports stand outside of functions, and statements in one.
+        let text = if code.starts_with("use") { code.to_owned() } else { format!("fn f() {{ {code} }}") };
+        let found: Vec<_> = names(&tokens(&text)).into_iter().map(|(name, _)| name).collect();
         assert_eq!(found, expected, "{code}");
     }
 }

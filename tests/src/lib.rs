@@ -2,6 +2,8 @@
 //! source files. The scenarios are in `tests/scenarios/`.
 
 #[cfg(test)]
+mod deny;
+#[cfg(test)]
 mod dependencies;
 #[cfg(test)]
 mod determinism;
@@ -13,5 +15,7 @@ mod imports;
 mod links;
 #[cfg(test)]
 mod settings;
+#[cfg(test)]
+mod sources;
 #[cfg(test)]
 mod spawns;
