@@ -30,6 +30,9 @@ enum TimeFormat {
 /// The formats without `time_formats`, those of Garenne's own readings.
 const DEFAULT: [&str; 2] = ["rfc3339", "unix"];
 
+/// Why a number has no time in a format for texts.
+const NOT_A_TEXT: &str = "not a text";
+
 impl TimeFormats {
     /// Parses the fields `time_formats` and `zone`.
     ///
@@ -56,8 +59,8 @@ impl TimeFormats {
         for format in &self.formats {
             match format.read(value, self.zone.as_ref()) {
                 Ok(time) => return Ok(time),
-                // Of several formats the first one is the one that the user expects most.
-                Err(error) => problem = problem.or(Some(error)),
+                // Of several formats the first one is the one that the user expects most, unless it is for texts only.
+                Err(error) => problem = problem.filter(|first| first != NOT_A_TEXT).or(Some(error)),
             }
         }
         Err(format!("{value} is {}", problem.unwrap_or_default()))
@@ -94,7 +97,6 @@ impl TimeFormat {
     }
 
     fn read(&self, value: &Value<'_>, zone: Option<&TimeZone>) -> Result<Timestamp, String> {
-        let not_a_text = || "not a text".to_owned();
         match (self, value) {
             (Self::Unix { per_second }, value) => unix(value, *per_second),
             (Self::Rfc3339, Value::Text(text)) => match (Timestamp::parse(text), zone) {
@@ -113,7 +115,7 @@ impl TimeFormat {
                 let local = parsed.to_datetime().map_err(|error| error.to_string())?;
                 in_zone(local, zone.ok_or_else(|| BadTimestamp::NoOffset.to_string())?)
             }
-            (Self::Rfc3339 | Self::Pattern(_), _) => Err(not_a_text()),
+            (Self::Rfc3339 | Self::Pattern(_), _) => Err(NOT_A_TEXT.to_owned()),
         }
     }
 }

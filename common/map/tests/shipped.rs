@@ -30,6 +30,24 @@ fn topic(map: &str, topic: &str, payload: &[u8]) -> Vec<String> {
     mapped(map, Source::Topic(topic), payload)
 }
 
+/// The metrics of the payload that are cumulative counters.
+fn counters(map: &str, name: &str, payload: &[u8]) -> Vec<String> {
+    let records = apply(map, Source::Topic(name), payload).unwrap().records;
+    let counters = records.iter().filter(|record| record.reading.counter.is_some());
+    counters.map(|record| record.reading.metric.to_string()).collect()
+}
+
+#[test]
+fn meters_of_energy_are_counters() {
+    let tasmota = counters("tasmota", "tele/plug-1/SENSOR", fixture!("tasmota-sensor"));
+    assert_eq!(tasmota, ["ENERGY.Total"]);
+    let shelly = counters("shelly", "shellyplus1pm-a8032ab12345/events/rpc", fixture!("shelly-notify"));
+    assert_eq!(shelly, ["switch:0.aenergy.total"]);
+    let em = br#"{"id":0,"total_act":1.5,"total_act_ret":0,"voltage":230}"#;
+    assert_eq!(counters("shelly", "shelly-1/status/em1data:0", em), ["em1data:0.total_act"]);
+    assert_eq!(counters("zigbee2mqtt", "zigbee2mqtt/plug", br#"{"energy":3.2,"power":12}"#), ["energy"]);
+}
+
 /// The topics are skipped: neither a reading nor an error.
 fn assert_skipped(map: &str, topics: &[&str]) {
     for name in topics {

@@ -1,18 +1,15 @@
 //! Converts InfluxDB's line protocol into readings, so that Telegraf can write to the gateway.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
-use garenne_protocol::{
-    quoted,
-    sensor::{
-        BadField, Fault, Limits, Reading, Record, TimeUnit, Timestamp, Unit, lenient, parse::check_unit,
-    },
+use garenne_protocol::sensor::{
+    BadField, Fault, Limits, Reading, Record, TimeUnit, Timestamp, Unit, lenient, parse::check_unit,
 };
 use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
 
 use crate::{
     refusal::short,
-    series_name::{fit, labels},
+    series_name::{check_text, fit, labels},
 };
 
 /// Tags that name the device, in order of preference.
@@ -23,6 +20,8 @@ const MAX_LINE: usize = 1 << 20;
 /// Longest measurement with its tags, and longest field name, in bytes. Each reading of the line copies and hashes
 /// them.
 const MAX_SERIES: usize = 4096;
+/// Longest name of a field in an error, in bytes.
+const LONGEST_SHOWN: usize = 64;
 
 /// The unit of timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +84,7 @@ pub fn line_readings(
     now: Timestamp,
     limits: &Limits,
 ) -> Result<LineReadings, BadField> {
+    let line = line.strip_suffix('\r').unwrap_or(line);
     check_line(line, limits.records)?;
     let repaired;
     let mut parsed = parse_lines(line).next();
@@ -98,7 +98,7 @@ pub fn line_readings(
     let line = line.map_err(|error| {
         Fault::Malformed.in_field("line", format!("not line protocol: {}", short(&error)))
     })?;
-    check_series(&line).map_err(|message| Fault::OutOfRange.in_field("line", message))?;
+    check_series(&line)?;
     let option = |unit: TimeUnit| format!("precision={}", unit.symbol());
     let time = line.timestamp.map(|ticks| limits.unix_time("timestamp", (ticks, precision.0), now, option));
     let mut readings = fields_of(&line, time.transpose()?.unwrap_or(now));
@@ -134,8 +134,8 @@ fn not_utf8(from: usize) -> BadField {
     Fault::Malformed.in_field("line", format!("not UTF-8 from byte {from} on"))
 }
 
-/// The line with a number beyond a double in place of `NaN`, `inf` and the like, which the parser refuses together with
-/// the line. `None` if it has none.
+/// The line with a number beyond a double in place of `NaN`, `inf` and the like and of integers beyond 64 bits, which the
+/// parser refuses together with the line. `None` if it has none.
 fn with_marked_numbers(line: &str) -> Option<String> {
     let bytes = line.as_bytes();
     let unescaped = |from: usize, wanted: &[u8]| {
@@ -155,13 +155,26 @@ fn with_marked_numbers(line: &str) -> Option<String> {
             _ => unescaped(value, b", ").unwrap_or(bytes.len()),
         };
         text.push_str(&line[at..value]);
-        let is_not_finite = lenient::is_not_finite(&bytes[value..end]);
-        text.push_str(if is_not_finite { "9e999" } else { &line[value..end] });
-        is_marked |= is_not_finite;
+        let word = &bytes[value..end];
+        let is_beyond = lenient::is_not_finite(word) || is_beyond_64_bits(word);
+        text.push_str(if is_beyond { "9e999" } else { &line[value..end] });
+        is_marked |= is_beyond;
         at = end;
     }
     text.push_str(&line[at..]);
     is_marked.then_some(text)
+}
+
+/// Whether a value is an integer, with its suffix, that 64 bits do not hold.
+fn is_beyond_64_bits(word: &[u8]) -> bool {
+    let Ok(text) = str::from_utf8(word) else { return false };
+    let Some(digits) = text.strip_suffix(['i', 'u']) else { return false };
+    let is_integer = {
+        let unsigned = digits.strip_prefix('-').filter(|_| text.ends_with('i')).unwrap_or(digits);
+        !unsigned.is_empty() && unsigned.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    is_integer
+        && if text.ends_with('i') { digits.parse::<i64>().is_err() } else { digits.parse::<u64>().is_err() }
 }
 
 /// Refuses a line before it is parsed if its parsed form would be many times larger: a field of a few bytes needs
@@ -181,18 +194,29 @@ fn check_line(line: &str, most: usize) -> Result<(), BadField> {
     }
 }
 
-fn check_series(line: &ParsedLine<'_>) -> Result<(), String> {
-    let tags = line.series.tag_set.iter().flatten();
-    let tags: usize = tags.map(|(key, value)| key.as_str().len() + value.as_str().len() + 2).sum();
+fn check_series(line: &ParsedLine<'_>) -> Result<(), BadField> {
+    let tags = || line.series.tag_set.iter().flatten();
+    let names = tags().flat_map(|(key, value)| [key.as_str(), value.as_str()]);
+    let names = names.chain(line.field_set.iter().map(|(name, _)| name.as_str()));
+    for name in names.chain([line.series.measurement.as_str()]) {
+        check_text("line", name)?;
+    }
+    let too_long = |message| Err(Fault::OutOfRange.in_field("line", message));
+    let tags: usize = tags().map(|(key, value)| key.as_str().len() + value.as_str().len() + 2).sum();
     let series = line.series.measurement.as_str().len() + tags;
     if series > MAX_SERIES {
-        return Err(format!("measurement and tags have {series} bytes; {MAX_SERIES} are allowed"));
+        return too_long(format!("measurement and tags have {series} bytes; {MAX_SERIES} are allowed"));
     }
     let longest = line.field_set.iter().map(|(name, _)| name.as_str().len()).max().unwrap_or(0);
     if longest > MAX_SERIES {
-        return Err(format!("a field's name has {longest} bytes; {MAX_SERIES} are allowed"));
+        return too_long(format!("a field's name has {longest} bytes; {MAX_SERIES} are allowed"));
     }
     Ok(())
+}
+
+/// The name of a field in an error.
+fn shown(field: &str) -> String {
+    field[..field.floor_char_boundary(LONGEST_SHOWN)].to_owned()
 }
 
 /// The readings of the fields that are numbers. A number that is not finite, and one whose metric the unit contradicts, is
@@ -209,6 +233,7 @@ fn fields_of(line: &ParsedLine<'_>, time: Timestamp) -> LineReadings {
         tags.map(|(key, value)| (key.as_str(), value.as_str()))
             .filter(|(key, _)| Some(*key) != device_tag && !(*key == "unit" && unit.is_some())),
     );
+    let mut metrics = HashSet::with_capacity(line.field_set.len());
     for (field, value) in &line.field_set {
         let value = match value {
             FieldValue::F64(number) => *number,
@@ -218,10 +243,8 @@ fn fields_of(line: &ParsedLine<'_>, time: Timestamp) -> LineReadings {
             FieldValue::String(_) => continue,
         };
         if !value.is_finite() {
-            let name = quoted(field.as_str());
-            readings
-                .left_out
-                .push(Fault::NotFinite.in_field("line", format!("field {name} is not a finite number")));
+            let message = "not a finite number, or beyond what 64 bits hold";
+            readings.left_out.push(Fault::NotFinite.in_field(shown(field.as_str()), message));
             continue;
         }
         let name = match field.as_str() {
@@ -229,6 +252,11 @@ fn fields_of(line: &ParsedLine<'_>, time: Timestamp) -> LineReadings {
             field => format!("{measurement}.{field}{rest}"),
         };
         let metric = fit(&name);
+        if !metrics.insert(Arc::clone(&metric)) {
+            let message = "the line has this field twice; the first one counts";
+            readings.left_out.push(Fault::Duplicate.in_field(shown(field.as_str()), message));
+            continue;
+        }
         if let Err(error) = check_unit("unit", unit, &metric) {
             readings.left_out.push(error);
             continue;

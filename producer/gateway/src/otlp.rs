@@ -6,7 +6,7 @@ mod points;
 mod response;
 mod unit;
 
-use garenne_protocol::sensor::{Limits, Record, Timestamp};
+use garenne_protocol::sensor::{Limits, Record, Timestamp, lenient};
 use prost::Message;
 
 use crate::refusal::{Refusal, short};
@@ -64,13 +64,22 @@ impl OtlpEncoding {
                 }
                 ExportRequest::decode(body).map_err(not_otlp)?
             }
-            Self::Json => serde_json::from_slice(body).map_err(not_otlp)?,
+            Self::Json => json(body)?,
         };
         if request.number_points() > limits.records {
             return Err(Refusal::too_many("data points", limits.records));
         }
         Ok(points::records(request, now, limits))
     }
+}
+
+/// Parses JSON, and once more after a repair if it is none, so that a bare `NaN` costs only its data point.
+fn json(body: &[u8]) -> Result<ExportRequest, Refusal> {
+    serde_json::from_slice(body).or_else(|error| {
+        let mut repaired = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).to_vec();
+        lenient::repair(&mut repaired);
+        serde_json::from_slice(&repaired).map_err(|_| not_otlp(error))
+    })
 }
 
 fn not_otlp(error: impl std::fmt::Display) -> Refusal {

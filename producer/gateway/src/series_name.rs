@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use garenne_protocol::sensor::Limits;
+use garenne_protocol::{
+    quoted,
+    sensor::{BadField, Fault, Limits},
+};
 use sha2::{Digest, Sha256};
 
 /// The tags or attributes that belong to a metric, as `,key=value` in the order of the keys. Series that differ in one of
@@ -11,6 +14,15 @@ pub(super) fn labels<'l>(pairs: impl Iterator<Item = (&'l str, &'l str)>) -> Str
     let mut labels: Vec<String> = pairs.map(|(key, value)| format!(",{key}={value}")).collect();
     labels.sort_unstable();
     labels.concat()
+}
+
+/// Refuses a name, tag or attribute with a control character, which stands for a byte that is not UTF-8, too.
+pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), BadField> {
+    if !text.chars().any(char::is_control) {
+        return Ok(());
+    }
+    let message = format!("{}: contains a control character or a byte that is not UTF-8", quoted(text));
+    Err(Fault::BadName.in_field(field, message))
 }
 
 /// Makes a valid device or metric name. A name that is too long is cut and gets a hash of the whole name, so that

@@ -14,8 +14,11 @@ use garenne_tests::harness::{
     worker::WorkerPlan,
 };
 use lapin::{
-    Consumer,
-    options::{BasicConsumeOptions, BasicPublishOptions, QueueBindOptions, QueueDeclareOptions},
+    Consumer, ExchangeKind,
+    options::{
+        BasicConsumeOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions,
+        QueueDeclareOptions,
+    },
     types::FieldTable,
 };
 use serde_json::{Value, json};
@@ -228,6 +231,11 @@ async fn heartbeats_that_are_forged_hide_no_worker_and_are_bounded() -> Result<(
         forge("bridge", format!("forged-{n}"), &large).await?;
         forge("worker", format!("forged-{n}"), &large).await?;
     }
+    // The broker answers after it has routed them.
+    let passive = ExchangeDeclareOptions { passive: true, ..Default::default() };
+    channel
+        .exchange_declare("garenne.events".into(), ExchangeKind::Topic, passive, Default::default())
+        .await?;
     let flooded = |now: &Value| now["gateways"].as_array().is_some_and(|it| it.len() == 500);
     dashboard.until("the forged gateways", flooded).await?;
     let worker = env.worker("w")?.lane("fast:prefetch=4,concurrency=2..2").start().await?;

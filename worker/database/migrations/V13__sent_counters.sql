@@ -18,7 +18,8 @@ RETURNS double precision LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $body$
 DECLARE
     wraps_at CONSTANT double precision := (counter->>'wraps_at')::double precision;
     hours CONSTANT double precision := extract(epoch FROM of_time - base_time)::double precision / 3600;
-    most CONSTANT double precision := (counter->>'max_per_hour')::double precision * hours;
+    -- A step at the bound may be a little above it, because doubles are rounded.
+    most CONSTANT double precision := (counter->>'max_per_hour')::double precision * hours * (1 + 1e-9);
     across double precision;
     step double precision;
 BEGIN

@@ -62,7 +62,7 @@ impl Counter {
             return 0.0;
         }
         let hours = later.at.saturating_sub(earlier.at) as f64 / HOUR;
-        let most = self.max_per_hour.map(|most| most * hours);
+        let most = self.max_per_hour.map(|most| most * hours * ROUNDING);
         let across = self.wraps_at.map(|wraps_at| value + wraps_at - base);
         let has_restarted = earlier.start.zip(later.start).map(|(base, start)| base != start);
         let step = match across {
@@ -79,6 +79,9 @@ impl Counter {
         if step < 0.0 || most.is_some_and(|most| step > most) { 0.0 } else { step }
     }
 }
+
+/// A step at the bound may be a little above it, because doubles are rounded.
+const ROUNDING: f64 = 1.0 + 1e-9;
 
 /// A reading of a counter. Times are in microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -28,6 +28,7 @@ pub fn repair(text: &mut [u8]) {
             b'"' => {
                 let end = end_of_string(text, at);
                 mark_bad_bytes(&mut text[at + 1..end]);
+                mark_lone_surrogates(&mut text[at + 1..end]);
                 if text[at + 1..end] == *NOT_FINITE.as_bytes() {
                     // A string of one bad byte is no number. No name is a space either.
                     text[at + 1] = b' ';
@@ -85,6 +86,37 @@ fn mark_bad_bytes(text: &mut [u8]) {
     mark_not_utf8(text);
 }
 
+/// Replaces escapes of a half of a pair of surrogates, such as `\ud800`, by [`BAD_BYTE`]: they stand for no character.
+fn mark_lone_surrogates(text: &mut [u8]) {
+    let mut at = 0;
+    while at < text.len() {
+        let Some(unit) = escaped_unit(&text[at..]) else {
+            at += if text[at] == b'\\' { 2 } else { 1 };
+            continue;
+        };
+        let is_pair = matches!(unit, 0xd800..=0xdbff)
+            && matches!(escaped_unit(&text[at + ESCAPE..]), Some(0xdc00..=0xdfff));
+        if is_pair {
+            at += 2 * ESCAPE;
+        } else {
+            if matches!(unit, 0xd800..=0xdfff) {
+                text[at..at + ESCAPE].fill(BAD_BYTE as u8);
+            }
+            at += ESCAPE;
+        }
+    }
+}
+
+/// The length of an escape such as `\u00fc`.
+const ESCAPE: usize = 6;
+
+/// The code unit of the escape that `text` begins with.
+fn escaped_unit(text: &[u8]) -> Option<u16> {
+    let digits = text.get(..ESCAPE)?.strip_prefix(b"\\u")?;
+    let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
+    str::from_utf8(digits).ok().filter(|_| is_hex).and_then(|digits| u16::from_str_radix(digits, 16).ok())
+}
+
 /// Replaces bytes that are not UTF-8 by [`BAD_BYTE`].
 pub fn mark_not_utf8(text: &mut [u8]) {
     let bad = BAD_BYTE as u8;
@@ -123,6 +155,19 @@ mod tests {
         }
         let long = format!("[{}]", "9".repeat(LONGEST + 1));
         assert_eq!(repaired(long.as_bytes()), long);
+    }
+
+    #[test]
+    fn halves_of_surrogate_pairs_are_marked() {
+        let six = "\u{7f}".repeat(6);
+        for (text, expected) in [
+            (r#"["a\ud800"]"#, format!(r#"["a{six}"]"#)),
+            (r#"["\udc00\ud83d\ude00"]"#, format!(r#"["{six}\ud83d\ude00"]"#)),
+            (r#"["\ud800\ud83d\ude00x"]"#, format!(r#"["{six}\ud83d\ude00x"]"#)),
+            (r#"["\\ud800\u00fc\ud8"]"#, r#"["\\ud800\u00fc\ud8"]"#.to_owned()),
+        ] {
+            assert_eq!(repaired(text.as_bytes()), expected);
+        }
     }
 
     #[test]

@@ -54,6 +54,42 @@ fn lines_of_telegraf_become_readings() {
 }
 
 #[test]
+fn a_bad_field_is_left_out_by_name_and_its_line_keeps_the_others() {
+    for (line, kept, field, code) in [
+        ("m,host=F a=1,b=99999999999999999999i,c=3 1", vec![1.0, 3.0], "b", "not-finite"),
+        ("m,host=F a=1,b=18446744073709551616u,c=3 1", vec![1.0, 3.0], "b", "not-finite"),
+        ("m,host=F a=1,b=-9223372036854775809i,c=3 1", vec![1.0, 3.0], "b", "not-finite"),
+        (
+            "m,host=F a=-9223372036854775808i,b=1e400,c=18446744073709551615u 1",
+            vec![-(2_f64.powi(63)), 2_f64.powi(64)],
+            "b",
+            "not-finite",
+        ),
+        ("m,host=F a=1,a=2,b=3 1\r", vec![1.0, 3.0], "a", "duplicate"),
+    ] {
+        let precision = Precision::parse(Some("s")).unwrap();
+        let readings = line_readings(line, precision, now(), &most(100)).unwrap();
+        let values: Vec<_> = readings.records.iter().map(|record| record.reading.value).collect();
+        assert_eq!(values, kept, "{line}");
+        let error = readings.left_out.into_iter().next().unwrap().in_record(0);
+        assert_eq!((&*error.field, error.code.code()), (field, code), "{line}");
+    }
+}
+
+#[test]
+fn lines_may_end_with_a_carriage_return_and_names_have_no_control_characters() {
+    assert_eq!(
+        shown("m,host=a value=1\r\n\r\nm,host=b value=2 7\r\n", "s"),
+        ["a m 1 - 1970-01-01T00:00:07Z", "b m 2 - 1970-01-01T00:00:07Z"]
+    );
+    for line in ["m,host=q\0q a=1 1", "m\u{1},host=q a=1 1", "m,host=q a\u{7f}=1 1"] {
+        let precision = Precision::parse(Some("s")).unwrap();
+        let error = line_readings(line, precision, now(), &most(100)).unwrap_err().in_record(0);
+        assert_eq!(error.code, Fault::BadName, "{line:?}");
+    }
+}
+
+#[test]
 fn device_tags_units_and_precisions_are_understood() {
     assert_eq!(
         shown("temperature,sensor=roof\\ 1,unit=Cel value=21.5 1763600000", "s"),
@@ -162,7 +198,7 @@ fn a_field_that_is_not_finite_is_left_out_and_a_line_of_bad_bytes_is_refused() {
         let line = format!("m\\ x,host=h a=1,b={word},t=\"x b=NaN, y\",c=3 5");
         assert_eq!(
             read(&line).unwrap(),
-            (vec![1.0, 3.0], vec!["field \"b\" is not a finite number".to_owned()]),
+            (vec![1.0, 3.0], vec!["not a finite number, or beyond what 64 bits hold".to_owned()]),
             "{line}"
         );
     }

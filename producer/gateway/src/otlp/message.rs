@@ -3,8 +3,8 @@
 //! Written by hand, so that the build needs no `protoc`, and decoding allocates nothing for the other fields.
 
 use garenne_protocol::list::objects;
-use serde::Deserialize;
-use serde_with::{DisplayFromStr, PickFirst, serde_as};
+use serde::{Deserialize, Deserializer};
+use serde_with::{DefaultOnError, DeserializeAs, DisplayFromStr, PickFirst, Same, serde_as};
 
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -100,7 +100,15 @@ pub(super) const CUMULATIVE: i32 = 2;
 /// The bit of `flags` that says that there was no measurement.
 pub(super) const NO_RECORDED_VALUE: u32 = 1;
 
-/// 64-bit integers are texts in JSON, and numbers that JSON has no form for are too.
+/// A time that is no number is one beyond all bounds, so that only its data point is rejected.
+fn nanoseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    type Lenient = DefaultOnError<Option<PickFirst<(Same, DisplayFromStr)>>>;
+    let time: Option<u64> = Lenient::deserialize_as(deserializer)?;
+    Ok(time.unwrap_or(u64::MAX))
+}
+
+/// 64-bit integers are texts in JSON, and numbers that JSON has no form for are too. A value that is no number is none, so
+/// that only its data point is rejected.
 #[serde_as]
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -109,16 +117,16 @@ pub(super) struct NumberPoint {
     #[serde(deserialize_with = "objects")]
     pub(super) attributes: Vec<KeyValue>,
     #[prost(fixed64, tag = "2")]
-    #[serde_as(as = "PickFirst<(_, DisplayFromStr)>")]
+    #[serde(deserialize_with = "nanoseconds")]
     pub(super) start_time_unix_nano: u64,
     #[prost(fixed64, tag = "3")]
-    #[serde_as(as = "PickFirst<(_, DisplayFromStr)>")]
+    #[serde(deserialize_with = "nanoseconds")]
     pub(super) time_unix_nano: u64,
     #[prost(double, optional, tag = "4")]
-    #[serde_as(as = "Option<PickFirst<(_, DisplayFromStr)>>")]
+    #[serde_as(as = "DefaultOnError<Option<PickFirst<(_, DisplayFromStr)>>>")]
     pub(super) as_double: Option<f64>,
     #[prost(sfixed64, optional, tag = "6")]
-    #[serde_as(as = "Option<PickFirst<(_, DisplayFromStr)>>")]
+    #[serde_as(as = "DefaultOnError<Option<PickFirst<(_, DisplayFromStr)>>>")]
     pub(super) as_int: Option<i64>,
     #[prost(uint32, tag = "8")]
     pub(super) flags: u32,

@@ -18,7 +18,7 @@ use super::{
     unit::unit,
 };
 use crate::left_out::Notes;
-use crate::series_name::{fit, labels};
+use crate::series_name::{check_text, fit, labels};
 
 /// Attributes that name the device, in order of preference.
 const DEVICE: [&str; 4] = ["device.id", "host.name", "service.instance.id", "service.name"];
@@ -83,7 +83,7 @@ struct Series<'a> {
     /// Whether the values are those of a cumulative counter.
     is_counter: bool,
     /// The device of points that do not name their own.
-    device: Option<&'a Arc<str>>,
+    device: Option<&'a str>,
 }
 
 /// The readings of a request.
@@ -102,9 +102,9 @@ pub(super) fn records(request: ExportRequest, now: Timestamp, limits: &Limits) -
         Converter { now, limits, records: Vec::new(), rejected: Rejected::default(), values: HashMap::new() };
     for resource in request.resource_metrics {
         let attributes = resource.resource.unwrap_or_default().attributes;
-        let device = device_of(&attributes).map(|(_, device)| fit(&device));
+        let device = device_of(&attributes).map(|(_, device)| device);
         for metric in resource.scope_metrics.into_iter().flat_map(|scope| scope.metrics) {
-            converter.metric(&metric, device.as_ref());
+            converter.metric(&metric, device.as_deref());
         }
     }
     (converter.records, converter.rejected)
@@ -119,7 +119,7 @@ fn device_of(attributes: &[KeyValue]) -> Option<(&'static str, String)> {
 }
 
 impl Converter<'_> {
-    fn metric(&mut self, metric: &Metric, device: Option<&Arc<str>>) {
+    fn metric(&mut self, metric: &Metric, device: Option<&str>) {
         let gauge =
             Series { metric: &metric.name, suffix: "", unit: unit(&metric.unit), is_counter: false, device };
         for (distribution, kind) in [
@@ -172,13 +172,12 @@ impl Converter<'_> {
             return Err(missing("it has no name"));
         }
         let own = device_of(&point.attributes);
-        let (device_key, device) = match own {
-            Some((key, own)) => (Some(key), fit(&own)),
-            None => (
-                None,
-                Arc::clone(device.ok_or_else(|| missing(format!("no attribute {}", DEVICE.join(", "))))?),
-            ),
+        let (device_key, text) = match &own {
+            Some((key, own)) => (Some(*key), own.as_str()),
+            None => (None, device.ok_or_else(|| missing(format!("no attribute {}", DEVICE.join(", "))))?),
         };
+        check_text("device", text)?;
+        let device = fit(text);
         let value = point
             .as_double
             .or(point.as_int.map(|value| value as f64))
@@ -186,12 +185,15 @@ impl Converter<'_> {
         if !value.is_finite() {
             return Err(Fault::NotFinite.in_field("value", "a value is not finite"));
         }
-        let metric = fit(&series_name(name, &point.attributes, device_key, suffix)?);
+        let series = series_name(name, &point.attributes, device_key, suffix)?;
+        check_text("metric", &series)?;
+        let metric = fit(&series);
         check_unit("unit", unit, &metric)?;
         if point.time_unix_nano == 0 {
             return Err(missing("a point has no time_unix_nano"));
         }
-        let ticks = i64::try_from(point.time_unix_nano).unwrap_or(i64::MAX);
+        let ticks = i64::try_from(point.time_unix_nano);
+        let ticks = ticks.map_err(|_| Fault::BadTime.in_field(TIME, "no number of nanoseconds"))?;
         let ticks = (ticks, TimeUnit::Nanoseconds);
         let time = self.limits.unix_time(TIME, ticks, self.now, |unit| unit.to_string())?;
         let counter =

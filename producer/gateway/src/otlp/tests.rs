@@ -234,6 +234,40 @@ fn the_json_of_other_encoders_is_read() {
 }
 
 #[test]
+fn json_that_is_almost_valid_costs_only_its_data_point() {
+    let body = |point: &str| {
+        let good = r#"{"timeUnixNano":"1763600000000000000","asDouble":21.5}"#;
+        format!(
+            "{{\"resourceMetrics\":[{{\"resource\":{{\"attributes\":[{{\"key\":\"host.name\",\"value\":{{\"stringValue\":\"h\"}}}}]}},\
+             \"scopeMetrics\":[{{\"metrics\":[{{\"name\":\"m\",\"gauge\":{{\"dataPoints\":[{good},{point}]}}}}]}}]}}]}}"
+        )
+    };
+    let time = "\"timeUnixNano\":\"1763600001000000000\"";
+    for point in [
+        format!("{{{time},\"asDouble\":NaN}}"),
+        format!("{{{time},\"asDouble\":-Infinity}}"),
+        format!("{{{time},\"asDouble\":1e999}}"),
+        format!("{{{time},\"asDouble\":\"abc\"}}"),
+        format!("{{{time},\"asDouble\":true}}"),
+        format!("{{{time},\"asInt\":\"99999999999999999999\"}}"),
+        "{\"timeUnixNano\":\"abc\",\"asDouble\":1}".to_owned(),
+        format!(
+            "{{{time},\"asDouble\":1,\"attributes\":[{{\"key\":\"host.name\",\"value\":{{\"stringValue\":\"a\\ud800\"}}}}]}}"
+        ),
+        format!(
+            "{{{time},\"asDouble\":1,\"attributes\":[{{\"key\":\"a\",\"value\":{{\"stringValue\":\"\u{1}b\"}}}}]}}"
+        ),
+    ] {
+        for (before, after) in [("", ""), ("\u{feff}", ""), ("", "\0")] {
+            let text = format!("{before}{}{after}", body(&point));
+            let (records, rejected) =
+                OtlpEncoding::Json.records(text.as_bytes(), now(), &Limits::default()).unwrap();
+            assert_eq!((records.len(), rejected.points), (1, 1), "{text:?}: {}", rejected.message());
+        }
+    }
+}
+
+#[test]
 fn bodies_with_too_many_points_are_refused_before_they_are_decoded() {
     let limits = Limits { records: 2, ..Limits::default() };
     let points = (0..3).map(|n| point(f64::from(n), vec![])).collect();

@@ -77,7 +77,7 @@ async fn an_atomic_request_is_accepted_as_a_whole_or_not_at_all() {
     let (status, refused) = posted(&gateway, "/write?precision=s&atomic=true", None, lines).await;
     assert_eq!(
         (status, &refused["error"]),
-        (400, &json!("line 2: line: field \"w\" is not a finite number"))
+        (400, &json!("line 2: w: not a finite number, or beyond what 64 bits hold"))
     );
     let (status, problem) = posted(&gateway, "/v1/readings?atomic=yes", None, READING.as_bytes()).await;
     assert_eq!((status, &problem["detail"]), (400, &json!("atomic: \"yes\": expected true or false")));
@@ -95,7 +95,7 @@ async fn a_write_of_influxdb_is_partial_after_the_good_lines_are_stored() {
         let error = answer["error"].as_str().unwrap();
         assert!(
             error.starts_with(
-                "partial write: line 1: line: field \"b\" is not a finite number; line 2: timestamp: "
+                "partial write: line 1: b: not a finite number, or beyond what 64 bits hold; line 2: timestamp: "
             ),
             "{error}"
         );
@@ -134,7 +134,7 @@ async fn a_line_over_tcp_is_answered_by_position() {
     stream.shutdown().await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
-    assert_eq!(answer, "error not-finite line 1: line: field \"w\" is not a finite number\n");
+    assert_eq!(answer, "error not-finite line 1: w: not a finite number, or beyond what 64 bits hold\n");
     assert_eq!(gateway.bodies().last().unwrap()["metric"], "m.v");
 }
 
