@@ -29,7 +29,7 @@ pub use envelope::{Arrival, Envelope, Malformed, QuarantineRecord, UnhandledReco
 pub use foreign::{FOREIGN_KIND, ForeignMessage};
 pub use id::{IdError, TaskId, new_uuid};
 pub use incarnation::WorkerIncarnation;
-pub use kind::{Kind, KindError, matches_binding};
+pub use kind::{Kind, KindError, bindings_meet, matches_binding};
 pub use new_task::NewTask;
 pub use origin::Origin;
 pub use outcome::DeadReason;

@@ -5,7 +5,7 @@ mod args;
 
 use std::collections::BTreeMap;
 
-use garenne_protocol::topology::LaneSpec;
+use garenne_protocol::{task::bindings_meet, topology::LaneSpec};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value};
 
@@ -123,7 +123,7 @@ impl Lanes {
                 format!("lane {first} is the catch-all lane, expected lanes.{first}.catch_all = false");
             return Err(Invalid::new(format!("lanes.{second}.catch_all"), "true", problem));
         }
-        let mut lane_of_binding = BTreeMap::new();
+        let mut bound: Vec<(&str, _, String)> = Vec::new();
         for (name, lane) in self.defined() {
             lane.validate(name, prefix)?;
             let problem = format!(
@@ -136,12 +136,17 @@ impl Lanes {
             Invalid::unless(!lane.is_unbound(), path, "a lane without bindings", problem)?;
             let LaneSpec { exchange, bindings, .. } = lane.spec(name);
             for binding in bindings {
-                if let Some(other) = lane_of_binding.insert((exchange.clone(), binding.clone()), name) {
-                    let problem =
-                        format!("lane {other} has the same routing key, and each task would run twice");
+                let meeting = bound.iter().find(|(of, of_exchange, other)| {
+                    *of != name && *of_exchange == exchange && bindings_meet(other, &binding)
+                });
+                if let Some((other, _, theirs)) = meeting {
+                    let problem = format!(
+                        "lane {other} has the routing key {theirs:?}, and a task that matches both would run twice"
+                    );
                     let (path, value) = (format!("lanes.{name}.bindings"), format_args!("{binding:?}"));
                     return Err(Invalid::new(path, value, problem));
                 }
+                bound.push((name, exchange.clone(), binding));
             }
         }
         Ok(())

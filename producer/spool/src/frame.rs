@@ -29,6 +29,12 @@ pub(crate) fn file_header(first: Position) -> Vec<u8> {
     header
 }
 
+/// Whether a file without records is a segment with this first position whose first record was not written to its end.
+pub(crate) fn is_unfinished(bytes: &[u8], first: Position) -> bool {
+    let header = file_header(first);
+    header.starts_with(bytes) || bytes.starts_with(&header) || bytes.iter().all(|byte| *byte == 0)
+}
+
 /// The size of a record in a segment.
 pub(crate) fn frame_len(record: &Record) -> u64 {
     (RECORD_HEADER + record.id.len() + record.body.len()) as u64

@@ -6,7 +6,7 @@ use crate::{
     cursor,
     frame::Scan,
     record::{Position, Record},
-    segment::{SET_ASIDE, SegmentName, sorted},
+    segment::{SET_ASIDE, SegmentName, sorted, without_records},
     storage::{Storage, disk::Directory, read_range},
 };
 
@@ -14,7 +14,8 @@ use crate::{
 pub struct Inspection {
     directory: Directory,
     acknowledged: Position,
-    missing_before: u64,
+    missing: u64,
+    without_records: Vec<String>,
     /// Those that were set aside come last.
     segments: Vec<SegmentFile>,
 }
@@ -37,13 +38,15 @@ impl Inspection {
         let directory = Directory::read_only(directory);
         let names = directory.list()?;
         let position = match names.iter().any(|name| name == cursor::NAME) {
-            true => cursor::stored(&*directory.open(cursor::NAME)?)?.map(|(position, _)| position),
+            true => cursor::stored(&*directory.open(cursor::NAME)?)?.map(|(stored, _)| stored),
             false => None,
         };
-        let acknowledged = position.unwrap_or_default();
-        let live = sorted(&names);
-        let missing_before = live.first().and_then(|(first, _)| cursor::missing_before(first, position));
-        let missing_before = missing_before.unwrap_or_default();
+        let acknowledged = position.unwrap_or_default().position;
+        let mut live = sorted(&names);
+        let without_records =
+            without_records(&directory, &mut live).into_iter().map(|(name, _)| name).collect();
+        let [first, last] = [live.first(), live.last()].map(|it| it.map(|(name, _)| name));
+        let missing = cursor::missing(first, last, position);
         let segment = |parsed: SegmentName, name: &String, next: Option<SegmentName>| SegmentFile {
             name: name.clone(),
             first: parsed.first,
@@ -58,7 +61,7 @@ impl Inspection {
             set_aside.filter_map(|name| SegmentName::parse(name).map(|parsed| (parsed, name))).collect();
         set_aside.sort_unstable();
         segments.extend(set_aside.into_iter().map(|(parsed, name)| segment(parsed, name, None)));
-        Ok(Self { directory, acknowledged, missing_before, segments })
+        Ok(Self { directory, acknowledged, missing, without_records, segments })
     }
 
     /// Records before this position are acknowledged.
@@ -67,10 +70,16 @@ impl Inspection {
         self.acknowledged
     }
 
-    /// The number of records before the first segment that were not acknowledged: their segments are missing.
+    /// The files with the name of a segment that have no record and are left out.
+    pub fn without_records(&self) -> impl Iterator<Item = &str> {
+        self.without_records.iter().map(String::as_str)
+    }
+
+    /// The number of records that were not acknowledged and whose segments are missing. One record stands for a newest
+    /// segment.
     #[must_use]
-    pub fn missing_before(&self) -> u64 {
-        self.missing_before
+    pub fn missing(&self) -> u64 {
+        self.missing
     }
 
     /// Reads the segments one by one: the waiting ones in the order of their records, then those that were set aside.

@@ -21,7 +21,7 @@ use std::{
 
 use crate::{
     config::SpoolConfig,
-    cursor::Cursor,
+    cursor::{Cursor, Stored},
     error::SpoolError,
     record::{Position, time},
     segment::{SET_ASIDE, Segment},
@@ -110,13 +110,20 @@ impl Log {
         }
         self.status.drained += self.records_between(self.status.acknowledged, position);
         self.status.acknowledged = position;
-        let stored = self.cursor.store(&*self.storage, position);
+        let stored = self.cursor.store(&*self.storage, self.position());
         if stored.is_ok() {
             // A segment that is gone while the cursor is before it would count as missing after a restart.
             self.retire();
         }
         self.oldest = self.oldest_record();
         stored.map_err(SpoolError::io("cannot write the cursor"))
+    }
+
+    /// What the cursor is to say. The segments of a drained spool are removed after it is stored.
+    fn position(&self) -> Stored {
+        let SpoolStatus { acknowledged, end, .. } = self.status;
+        let newest = self.segments.back().filter(|_| acknowledged < end).map(|segment| segment.first);
+        Stored { position: acknowledged, newest }
     }
 
     /// Removes the segments whose records are all acknowledged; a corrupt one is renamed and kept.

@@ -64,11 +64,14 @@ impl SpoolStatus {
         );
     }
 
-    /// Counts and reports records before the first segment that are not acknowledged.
+    /// Counts and reports records that are not acknowledged and whose segments are gone.
     pub(crate) fn found_missing(&mut self, records: u64) {
         self.unreadable += records;
         self.corrupt += 1;
-        tracing::error!(records, "the first spool segments are missing with records that were not published");
+        tracing::error!(
+            records,
+            "spool segments are missing with at least this many records that were not published"
+        );
     }
 
     /// Counts and reports a segment with intact records at positions that the next segment has too.

@@ -48,10 +48,13 @@ pub(super) fn check(inspection: &Inspection) -> (Vec<String>, Exit) {
             lines.push(format!("{name}: offset {offset}: an append that did not end, or goes on now"));
         }
     }
-    let missing = inspection.missing_before();
+    for name in inspection.without_records() {
+        lines.push(format!("{name}: no record: an append that did not end, or a foreign file"));
+    }
+    let missing = inspection.missing();
     if missing > 0 {
         corrupt += 1;
-        lines.push(format!("{missing} records before the first segment were not published: it is missing"));
+        lines.push(format!("at least {missing} records were not published, and their segments are missing"));
     }
     lines.push(format!("{segments} segments, {records} readable records, {corrupt} corrupt segments"));
     (lines, if corrupt == 0 { Exit::Done } else { Exit::Failed })

@@ -101,6 +101,17 @@ async fn corrections_keep_the_original_and_are_followed_and_never_undone() -> Re
     let counts: Value = serde_json::from_str(&recalibrated.stdout.join("\n"))?;
     assert_eq!(counts["corrected"], json!(2), "{counts}");
     assert_eq!(stored(&site).await?, corrected);
+    // Another value of the deleted reading is a conflict as that of any other, and not silently left out.
+    publish(
+        &site,
+        "another",
+        &json!([{"device": "d", "metric": "temperature", "value": 60.0, "unit": "Cel", "time": START + 5}]),
+    )
+    .await?;
+    let dead = site.env.take_all("garenne.dead", 1).await?.remove(0);
+    let error = "conflicting value for d temperature: stored 50, received 60";
+    assert_eq!((dead.id(), dead.text("garenne-error").as_str()), ("another", error));
+    assert_eq!(stored(&site).await?, corrected);
     worker.stop().await?;
     let plan = site.env.worker("replacing")?.option("--sink", "postgres").option("--postgres-url", &url);
     let replacing = plan.env("GARENNE_ON_CONFLICT", "replace").start().await?;
@@ -109,7 +120,7 @@ async fn corrections_keep_the_original_and_are_followed_and_never_undone() -> Re
         reading["value"] = json!(reading["value"].as_f64().unwrap_or_default() + 1.0);
     }
     publish(&site, "replaced", &others).await?;
-    site.env.until_settled(3).await?;
+    site.env.until_settled(4).await?;
     let temperatures = &stored(&site).await?[0];
     for kept in ["3/50/50/impossible+corrected", "4/21.5/50/corrected", "6/21/21"] {
         assert!(temperatures.contains(kept), "{temperatures}");

@@ -360,6 +360,23 @@ async fn what_is_missing_is_created_again() -> Result<()> {
     let stale = "{[\"2026-01-01 10:00:00+00\",\"2026-01-01 11:00:00+00\")}";
     assert_eq!(database.text(series).await?, format!("d1 99 {stale}"));
 
+    // Partitions.
+    let drop = "DO $$
+        DECLARE name text;
+        BEGIN
+            FOR name IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'garenne_readings'::regclass
+            LOOP EXECUTE 'DROP TABLE ' || name; END LOOP;
+        END $$";
+    client.batch_execute(drop).await?;
+    let Ended { code, stdout, .. } = command(&env, &url, &["check"]).await?;
+    let lacks = ["default partition", "partition for this month", "partition for the next month"]
+        .map(|what| format!("table garenne_readings has no {what}"));
+    assert_eq!((code, stdout), (Some(1), lacks.to_vec()));
+    assert_eq!(migrate().await?.code, Some(0));
+    let partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'garenne_readings'::regclass";
+    assert_eq!(database.text(partitions).await?, "3");
+    assert_eq!(command(&env, &url, &["check"]).await?.code, Some(0));
+
     // What null would say is not invented.
     client
         .batch_execute(

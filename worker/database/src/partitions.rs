@@ -119,9 +119,53 @@ fn next((year, month): (i32, u8)) -> (i32, u8) {
     if month == 12 { (year + 1, 1) } else { (year, month + 1) }
 }
 
+/// What the table of readings lacks.
+enum Lack {
+    /// The partition of rows that no other one has.
+    Default,
+    /// The partition of a month, which contains this time, as SQL.
+    Month { name: &'static str, at: &'static str },
+}
+
 /// Problems of the partitions, one text each.
 pub(crate) async fn problems(client: &Client, tables: &Tables) -> QueryResult<Vec<String>> {
-    let mut problems = Vec::new();
+    let text = |lack| match lack {
+        Lack::Default => format!("table {tables}_readings has no default partition"),
+        Lack::Month { name, .. } => format!("table {tables}_readings has no partition for {name}"),
+    };
+    Ok(lacks(client, tables).await?.into_iter().map(text).collect())
+}
+
+/// Adds what is missing of the partitions. Returns what was added, one text each.
+pub(crate) async fn repair(client: &Client, tables: &Tables) -> QueryResult<Vec<String>> {
+    let mut done = Vec::new();
+    for lack in lacks(client, tables).await? {
+        match lack {
+            Lack::Default => {
+                let create =
+                    format!("CREATE TABLE {tables}_readings_default PARTITION OF {tables}_readings DEFAULT");
+                client.batch_execute(&create).await?;
+                done.push(format!("created the default partition of table {tables}_readings"));
+            }
+            Lack::Month { name, at } => {
+                let ensure = format!("SELECT {}({at})", function(tables));
+                if client.query_one(&ensure, &[]).await?.get(0) {
+                    done.push(format!("created the partition of table {tables}_readings for {name}"));
+                }
+            }
+        }
+    }
+    Ok(done)
+}
+
+async fn lacks(client: &Client, tables: &Tables) -> QueryResult<Vec<Lack>> {
+    let mut lacks = Vec::new();
+    // A table that is partitioned by hashes has a place for every row.
+    let default = "SELECT partdefid <> 0 OR partstrat = 'h' FROM pg_partitioned_table WHERE partrelid = to_regclass($1)";
+    let default = client.query_opt(default, &[&format!("{tables}_readings")]).await?;
+    if default.is_some_and(|row| !row.get::<_, bool>(0)) {
+        lacks.push(Lack::Default);
+    }
     // A partition covers a time if the time satisfies its constraint.
     let partitions = format!(
         "SELECT pg_get_partition_constraintdef(inhrelid) FROM pg_inherits
@@ -136,8 +180,8 @@ pub(crate) async fn problems(client: &Client, tables: &Tables) -> QueryResult<Ve
         let covered = if covered.is_empty() { "false".to_owned() } else { covered };
         let query = format!("SELECT {covered} FROM (SELECT {at} AS time) AS reading");
         if !client.query_one(&query, &[]).await?.get::<_, bool>(0) {
-            problems.push(format!("table {tables}_readings has no partition for {name}"));
+            lacks.push(Lack::Month { name, at });
         }
     }
-    Ok(problems)
+    Ok(lacks)
 }

@@ -165,6 +165,7 @@ pub async fn migrate(
         migrated.applied.push(script);
     }
     check_version(tables, from.max(VERSION))?;
+    migrated.repaired.extend(partitions::repair(client, tables).await?);
     Ok(migrated)
 }
 

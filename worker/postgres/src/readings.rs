@@ -113,10 +113,13 @@ impl ReadingStatements {
             &overrules_derived,
         );
         let compare = format!(
-            "SELECT place, device, metric, input.raw, input.raw_unit, stored.raw, stored.raw_unit
+            "SELECT DISTINCT place, device, metric, input.raw, input.raw_unit, stored.raw, stored.raw_unit
              FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::text[], $6::int4[])
                   AS input(device, metric, time, raw, raw_unit, place)
-             JOIN {table} AS stored USING (device, metric, time)
+             JOIN (SELECT device, metric, time, raw, raw_unit FROM {table}
+                   UNION ALL
+                   SELECT device, metric, time, raw, raw_unit FROM {tables}_corrections WHERE action = 'delete')
+                  AS stored USING (device, metric, time)
              WHERE {differs}",
             differs = differs("input", "stored")
         );
@@ -176,7 +179,8 @@ impl ReadingStatements {
         Ok(outcome)
     }
 
-    /// The index in the batch of each result with a reading that is stored with another raw value.
+    /// The index in the batch of each result with a reading that is stored with another raw value, or was until a person
+    /// deleted it.
     async fn conflicts(
         &self,
         transaction: &Transaction<'_>,

@@ -85,9 +85,64 @@ pub fn matches_binding(binding: &str, key: &str) -> bool {
     }
 }
 
+/// Whether a routing key exists that both topic bindings match.
+pub fn bindings_meet(one: &str, other: &str) -> bool {
+    let (one, other): (Vec<_>, Vec<_>) = (one.split('.').collect(), other.split('.').collect());
+    // Whether what follows the first words of both can match one key; from the ends to the beginnings.
+    let mut next = vec![false; other.len() + 1];
+    for first in (0..=one.len()).rev() {
+        let mut meet = vec![false; other.len() + 1];
+        for second in (0..=other.len()).rev() {
+            meet[second] = match (one.get(first), other.get(second)) {
+                (None, None) => true,
+                // A `#` takes no word, or one more.
+                (Some(&"#"), _) => next[second] || second < other.len() && meet[second + 1],
+                (_, Some(&"#")) => meet[second + 1] || first < one.len() && next[second],
+                (Some(one), Some(other)) => {
+                    (one == other || *one == "*" || *other == "*") && next[second + 1]
+                }
+                _ => false,
+            };
+        }
+        next = meet;
+    }
+    next[0]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bindings_meet_if_a_key_matches_both() {
+        for (one, other, meet) in [
+            ("reading.#", "reading.process", true),
+            ("reading.#", "*.process", true),
+            ("reading.#", "#", true),
+            ("reading.#", "reading", true),
+            ("reading.*", "reading", false),
+            ("reading.#", "window.#", false),
+            ("a.#.z", "#.y", false),
+            ("a.#.z", "#.b.#", true),
+            ("a.*", "*.b.c", false),
+            ("a.*.c", "#.b.*", true),
+            ("", "#", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(bindings_meet(one, other), meet, "{one} {other}");
+            assert_eq!(bindings_meet(other, one), meet, "{other} {one}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_key_that_two_bindings_match_makes_them_meet(
+            one in "[ab*#]([.][ab*#]){0,4}", other in "[ab*#]([.][ab*#]){0,4}", key in "[ab]([.][ab]){0,5}",
+        ) {
+            let both = matches_binding(&one, &key) && matches_binding(&other, &key);
+            proptest::prop_assert!(!both || bindings_meet(&one, &other));
+        }
+    }
 
     #[test]
     fn bindings_match_as_in_the_broker() {

@@ -274,9 +274,18 @@ fn invalid_names_and_duplicate_bindings_are_refused() {
     let twice = refused("[lanes.gpu]\nbindings = [\"reading.#\"]\n");
     assert!(twice.starts_with("setting lanes.gpu.bindings = \"reading.#\" (file "), "{twice}");
     assert!(
-        twice.ends_with(") is refused: lane fast has the same routing key, and each task would run twice"),
+        twice.ends_with(
+            ") is refused: lane fast has the routing key \"reading.#\", and a task that matches both would run twice"
+        ),
         "{twice}"
     );
+    for binding in ["reading.process", "*.process", "#", "#.bench.x"] {
+        let file = format!("[lanes.gpu]\nbindings = [{binding:?}]\n");
+        let meets = resolve(&[], &[], &file).unwrap_err().to_string();
+        assert!(meets.contains("and a task that matches both would run twice"), "{meets}");
+    }
+    let apart = "[lanes.gpu]\nbindings = [\"image.#\", \"image.*.large\"]\n";
+    assert!(resolve(&[], &[], apart).is_ok(), "one lane gets a task once, whatever its bindings are");
 }
 
 #[test]
@@ -344,5 +353,5 @@ fn settings_of_a_lane_with_maps_that_lose_or_double_messages_are_refused() {
     let error = refused("[lanes.slow]\nexchange = \"plant\"");
     assert!(error.ends_with("is for foreign messages, expected lanes.slow.maps too"), "{error}");
     let error = refused("[lanes.a]\nmaps = [\"m\"]\n[lanes.b]\nmaps = [\"m\"]");
-    assert!(error.contains("lane a has the same routing key"), "{error}");
+    assert!(error.contains("lane a has the routing key \"#\""), "{error}");
 }

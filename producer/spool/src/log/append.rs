@@ -114,7 +114,9 @@ impl Log {
     fn commit(&mut self, bytes: &[u8], next: u64, first_time: Option<u64>) -> Result<(), SpoolError> {
         let most = self.config.segment_bytes.0;
         let fits = self.segments.back().is_some_and(|segment| segment.len + bytes.len() as u64 <= most);
-        let file = match self.active.take().filter(|_| fits) {
+        let active = self.active.take().filter(|_| fits);
+        let is_new = active.is_none();
+        let file = match active {
             Some(file) => {
                 let len = self.segments.back().map_or(0, |segment| segment.len);
                 if let Err(error) = append_to(&*file, bytes, len) {
@@ -134,6 +136,9 @@ impl Log {
         }
         self.active = Some(file);
         self.status.end = next;
+        if is_new {
+            self.cursor.note_segment(self.position());
+        }
         Ok(())
     }
 

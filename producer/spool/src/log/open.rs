@@ -7,9 +7,9 @@ use crate::{
     config::SpoolConfig,
     cursor::{self, Cursor},
     error::OpenError,
-    frame::{FILE_HEADER, RECORD_HEADER, Scan},
+    frame::{FILE_HEADER, RECORD_HEADER, Scan, is_unfinished},
     record::Position,
-    segment::{Segment, SegmentName, sorted},
+    segment::{SET_ASIDE, Segment, SegmentName, content, sorted, without_records},
     status::SpoolStatus,
     storage::{Storage, read_range, write_all},
 };
@@ -27,11 +27,11 @@ impl Log {
         let failed =
             |operation| move |error| OpenError::Io { directory: directory.to_owned(), operation, error };
         let names = storage.list().map_err(failed("list the directory"))?;
-        let segments = sorted(&names);
+        let mut segments = sorted(&names);
         let exists = names.iter().any(|name| name == cursor::NAME);
         let cursor = Cursor::open(&*storage, exists, segments.is_empty());
         let (cursor, position) = cursor.map_err(failed("read the cursor"))?;
-        let acknowledged = position.unwrap_or_default();
+        let acknowledged = position.unwrap_or_default().position;
         let generation =
             names.iter().filter_map(|name| SegmentName::parse(name)).map(|it| it.generation).max();
         let counted = sizes_of_set_aside(&*storage, &names);
@@ -55,9 +55,13 @@ impl Log {
             },
             oldest: None,
         };
-        let first = segments.first().map(|(first, _)| first);
-        if let Some(missing) = first.and_then(|first| cursor::missing_before(first, position)) {
-            log.status.found_missing(missing);
+        for (name, first) in without_records(&*log.storage, &mut segments) {
+            log.leave_out(&name, first);
+        }
+        let [first, last] = [segments.first(), segments.last()].map(|it| it.map(|(name, _)| name));
+        match cursor::missing(first, last, position) {
+            0 => {}
+            missing => log.status.found_missing(missing),
         }
         for (index, (parsed, name)) in segments.iter().enumerate() {
             let next = segments.get(index + 1).map(|(next, _)| *next);
@@ -68,6 +72,29 @@ impl Log {
         }
         log.retire();
         Ok(log)
+    }
+
+    /// Removes what an append that did not end has left, and sets another file without records aside.
+    fn leave_out(&mut self, name: &str, first: Position) {
+        let done = match content(&*self.storage, name) {
+            Ok(bytes) if is_unfinished(&bytes, first) => self.storage.remove(name),
+            content => {
+                tracing::error!(
+                    segment = name,
+                    "a file with the name of a spool segment has no record, and is set aside"
+                );
+                let renamed = self.storage.rename(name, &format!("{name}{SET_ASIDE}"));
+                if renamed.is_ok() {
+                    self.status.corrupt += 1;
+                    self.status.set_aside += 1;
+                    self.status.set_aside_bytes += content.map_or(0, |bytes| bytes.len() as u64);
+                }
+                renamed
+            }
+        };
+        if let Err(error) = done {
+            tracing::warn!(segment = name, %error, "cannot remove a file from the spool");
+        }
     }
 
     /// Adds a segment of an earlier process. `next` is the segment after it.

@@ -235,8 +235,8 @@ fn opened_without_the_last_segment() -> (MemoryDisk, Log) {
         append(&mut log, &[id]).unwrap();
     }
     drop(log);
-    // Directory, cursor (open and read), then open, size and read of each segment.
-    disk.fail(Some(Fault { call: 8, calls: 3, kind: FaultKind::Error(EIO) }));
+    // Directory, cursor (open and read), the last segment's beginning, then open, size and read of each segment.
+    disk.fail(Some(Fault { call: 11, calls: 3, kind: FaultKind::Error(EIO) }));
     let log = open(&disk);
     disk.fail(None);
     (disk, log)

@@ -38,6 +38,58 @@ fn a_segment_is_kept_if_a_foreign_one_begins_before_its_end() {
     }
 }
 
+#[test]
+fn a_file_without_a_record_says_nothing_about_the_segment_before_it() {
+    for (content, is_kept) in [
+        (Vec::new(), false),
+        (vec![0; 100], false),
+        (file_header(1), false),
+        (b"hello\n".to_vec(), true),
+        ([b"hello".to_vec(), vec![7; 4096]].concat(), true),
+    ] {
+        for first in [0, 1, 3] {
+            let disk = MemoryDisk::default();
+            append(&mut open(&disk), &["a", "b", "c"]).unwrap();
+            let mut files = disk.files();
+            let name = SegmentName { first, generation: 9, after_gap: false }.file();
+            files.insert(name.clone(), content.clone());
+            let disk = MemoryDisk::with(files);
+            let mut log = open(&disk);
+            assert_eq!(waiting(&mut log), ["a", "b", "c"], "{first} {content:?}");
+            // A header of another position is no beginning of this segment.
+            let is_kept = is_kept || !content.is_empty() && content == file_header(1) && first != 1;
+            assert_eq!(log.status().corrupt, u64::from(is_kept));
+            assert_eq!(disk.files().get(&(name.clone() + SET_ASIDE)), is_kept.then_some(&content));
+            assert!(!disk.files().contains_key(&name));
+        }
+    }
+}
+
+#[test]
+fn a_newest_segment_that_is_gone_is_noticed() {
+    let remove = |disk: &MemoryDisk| {
+        let mut files = disk.files();
+        files.retain(|name, _| !name.ends_with(".seg"));
+        open(&MemoryDisk::with(files)).status().unreadable
+    };
+    let disk = MemoryDisk::default();
+    let mut log = open(&disk);
+    assert_eq!(remove(&disk), 0, "nothing was stored");
+    append(&mut log, &["a", "b", "c"]).unwrap();
+    assert_eq!(remove(&disk), 1);
+    log.ack(1).unwrap();
+    assert_eq!(remove(&disk), 1);
+    log.ack(3).unwrap();
+    assert_eq!(remove(&disk), 0, "everything was published");
+    append(&mut log, &["d"]).unwrap();
+    assert_eq!(remove(&disk), 1);
+    drop(log);
+    let mut log = open(&disk);
+    assert_eq!(waiting(&mut log), ["d"]);
+    log.ack(4).unwrap();
+    assert_eq!(remove(&disk), 0);
+}
+
 #[tokio::test]
 async fn an_inspection_shows_a_foreign_segment_and_a_missing_first_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -53,11 +105,11 @@ async fn an_inspection_shows_a_foreign_segment_and_a_missing_first_one() {
     let inspection = Inspection::open(folder.path()).unwrap();
     let overlapped: Vec<u64> =
         inspection.segments().map(|(_, segment)| segment.unwrap().overlapped()).collect();
-    assert_eq!((overlapped, inspection.missing_before()), (vec![2, 0, 0], 0));
+    assert_eq!((overlapped, inspection.missing()), (vec![2, 0, 0], 0));
 
     fs::remove_file(folder.path().join(foreign)).unwrap();
     fs::remove_file(folder.path().join(&names[0])).unwrap();
-    assert_eq!(Inspection::open(folder.path()).unwrap().missing_before(), 3);
+    assert_eq!(Inspection::open(folder.path()).unwrap().missing(), 3);
     let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
     let status = spool.status().borrow().clone();
     assert_eq!((status.unreadable, status.corrupt, status.records()), (3, 1, 2));
