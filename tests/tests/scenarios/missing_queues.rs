@@ -1,9 +1,14 @@
 //! A queue for copies of tasks is deleted while a worker runs. A worker with the permission declares it again; another
 //! one names the missing queue until it exists again.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use garenne_protocol::topology::{Arg, Ladder, Names, Topology};
 use garenne_tests::harness::{
     gateway::GatewayPlan, process::Program, test_env::TestEnv, users, worker::Worker,
+};
+use lapin::{
+    options::{QueueDeclareOptions, QueueDeleteOptions},
+    types::{AMQPValue, FieldTable},
 };
 use serde_json::json;
 
@@ -183,4 +188,53 @@ async fn tasks_that_wait_for_a_deleted_queue_are_dead_letters_when_their_worker_
         assert_eq!(letter.text("garenne-error"), error);
     }
     Ok(())
+}
+
+/// Deletes a queue of the topology and declares it again before a worker can look it up. Both are sent before the first
+/// is answered.
+async fn replace(env: &TestEnv, queue: &str) -> Result<()> {
+    let version = env.vhost().broker().version().to_string().parse()?;
+    let lanes = garenne_common::config::Lanes::default().specs();
+    let topology = Topology::new(&Names::new("garenne"), &lanes, &Ladder::default(), version);
+    let declared =
+        topology.queues.into_iter().find(|it| it.name == queue).context("a queue of the topology")?;
+    let mut arguments = FieldTable::default();
+    for (name, value) in declared.arguments {
+        let value = match value {
+            Arg::Text(text) => AMQPValue::LongString(text.into()),
+            Arg::Number(number) => AMQPValue::LongLongInt(number),
+        };
+        arguments.insert(name.into(), value);
+    }
+    let channel = env.client().channel();
+    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+    let deleted = channel.queue_delete(queue.into(), QueueDeleteOptions::default());
+    let declared = channel.queue_declare(queue.into(), durable, arguments);
+    tokio::try_join!(deleted, declared)?;
+    Ok(())
+}
+
+/// No look-up finds the queue missing.
+#[tokio::test]
+async fn tasks_that_wait_while_their_queue_is_deleted_and_declared_again_at_once_are_done_once() -> Result<()>
+{
+    let env = TestEnv::new().await?;
+    let mut worker =
+        env.worker("holding")?.stdout().lane("fast:prefetch=20,concurrency=1..1").start().await?;
+    env.publish("bench.sleep", &json!({"ms": 300}), "held", 17).await?;
+    worker.until_holds("fast", 1, 16).await?;
+    replace(&env, "garenne.tasks.fast").await?;
+    // Its binding is gone, too.
+    apply(&env).await?;
+    let done = worker.until_done(17).await?;
+    let ids: std::collections::BTreeSet<_> = done.iter().map(|done| &done.task_id).collect();
+    assert_eq!((ids.len(), done.len()), (17, 17), "each ran once");
+    worker.until_ready().await?;
+    env.until_lane("fast", 0, 0).await?;
+    worker.until_metric("garenne_orphans_total", &["fast", "published again"], 16.0).await?;
+    let stopped = worker.stop().await?;
+    assert_eq!(stopped.done.len(), 17, "none ran twice");
+    let receipt = stopped.receipt;
+    assert_eq!((receipt.retried, receipt.dead, receipt.lost_settlements), (16, 0, 1), "{receipt:?}");
+    env.is_empty(DEAD).await
 }

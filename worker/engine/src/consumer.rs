@@ -4,6 +4,7 @@ mod ack_writer;
 mod admission_backoff;
 mod amqp;
 pub(crate) mod broker;
+mod cancellation;
 mod channel_generation;
 mod coalescer;
 pub(crate) mod control_queue;
@@ -19,6 +20,8 @@ mod watchdog;
 
 pub(crate) use amqp::ConsumerConnection;
 pub(crate) use broker::{ConsumeBroker, QueueAdmin};
+#[cfg(test)]
+pub(crate) use cancellation::Cancellation;
 pub(crate) use channel_generation::{ChannelGeneration, SettlementCounters};
 pub(crate) use delivery::Delivery;
 pub(crate) use intake::{Intake, LaneIntake, LaneQuiet};

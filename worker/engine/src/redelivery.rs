@@ -79,7 +79,8 @@ impl RedeliveryTracker {
     pub(crate) fn replace_lost(&self, id: &TaskId, delivery: Delivery) -> Option<Delivery> {
         let Some(slot) = lock(&self.running).get(id).cloned() else { return Some(delivery) };
         let mut held = lock(&slot);
-        if held.as_ref().is_some_and(|former| !former.alive()) {
+        if let Some(former) = held.as_ref().filter(|former| !former.alive()) {
+            former.generation().delivered_again();
             *held = Some(delivery);
             return None;
         }
@@ -122,6 +123,7 @@ impl RedeliveryTracker {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use garenne_common::{shutdown::Settlement, telemetry::Metrics};
 
     use super::*;
@@ -164,6 +166,24 @@ mod tests {
         assert!(delivery.alive(), "it is the redelivery");
         drop(delivery);
         assert_eq!(settled(&new, 1), 1);
+    }
+
+    /// After a consumer timeout, which looks like a deleted queue at first.
+    #[tokio::test]
+    async fn a_redelivery_of_a_running_task_proves_that_its_queue_delivers_again() {
+        let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
+        let cancellation = Arc::<crate::consumer::Cancellation>::default();
+        old.consumer_lost(
+            Arc::clone(&cancellation),
+            Arc::new(|orphan| {
+                assert_eq!(orphan.cancellation.delivers_again(None).now_or_never(), Some(true));
+            }),
+        );
+        let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
+        old.end();
+        assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_none());
+        assert!(redeliveries.finish(&id("t"), &slot).is_some());
+        assert_eq!(cancellation.delivers_again(None).now_or_never(), Some(true));
     }
 
     #[test]

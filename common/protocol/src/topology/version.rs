@@ -26,6 +26,12 @@ impl BrokerVersion {
     pub fn unlimited_delivery(self) -> Option<i64> {
         (self.major >= 4).then_some(-1)
     }
+
+    /// Whether the broker cancels a consumer whose consumer timeout has passed. Earlier versions close the channel, and
+    /// cancel only the consumers of a deleted queue.
+    pub fn cancels_late_consumers(self) -> bool {
+        self >= Self { major: 4, minor: 3 }
+    }
 }
 
 impl FromStr for BrokerVersion {
@@ -49,6 +55,7 @@ mod tests {
         let v = |text: &str| text.parse::<BrokerVersion>().unwrap();
         assert!(v("3.9.1") < v("3.10.8"));
         assert_eq!((v("3.13.7").unlimited_delivery(), v("4.0.5").unlimited_delivery()), (None, Some(-1)));
+        assert!(!v("4.2.9").cancels_late_consumers() && v("4.3.0").cancels_late_consumers());
         assert_eq!(
             "four".parse::<BrokerVersion>().unwrap_err().to_string(),
             "invalid broker version \"four\"; expected a form like \"4.0\" or \"3.13.7\""

@@ -11,7 +11,7 @@ use garenne_common::{
 };
 use tokio::sync::Notify;
 
-use super::orphan::OnOrphan;
+use super::{cancellation::Cancellation, orphan::OnOrphan};
 use crate::panics::lock;
 
 /// Counts deliveries and settlements in the shutdown receipt and in the metrics, so that both agree.
@@ -61,8 +61,8 @@ pub(crate) struct ChannelGeneration {
     /// The channel has a consumer to which the broker may deliver.
     is_consuming: AtomicBool,
     settlement_sent: AtomicBool,
-    /// Set if the queue was deleted: what is requeued from now on would be lost.
-    on_orphan: OnceLock<OnOrphan>,
+    /// Set if the queue was deleted, or may have been: what is requeued from now on could be lost.
+    cancelled: OnceLock<(Arc<Cancellation>, OnOrphan)>,
 }
 
 #[derive(Default)]
@@ -90,7 +90,7 @@ impl ChannelGeneration {
             credit: AtomicU64::new(0),
             is_consuming: AtomicBool::new(false),
             settlement_sent: AtomicBool::new(false),
-            on_orphan: OnceLock::new(),
+            cancelled: OnceLock::new(),
         }
     }
 
@@ -106,14 +106,22 @@ impl ChannelGeneration {
         self.ended.notify_one();
     }
 
-    /// Records that the queue was deleted. The messages that are not settled go to `on_orphan` instead of the broker.
-    pub(super) fn queue_deleted(&self, on_orphan: OnOrphan) {
-        let _ = self.on_orphan.set(on_orphan);
+    /// Records that the queue was deleted, or may have been. The messages that are not settled go to `on_orphan` instead of
+    /// the broker.
+    pub(crate) fn consumer_lost(&self, cancellation: Arc<Cancellation>, on_orphan: OnOrphan) {
+        let _ = self.cancelled.set((cancellation, on_orphan));
     }
 
-    /// Takes what is requeued if the queue was deleted.
-    pub(super) fn on_orphan(&self) -> Option<&OnOrphan> {
-        self.on_orphan.get()
+    /// Takes what is requeued if the queue was deleted, or may have been.
+    pub(super) fn on_orphan(&self) -> Option<&(Arc<Cancellation>, OnOrphan)> {
+        self.cancelled.get()
+    }
+
+    /// Records that the broker delivered one of its unsettled messages again.
+    pub(crate) fn delivered_again(&self) {
+        if let Some((cancellation, _)) = self.cancelled.get() {
+            cancellation.timed_out();
+        }
     }
 
     /// Completes when the generation has ended. Supports one waiter, the consumer.

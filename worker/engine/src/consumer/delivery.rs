@@ -17,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     broker::RawDelivery,
+    cancellation::has_id,
     channel_generation::{ChannelGeneration, SettleRequest},
     orphan::Orphan,
 };
@@ -43,6 +44,16 @@ pub(crate) struct MessageHead {
     pub(crate) properties: BasicProperties,
     /// The reason if its properties or routing key could not be parsed. They were replaced then.
     pub(crate) unreadable: Option<Box<str>>,
+}
+
+impl MessageHead {
+    /// A hash of the message's id, routing key and body.
+    fn fingerprint(&self, body: &Bytes) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let id = self.properties.message_id().as_ref().map(ShortString::as_str);
+        (id, self.routing_key.as_str(), body).hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 /// The right to settle a message, or one part of a message. Dropping it requests the settlement.
@@ -113,11 +124,7 @@ impl Delivery {
     /// Identifies the message across its redeliveries: a hash of its id, routing key and body. [`None`] on its first
     /// delivery: a hash for each task would slow all of them down.
     pub(crate) fn fingerprint(&self) -> Option<u64> {
-        let MessageHead { redelivered: true, properties, routing_key, .. } = &*self.head else { return None };
-        let mut hasher = DefaultHasher::new();
-        let id = properties.message_id().as_ref().map(ShortString::as_str);
-        (id, routing_key.as_str(), &self.body).hash(&mut hasher);
-        Some(hasher.finish())
+        self.head.redelivered.then(|| self.head.fingerprint(&self.body))
     }
 
     /// Settles the delivery.
@@ -165,9 +172,11 @@ impl Ownership {
         let (Settlement::Requeued, Owned::Message { generation, .. }) = (self.settlement, &self.of) else {
             return;
         };
-        let Some(on_orphan) = generation.on_orphan() else { return };
+        let Some((cancellation, on_orphan)) = generation.on_orphan() else { return };
+        let (cancellation, body) = (Arc::clone(cancellation), body.clone());
+        let fingerprint = has_id(&head.properties).then(|| head.fingerprint(&body));
         let MessageHead { exchange, routing_key, properties, received_at, .. } = head.clone();
-        on_orphan(Orphan { exchange, routing_key, properties, received_at, body: body.clone() });
+        on_orphan(Orphan { exchange, routing_key, properties, fingerprint, received_at, body, cancellation });
     }
 }
 
@@ -322,10 +331,11 @@ mod tests {
             let (delivery, generation) = delivered(7);
             let bodies: Arc<std::sync::Mutex<Vec<Bytes>>> = Arc::default();
             let taken = Arc::clone(&bodies);
-            generation.queue_deleted(Arc::new(move |orphan: Orphan| {
+            let on_orphan = Arc::new(move |orphan: Orphan| {
                 assert_eq!((orphan.routing_key.as_str(), orphan.exchange.as_str()), ("some.kind", "tasks"));
                 taken.lock().unwrap().push(orphan.body);
-            }));
+            });
+            generation.consumer_lost(Arc::default(), on_orphan);
             generation.end();
             requeue(delivery);
             bodies.lock().unwrap().len()

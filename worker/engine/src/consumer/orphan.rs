@@ -5,14 +5,20 @@ use std::{sync::Arc, time::SystemTime};
 use bytes::Bytes;
 use garenne_protocol::amqp::{BasicProperties, ShortString};
 
-/// A message that was not settled when its queue was deleted. The broker does not deliver it again.
+use super::cancellation::Cancellation;
+
+/// A message that was not settled when its queue was deleted, or may have been: see [`Cancellation`].
 pub(crate) struct Orphan {
     pub(crate) exchange: ShortString,
     pub(crate) routing_key: ShortString,
     pub(crate) properties: BasicProperties,
+    /// Identifies it if it is delivered again; [`None`] without an id, because other messages may be equal.
+    pub(crate) fingerprint: Option<u64>,
     /// When this worker received it.
     pub(crate) received_at: SystemTime,
     pub(crate) body: Bytes,
+    /// Why its consumer was cancelled.
+    pub(crate) cancellation: Arc<Cancellation>,
 }
 
 /// Takes the orphans of a queue.

@@ -1,6 +1,10 @@
 //! Consumes one queue for as long as the worker wants it, across channels and connections.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use futures_util::{StreamExt, TryStreamExt, stream::TryReadyChunksError};
 use garenne_amqp::{
@@ -22,6 +26,7 @@ use super::{
     ack_writer::{self, AckWriter},
     admission_backoff::AdmissionBackoff,
     broker::{ConsumeBroker, ConsumeChannel, QueueState},
+    cancellation::Cancellation,
     channel_generation::{ChannelGeneration, SettlementCounters},
     coalescer::DeliveryCoalescer,
     delivery::Delivery,
@@ -40,14 +45,9 @@ const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The broker ended the consumer.
 const CANCELLED: &str = "the broker cancelled the consumer (was the queue deleted?)";
-
-/// Pauses between the checks whether a queue was deleted, after its consumer was cancelled.
-const DELETION_CHECKS: [Duration; 4] = [
-    Duration::from_millis(25),
-    Duration::from_millis(75),
-    Duration::from_millis(150),
-    Duration::from_millis(250),
-];
+/// What is logged when messages are orphans.
+const QUEUE_DELETED: &str = "a queue was deleted; messages that it had delivered and that do not run to their end here are \
+                             kept until it exists again, then published to it; a stop copies them to the dead letters";
 
 /// The broker's reply text for an error of its own.
 const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
@@ -84,6 +84,8 @@ pub(crate) struct Subscriber<B, F> {
     pub(crate) ack_writers: TaskTracker,
     /// Takes the messages that are not settled when their queue is deleted.
     pub(crate) on_orphan: OnOrphan,
+    /// The last cancel by the broker, while messages are held whose queue may have been deleted.
+    pub(crate) cancellation: Weak<Cancellation>,
 }
 
 impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<B, F> {
@@ -110,21 +112,38 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         }
     }
 
-    /// Keeps the messages that are not settled if their queue is gone. The broker delivers those of a consumer that it
-    /// cancelled for another reason, such as its timeout, again.
-    async fn keep_orphans(&self, generation: &ChannelGeneration) {
-        let queue = &self.subscription.queue;
-        // The broker cancels consumers shortly before a deleted queue is no longer found.
-        let mut checks = DELETION_CHECKS.iter();
-        while self.broker.look_up(queue).await != Some(QueueState::Missing) {
-            let Some(pause) = checks.next() else { return };
-            tokio::time::sleep(*pause).await;
+    /// Keeps the messages that are not settled. Their queue was deleted, or may have been.
+    fn keep_orphans(&mut self, generation: &ChannelGeneration) -> Arc<Cancellation> {
+        let cancellation = Arc::<Cancellation>::default();
+        generation.consumer_lost(Arc::clone(&cancellation), Arc::clone(&self.on_orphan));
+        self.cancellation = Arc::downgrade(&cancellation);
+        cancellation
+    }
+
+    /// Keeps the messages that are not settled after the broker cancelled their consumer.
+    async fn consumer_cancelled(&mut self, generation: &ChannelGeneration) {
+        let (cancellation, count) = (self.keep_orphans(generation), generation.outstanding());
+        let (version, queue) = (self.broker.version().await, &self.subscription.queue);
+        if version.is_ok_and(|version| !version.cancels_late_consumers()) {
+            cancellation.queue_deleted();
+            tracing::error!(queue, count, "{QUEUE_DELETED}");
+        } else {
+            let what = "a consumer was cancelled: its queue was deleted or its consumer timeout passed; messages that it \
+                        had received and that do not run to their end here are kept until this is known";
+            tracing::warn!(queue, count, "{what}");
         }
-        let count = generation.outstanding();
-        let what = "a queue was deleted; messages that it had delivered and that do not run to their end here are kept \
-                    until it exists again, then published to it; a stop copies them to the dead letters";
-        tracing::error!(queue, count, what);
-        generation.queue_deleted(Arc::clone(&self.on_orphan));
+    }
+
+    /// Keeps the messages that are not settled after the queue was found missing.
+    fn queue_missing(&mut self, generation: &ChannelGeneration) {
+        let (count, earlier) = (generation.outstanding(), self.cancellation.upgrade());
+        let was_in_doubt = earlier.is_some_and(|cancellation| cancellation.queue_deleted());
+        if count > 0 {
+            self.keep_orphans(generation).queue_deleted();
+        }
+        if was_in_doubt || count > 0 {
+            tracing::error!(queue = self.subscription.queue, "{QUEUE_DELETED}");
+        }
     }
 
     /// Consumes on one channel until the intake is closed, every delivery is settled, and the channel is closed.
@@ -143,7 +162,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         let consumed = self.consume_until_closed(&channel, &generation).await;
         if let Err(problem) = &consumed {
             if problem == CANCELLED && generation.outstanding() > 0 {
-                self.keep_orphans(&generation).await;
+                self.consumer_cancelled(&generation).await;
             }
             generation.end();
         }
@@ -180,7 +199,8 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
                     self.wait_while_quiet(channel, generation).await?;
                 }
                 Intake::Open => {
-                    let consumer = self.start_consumer(channel).await?;
+                    let consumer = self.start_consumer(channel, generation).await?;
+                    let _ = self.cancellation.upgrade().inspect(|cancellation| cancellation.consumed_again());
                     self.problem.send_replace(None);
                     self.denied = None;
                     generation.consumer_started(self.subscription.prefetch);
@@ -191,7 +211,11 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
     }
 
     /// Starts a consumer. It declares a missing queue for the next attempt and reports a missing permission.
-    async fn start_consumer(&mut self, channel: &B::Channel) -> Result<Consumer<B>, String> {
+    async fn start_consumer(
+        &mut self,
+        channel: &B::Channel,
+        generation: &ChannelGeneration,
+    ) -> Result<Consumer<B>, String> {
         let Subscription { queue, tag, .. } = &self.subscription;
         let error = match channel.consume(queue, tag).await {
             Ok(consumer) => return Ok(consumer),
@@ -199,6 +223,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         };
         match &error.reply {
             Some((NOT_FOUND, _)) => {
+                self.queue_missing(generation);
                 let restored = self.broker.restore_topology().await;
                 let _ = restored.inspect(|()| tracing::warn!("a queue was missing and is declared again"));
             }
@@ -220,7 +245,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         consumer: Consumer<B>,
         generation: &Arc<ChannelGeneration>,
     ) -> Result<(), String> {
-        let Self { broker, metrics, subscription, intake, accept, problem, .. } = self;
+        let Self { broker, metrics, subscription, intake, accept, problem, cancellation, .. } = self;
         let ready_messages = || ready_messages(broker, &subscription.queue);
         let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(generation), ready_messages);
         let mut backoff = AdmissionBackoff::new();
@@ -228,6 +253,9 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         let unreadable = metrics.unreadable(&subscription.queue);
         let deliveries = consumer.map_ok(|message| {
             let delivery = Delivery::new(Arc::clone(generation), message);
+            if delivery.head.redelivered {
+                let _ = cancellation.upgrade().inspect(|cancellation| cancellation.record(&delivery));
+            }
             if delivery.head.unreadable.is_some() {
                 unreadable.inc();
             }

@@ -15,7 +15,7 @@ use crate::consumer::{LaneIntake, Orphan};
 
 impl Settler {
     /// Publishes an orphan to `queue` until it is confirmed, or as a dead letter once the worker stops and the queue is
-    /// still missing.
+    /// still missing. Does nothing if the broker delivers it again.
     ///
     /// Its settlement was counted as lost, because no channel can send one, and is counted anew.
     pub(crate) fn reclaim(
@@ -29,7 +29,16 @@ impl Settler {
         let (this, lane, tally) = (Arc::clone(self), Arc::clone(lane), Arc::clone(tally));
         let target = Target::queue(queue.to_owned());
         self.in_background("orphan", async move {
-            let Orphan { exchange, routing_key, properties, received_at, body } = orphan;
+            let Orphan { exchange, routing_key, properties, fingerprint, received_at, body, cancellation } =
+                orphan;
+            tokio::select! {
+                biased;
+                again = cancellation.delivers_again(fingerprint) => if again {
+                    return;
+                },
+                () = until.closed() => {}
+            }
+            drop(cancellation);
             // What is published to a queue is trusted with headers that only workers write.
             let believed = match exchange.as_str() {
                 "" => None,

@@ -1,6 +1,9 @@
 //! A lane of a running worker: its pool, its consumers and its gauges.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use garenne_amqp::BrokerError;
@@ -118,6 +121,7 @@ impl<B: ConsumeBroker> Consumers<B> {
             accept: async move |deliveries| pipeline.process(deliveries).await,
             ack_writers: self.ack_writers.clone(),
             on_orphan,
+            cancellation: Weak::new(),
         };
         let consumer = supervise::restarting_with("consumer", subscriber, |it| it.run().boxed(), on_failure);
         self.tasks.push(consumer.spawn());
