@@ -24,7 +24,7 @@ pub use roster::{MemberView, Process, Roster, State};
 pub use seen::{unseen_group, unseen_kind, unseen_lane, unseen_task};
 pub use totals::{KindTotals, Totals, quantile};
 pub use unacked::count_unacked;
-pub use unhandled::unhandled;
+pub use unhandled::{unhandled, unhandled_in};
 
 /// The row of a worker in a table: its id, its state, its lanes, its longest running task with its group, the time of
 /// that task, and the time since its last heartbeat. Ids are whole, because operators copy them.

@@ -12,7 +12,7 @@ use super::{
     sample::{LaneSample, Sample},
 };
 use crate::{
-    fleet::{KindTotals, Roster, State, Totals, count_unacked},
+    fleet::{KindTotals, Roster, State, Totals, count_unacked, unhandled_in},
     scale::Load,
 };
 
@@ -43,8 +43,9 @@ struct LaneWorkers {
 
 impl LaneWorkers {
     fn of(roster: &Roster, lane: &str, now: i64) -> Self {
-        let mut sum = Self::default();
-        for member in roster.members(Program::Worker, now) {
+        let members = roster.members(Program::Worker, now);
+        let mut sum = Self { unhandled: unhandled_in(&members, lane), ..Self::default() };
+        for member in members {
             let Some(whole) = member.process.heartbeat() else { continue };
             let Some(beat) = whole.lanes.get(lane) else { continue };
             // The tasks of a silent worker may still run.
@@ -53,7 +54,6 @@ impl LaneWorkers {
             }
             sum.heard += u64::from(member.state != State::Silent);
             sum.running += beat.busy as u64;
-            sum.unhandled = sum.unhandled.saturating_add(beat.unhandled);
             if member.state == State::Open {
                 sum.slots += beat.slots as u64;
                 sum.replicas += 1;

@@ -70,7 +70,7 @@ fn origin(Origin { source, age_ms }: Origin) -> String {
 }
 
 /// A kind whose tasks become dead letters unless a worker with its handler starts.
-fn unhandled_remark(UnhandledBeat { lane, kind, tasks, since }: &UnhandledBeat, now: i64) -> String {
+fn unhandled_remark(UnhandledBeat { lane, kind, tasks, since, .. }: &UnhandledBeat, now: i64) -> String {
     let (tasks, waited) = (grouped(*tasks), duration(u64::try_from(now.saturating_sub(*since)).unwrap_or(0)));
     format!(
         "lane {lane}: {tasks} tasks of kind {kind:?} have been waiting for up to {waited}, and no running worker has a \
@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_kind_without_a_running_worker_is_named() {
-        let kind =
-            UnhandledBeat { lane: "default".into(), kind: "email.send".into(), tasks: 1_200, since: 1_000 };
+        let (lane, kind) = ("default".into(), "email.send".into());
+        let kind = UnhandledBeat { lane, kind, tasks: 1_200, since: 1_000, due: Vec::new() };
         let text = table(&empty(), &[], &Pauses::default(), &[kind], 36_000);
         let expected = "\nlane default: 1,200 tasks of kind \"email.send\" have been waiting for up to 35s, and no \
                         running worker has a handler for it\n";

@@ -12,6 +12,7 @@ use garenne_protocol::{sensor::Timestamp, task::epoch_ms};
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::with_id,
+    dashboard::Dashboard,
     test_env::TestEnv,
     wait::{Seen, eventually},
     worker::{Done, Stopped, Worker, WorkerPlan},
@@ -193,6 +194,42 @@ async fn a_kind_that_no_worker_has_waits_visibly_and_becomes_a_dead_letter_after
     let receipt = images.stop().await?.receipt;
     assert_eq!(receipt.dead as usize, TASKS, "{receipt:?}");
     assert!((1..=10 * TASKS).contains(&(receipt.retried as usize)), "{receipt:?}");
+    Ok(())
+}
+
+/// Each time the tasks come back, any of the workers may put them off.
+#[tokio::test]
+async fn a_task_that_several_workers_put_off_counts_once() -> Result<()> {
+    const TASKS: u64 = 20;
+    let env = TestEnv::new().await?;
+    let start = async |name: &str| {
+        let plan = service(&env, name, IMAGE, false)?.env("GARENNE_UNKNOWN_KIND_WAIT", "20s");
+        plan.option("--lane", "default:prefetch=5,concurrency=1..1").start().await
+    };
+    let workers = tokio::try_join!(start("one"), start("two"), start("three"))?;
+    let dashboard = Dashboard::start(&env).await?;
+    env.publish(MAIL, &json!({"ms": 1}), "mail", TASKS as usize).await?;
+    let (mut status, mut scale) = (BTreeMap::<_, u32>::new(), BTreeMap::<_, u32>::new());
+    eventually("the tasks are dead letters", async || {
+        let ended = env.garenne(&["status", "--json"]).await?;
+        let shown: Value = serde_json::from_str(&ended.stdout.join("\n"))?;
+        *status.entry(shown["unhandled"][0]["tasks"].as_u64().unwrap_or(0)).or_default() += 1;
+        let answer = dashboard.json("/scale/default?min=0&window=0s").await?;
+        *scale.entry(answer["load"]["unhandled"].as_u64().unwrap_or(0)).or_default() += 1;
+        let dead = env.client().ready("garenne.dead").await?;
+        Ok(Seen::when(dead == TASKS as usize, dead))
+    })
+    .await?;
+    println!("tasks, and how often they were seen: status {status:?}, /scale {scale:?}");
+    for (figures, what) in [(&status, "status"), (&scale, "/scale")] {
+        ensure!(figures.keys().all(|figure| *figure <= TASKS), "{what}: {figures:?}");
+        ensure!(figures.contains_key(&TASKS), "{what}: {figures:?}");
+    }
+    let shares =
+        futures_util::future::try_join_all([workers.0, workers.1, workers.2].map(Worker::stop)).await?;
+    let shares: Vec<_> = shares.iter().map(|stopped| stopped.receipt.retried).collect();
+    ensure!(shares.iter().filter(|share| **share > 0).count() > 1, "one worker put off all: {shares:?}");
+    dashboard.stop().await?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Heartbeat, MAX_ID, MOST_TASKS, Program, cut};
+use super::{Heartbeat, MAX_ID, MOST_TASKS, Program, UnhandledBeat, cut};
 
 /// The most bytes of a name or text that is kept: ids, kinds, groups, and the keys of maps.
 const MAX_TEXT: usize = 255;
@@ -14,6 +14,8 @@ const MAX_KINDS: usize = 128;
 const MAX_LABELS: usize = 32;
 /// The most buckets of durations.
 const MAX_BUCKETS: usize = 32;
+/// The most times at which tasks without a handler are due, of one kind.
+const MAX_DUE: usize = 40;
 /// The largest number of slots or tasks of one process.
 const MAX_COUNT: usize = 1_000_000;
 /// The largest counter: sums of many do not overflow, and every JSON reader represents it exactly.
@@ -61,6 +63,12 @@ impl Heartbeat {
             [&mut task.id, &mut task.kind, &mut task.lane].into_iter().chain(&mut task.group).for_each(text);
             seconds(&mut task.seconds);
             task.progress = task.progress.map(|progress| progress.clamp(0.0, 1.0));
+        }
+        for UnhandledBeat { lane, kind, tasks, due, .. } in &mut self.unhandled {
+            [lane, kind].into_iter().for_each(text);
+            total(tasks);
+            due.truncate(MAX_DUE);
+            due.shrink_to_fit();
         }
         self.bound_counters();
         Some(self)
