@@ -183,11 +183,11 @@ class Installation:
         expression = metadata["queueName"].removeprefix("(?-i)")
         prefix = "garenne"
         names = [f"{prefix}.tasks.{lane}{shard}" for lane in ("fast", "slow", "images") for shard in ("", ".1", ".15")]
-        names += [f"{prefix}.quarantine", f"{prefix}.retry.quarantine.1s"]
+        names += [f"{prefix}.quarantine", f"{prefix}.retry.quarantine.1s", f"{prefix}.retry.quarantine.5m"]
         names += [f"x.{prefix}.tasks.fast", f"{prefix}.tasks.faster", f"{prefix}.tasks.fast.1.x", f"{prefix}xtasks.fast"]
         selected = [name for name in names if re.search(expression, name)] if metadata.get("useRegex") else [expression]
         lane = expression.partition(r"tasks\.")[2].partition("(")[0]
-        wanted = [name for name in names[:9] if name.split(".")[2] == lane] if lane else names[9:11]
+        wanted = [name for name in names[:9] if name.split(".")[2] == lane] if lane else names[9:12]
         if selected != wanted or metadata.get("operation") != "sum" or expression == metadata["queueName"]:
             self.fault(item, f"{metadata['queueName']} counts {selected}, expected the sum of {wanted}")
 

@@ -161,33 +161,50 @@ async fn absent_hash_exchanges<'a>(
 /// or queue counts as existing: this user could neither use nor create it.
 ///
 /// # Errors
-/// [`TopologyError::Denied`] names the first one that is missing, if the user may not create it.
+/// [`TopologyError::Denied`] names the first one that is missing, if the user may not create it and it is not optional.
 pub async fn ensure(connection: &Connection, topology: &Topology) -> Result<(), TopologyError> {
-    let Some((what, name)) = missing(connection, topology).await? else { return Ok(()) };
-    apply(connection, topology).await.map_err(|error| match error {
-        // `apply` is denied at the first name it declares, which may exist: report the missing one.
-        TopologyError::Denied { .. } => TopologyError::Denied { what, name },
-        error => error,
-    })
+    let Some(Missing { what, name, is_optional }) = missing(connection, topology).await? else {
+        return Ok(());
+    };
+    match apply(connection, topology).await {
+        // `apply` is denied at the first name it declares, which may exist: the missing one counts.
+        Err(TopologyError::Denied { .. }) if is_optional => {
+            tracing::warn!("{}", TopologyError::Denied { what, name });
+            Ok(())
+        }
+        Err(TopologyError::Denied { .. }) => Err(TopologyError::Denied { what, name }),
+        applied => applied,
+    }
 }
 
-/// Kind and name of the first exchange or queue that does not exist.
-async fn missing(
-    connection: &Connection,
-    topology: &Topology,
-) -> Result<Option<(&'static str, String)>, TopologyError> {
+/// An exchange or queue that does not exist.
+struct Missing {
+    what: &'static str,
+    name: String,
+    is_optional: bool,
+}
+
+/// The first exchange or queue that does not exist; an optional one only if all others exist.
+async fn missing(connection: &Connection, topology: &Topology) -> Result<Option<Missing>, TopologyError> {
     let mut channel = connection.create_channel().await?;
     for exchange in &topology.exchanges {
         match existence(declare_exchange(&channel, exchange, true).await)? {
             Existence::Exists => {}
-            Existence::Missing => return Ok(Some(("exchange", exchange.name.clone()))),
+            Existence::Missing => {
+                let name = exchange.name.clone();
+                return Ok(Some(Missing { what: "exchange", name, is_optional: false }));
+            }
             Existence::Denied => channel = connection.create_channel().await?,
         }
     }
-    for queue in &topology.queues {
+    let (optional, needed): (Vec<_>, Vec<_>) = topology.queues.iter().partition(|queue| queue.is_optional());
+    for queue in needed.into_iter().chain(optional) {
         match existence(declare_queue(&channel, queue, true).await)? {
             Existence::Exists => {}
-            Existence::Missing => return Ok(Some(("queue", queue.name.clone()))),
+            Existence::Missing => {
+                let (name, is_optional) = (queue.name.clone(), queue.is_optional());
+                return Ok(Some(Missing { what: "queue", name, is_optional }));
+            }
             Existence::Denied => channel = connection.create_channel().await?,
         }
     }

@@ -342,6 +342,28 @@ async fn a_kind_without_a_handler_becomes_a_dead_letter_after_ten_minutes() -> R
     Ok(())
 }
 
+/// The topology of an earlier version has only the shortest delay, and this worker may not create the others.
+#[tokio::test]
+async fn a_worker_starts_on_the_topology_of_an_earlier_version_and_keeps_quarantined_tasks() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let plan = |name| Ok::<_, anyhow::Error>(env.worker(name)?.env("GARENNE_UNKNOWN_KIND_WAIT", "10s"));
+    plan("first")?.start().await?.stop().await?;
+    for delay in ["5s", "15s", "1m", "5m"] {
+        let queue = format!("garenne.retry.quarantine.{delay}");
+        env.vhost().broker().management().delete(&["queues", env.vhost().name(), &queue]).await?;
+    }
+    let mut worker = plan("limited")?.start().await?;
+    worker.until_logged("garenne.retry.quarantine.5s").await?;
+    let ids = quarantine(&env, "kind.unknown", &json!({}), "waiting", 3).await?;
+    let dead = env.take_all("garenne.dead", 3).await?;
+    let found: BTreeSet<_> = dead.iter().map(|letter| letter.id().to_owned()).collect();
+    assert_eq!(found, ids.into_iter().collect());
+    ensure!(dead.iter().all(|letter| letter.text("garenne-reason") == "unknown-kind"), "{dead:?}");
+    worker.until_ready().await?;
+    worker.stop().await?;
+    env.is_empty("garenne.retry.quarantine.1s").await
+}
+
 /// Retries and deferrals remove every header of the quarantine.
 #[tokio::test]
 async fn tasks_leave_the_quarantine_without_its_headers() -> Result<()> {

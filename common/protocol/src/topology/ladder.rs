@@ -59,6 +59,12 @@ impl Default for Ladder {
 }
 
 impl Ladder {
+    /// The delays of the quarantine, whatever a lane's are. A task that waits for a handler there gets as few copies as in a
+    /// lane with the default delays.
+    pub fn of_quarantine() -> Self {
+        Self([1, 5, 15, 60, 300].map(|s| Delay::from_millis(s * 1000)).to_vec())
+    }
+
     /// The maximum number of rungs. Each is a queue per lane on the broker.
     pub const MAX_RUNGS: usize = 16;
 

@@ -11,9 +11,6 @@ pub struct Names {
 impl Names {
     /// The quarantine's name where lanes are listed. Reserved: no lane may have it.
     pub const QUARANTINE: &str = "quarantine";
-    /// The delay before a copy enters the quarantine.
-    pub const QUARANTINE_DELAY: Delay = Delay::from_millis(1000);
-
     /// The delay before the broker tries again to move a dead letter to its queue.
     pub const DEAD_DELAY: Delay = Delay::from_millis(10_000);
 
@@ -53,10 +50,11 @@ impl Names {
         format!("{}.retry.{lane}.shards.{delay}", self.prefix)
     }
 
-    /// The delay queue in front of the quarantine. It holds new copies, copies of tasks that crashed a worker
-    /// again, and copies that a worker without their handler passes on.
-    pub fn quarantine_retry(&self) -> String {
-        self.retry(Self::QUARANTINE, Self::QUARANTINE_DELAY)
+    /// The delay queue in front of the quarantine with this delay of [`Ladder::of_quarantine`](super::Ladder). The shortest
+    /// one holds new copies, copies of tasks that crashed a worker again, and copies that a worker without their
+    /// handler passes on; the others hold tasks whose kind no running worker has.
+    pub fn quarantine_retry(&self, delay: Delay) -> String {
+        self.retry(Self::QUARANTINE, delay)
     }
 
     /// A console's queue for heartbeats. Exclusive: the broker deletes it with the connection.

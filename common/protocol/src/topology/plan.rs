@@ -74,6 +74,14 @@ impl Queue {
         self.arguments.get("x-queue-type") == Some(&Arg::Text("stream".to_owned()))
     }
 
+    /// Whether programs can do without it, so that they start on the topology of an earlier version: a delay queue of
+    /// the quarantine other than the first.
+    pub fn is_optional(&self) -> bool {
+        let infix = format!(".retry.{}.", Names::QUARANTINE);
+        let delay = self.name.split_once(&infix).map(|(_, delay)| delay);
+        delay.is_some_and(|delay| delay != Ladder::of_quarantine().rungs()[0].to_string())
+    }
+
     /// Whether messages only wait here, until they expire.
     pub(super) fn is_delay(&self) -> bool {
         self.arguments.contains_key(TTL)
@@ -144,11 +152,12 @@ impl Topology {
             delay_queue(names.dead_waiting(), Names::DEAD_DELAY, &names.dead(), names.dead(), version),
             quorum(names.unroutable(), version),
             dead_lettered(quorum(names.quarantine(), version), &names.dead()),
-            quarantine_rung(names, version),
             stream(names.directives(), DIRECTIVES_KEPT),
             stream(names.lifecycle(), LIFECYCLE_KEPT),
             stream(names.audit(), AUDIT_KEPT),
         ];
+        let quarantine = Ladder::of_quarantine();
+        queues.extend(quarantine.rungs().iter().map(|&delay| quarantine_rung(names, delay, version)));
         let bind = |exchange, queue, key: &str| {
             Route::Bind(Binding { exchange, to: Destination::Queue(queue), key: key.to_owned() })
         };
@@ -252,10 +261,10 @@ fn rung(names: &Names, lane: &LaneSpec, delay: Delay, version: BrokerVersion) ->
     delay_queue(lane.rung(delay), delay, &exchange, key, version)
 }
 
-/// The delay queue in front of the quarantine. The delay gives the publisher time to ack the original, and keeps
+/// A delay queue in front of the quarantine. The delay gives the publisher time to ack the original, and keeps
 /// workers without the handler from passing a task on in a tight loop.
-fn quarantine_rung(names: &Names, version: BrokerVersion) -> Queue {
-    delay_queue(names.quarantine_retry(), Names::QUARANTINE_DELAY, "", names.quarantine(), version)
+fn quarantine_rung(names: &Names, delay: Delay, version: BrokerVersion) -> Queue {
+    delay_queue(names.quarantine_retry(delay), delay, "", names.quarantine(), version)
 }
 
 /// A queue whose messages leave for `exchange` after `delay`.
@@ -342,13 +351,29 @@ mod tests {
     }
 
     #[test]
-    fn the_quarantines_delay_queue_dead_letters_into_the_quarantine() {
-        let names = Names::new("p");
-        let queue = quarantine_rung(&names, "4.0.5".parse().unwrap());
-        assert_eq!(queue.name, "p.retry.quarantine.1s");
-        assert_eq!(queue.arguments["x-message-ttl"], Arg::Number(1000));
-        assert_eq!(queue.arguments["x-dead-letter-exchange"], Arg::Text(String::new()));
-        assert_eq!(queue.arguments["x-dead-letter-routing-key"], Arg::Text("p.quarantine".into()));
-        assert_eq!(queue.arguments["x-dead-letter-strategy"], Arg::Text("at-least-once".into()));
+    fn the_quarantines_delay_queues_dead_letter_into_the_quarantine() {
+        let (names, ladder) = (Names::new("p"), Ladder::new(vec![Delay::from_millis(100)]).unwrap());
+        let topology = Topology::new(&names, &[], &ladder, "4.0.5".parse().unwrap());
+        let is_delay = |queue: &&Queue| queue.name.starts_with("p.retry.quarantine.");
+        let queues: Vec<_> = topology.queues.iter().filter(is_delay).collect();
+        let delays: Vec<_> = queues
+            .iter()
+            .map(|queue| (queue.name.as_str(), queue.arguments["x-message-ttl"].clone()))
+            .collect();
+        let expected = [
+            ("p.retry.quarantine.1s", 1_000),
+            ("p.retry.quarantine.5s", 5_000),
+            ("p.retry.quarantine.15s", 15_000),
+            ("p.retry.quarantine.1m", 60_000),
+            ("p.retry.quarantine.5m", 300_000),
+        ];
+        assert_eq!(delays, expected.map(|(name, ms)| (name, Arg::Number(ms))));
+        for queue in &queues {
+            assert_eq!(queue.arguments["x-dead-letter-exchange"], Arg::Text(String::new()));
+            assert_eq!(queue.arguments["x-dead-letter-routing-key"], Arg::Text("p.quarantine".into()));
+            assert_eq!(queue.arguments["x-dead-letter-strategy"], Arg::Text("at-least-once".into()));
+        }
+        let optional: Vec<_> = topology.queues.iter().filter(|queue| queue.is_optional()).collect();
+        assert_eq!(optional, queues[1..], "earlier versions have only the first");
     }
 }

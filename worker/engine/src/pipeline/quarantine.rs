@@ -12,11 +12,14 @@ use garenne_common::{clock, random};
 use garenne_pool::Phase;
 use garenne_protocol::{
     task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms},
-    topology::Names,
+    topology::{Ladder, Names},
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Admitted, LanePipeline, unhandled::waiting_since};
+use super::{
+    Admitted, LanePipeline,
+    unhandled::{next_delay, waited, waiting_since},
+};
 use crate::{consumer::Delivery, registry::Entry, settlement::InFlight};
 
 /// Crashed runs in the quarantine after which a task is dead-lettered as poison.
@@ -106,17 +109,19 @@ impl LanePipeline {
     /// Settles a quarantined task that this worker has no handler for. The workers that have one may be restarting,
     /// perhaps because this task crashed them: orchestrators wait up to five minutes between two restarts.
     fn pass_to_other_worker(&self, admitted: Admitted) {
-        let (envelope, now) = (&admitted.task.envelope, epoch_ms(clock::now()));
+        let envelope = &admitted.task.envelope;
         if self.member.workers_of(envelope.kind.as_str(), Names::QUARANTINE).anywhere > 0 {
             // Tasks that all return through the delay queue return in the order of the acks, which is the order in
             // which the broker delivers to the workers: each would reach the same wrong worker without end. A task
             // that does not wait goes to a worker that is idle now, and not to this one, which has not acked it.
-            return self.settler.pass_to_other_worker(admitted.task, None, random::chance() < 0.5);
+            return self.settler.pass_to_other_worker(admitted.task, random::chance() < 0.5);
         }
-        match waiting_since(envelope, self.settler.unknown_kind_wait, now) {
-            Some(since) => self.settler.pass_to_other_worker(admitted.task, Some(since), false),
-            None => self.dead_letter_unhandled(admitted),
-        }
+        let (now, wait) = (epoch_ms(clock::now()), self.settler.unknown_kind_wait);
+        let Some(since) = waiting_since(envelope, wait, now) else {
+            return self.dead_letter_unhandled(admitted);
+        };
+        let delay = next_delay(&Ladder::of_quarantine(), waited(since, now), wait);
+        self.settler.wait_in_quarantine(admitted.task, since, delay);
     }
 
     /// Waits for `future`. Returns [`None`] if the delivery's channel dies or the worker begins to shut down

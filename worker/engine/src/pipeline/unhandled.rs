@@ -45,10 +45,15 @@ pub(super) fn waiting_since(task: &Envelope, wait: Duration, now: i64) -> Option
     (now.saturating_sub(since) < span_ms(wait)).then_some(since)
 }
 
+/// The time from `since` to `now`, both in milliseconds since 1970.
+pub(super) fn waited(since: i64, now: i64) -> Duration {
+    Duration::from_millis(now.saturating_sub(since).unsigned_abs())
+}
+
 /// The delay until a task that has waited for `waited` of `wait` is looked at again. It grows with the time that it has
 /// waited, and is at least a tenth of `wait` at the end: with the default retry delays, a task gets ten copies in ten
 /// minutes.
-fn next_delay(ladder: &Ladder, waited: Duration, wait: Duration) -> Delay {
+pub(super) fn next_delay(ladder: &Ladder, waited: Duration, wait: Duration) -> Delay {
     let left = wait.saturating_sub(waited);
     ladder.rung_below((3 * waited).min(left.max(wait / 10)))
 }
@@ -81,8 +86,7 @@ impl LanePipeline {
             None if workers.anywhere == 0 => return self.dead_letter_unhandled(admitted),
             since => since.unwrap_or(now.saturating_sub(span_ms(wait))),
         };
-        let waited = Duration::from_millis(now.saturating_sub(since).unsigned_abs());
-        let delay = next_delay(&self.settler.ladder, waited, wait);
+        let delay = next_delay(&self.settler.ladder, waited(since, now), wait);
         self.settler.wait_for_handler(admitted.task, since, delay);
     }
 

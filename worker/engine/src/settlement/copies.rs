@@ -6,7 +6,10 @@ use futures_util::future::join_all;
 use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::{backoff::Backoff, clock, shutdown::Settlement};
 use garenne_protocol::amqp::ShortString;
-use garenne_protocol::task::{Copied, DeadReason, header};
+use garenne_protocol::{
+    task::{Copied, DeadReason, header},
+    topology::Ladder,
+};
 
 use super::Settler;
 use crate::{consumer::Delivery, force_close::after_last_answers};
@@ -55,8 +58,7 @@ impl Settler {
             let (mut published, mut settlement) =
                 (this.publish_until_confirmed(&delivery, vec![message]).await, settlement);
             if matches!(published, Published::Closed) {
-                let put_off = this.put_off(&lane, &delivery, copied.clone());
-                published = this.publish_until_confirmed(&delivery, vec![put_off]).await;
+                published = this.put_off(&lane, &delivery, copied.clone()).await;
                 settlement = Settlement::Retried;
             }
             match published {
@@ -76,18 +78,63 @@ impl Settler {
         });
     }
 
-    /// The message that brings the task of a dead letter back to its lane, or to the quarantine, to be tried again.
-    fn put_off(&self, lane: &str, delivery: &Delivery, letter: Copied) -> Message {
+    /// The delay queue of the quarantine that every version of the topology has.
+    pub(super) fn quarantine_entry(&self) -> Target {
+        Target::queue(self.names.quarantine_retry(Ladder::of_quarantine().rungs()[0]))
+    }
+
+    /// Publishes a copy to `target` once, and if that fails to `fallback` until the broker confirms it. Then it settles the
+    /// original as retried.
+    pub(super) fn publish_copy_or(
+        self: &Arc<Self>,
+        lane: Arc<str>,
+        delivery: Delivery,
+        copied: Copied,
+        target: Target,
+        fallback: Target,
+    ) {
+        let this = Arc::clone(self);
+        self.in_background("copy-or", async move {
+            match this.publish_once(message_of(&delivery, copied.clone(), target)).await {
+                Some(true) => delivery.settle(Settlement::Retried),
+                Some(false) => this.publish_copy(lane, delivery, copied, fallback, Settlement::Retried),
+                None => {}
+            }
+        });
+    }
+
+    /// Whether a message was confirmed. [`None`] if the worker stops waiting.
+    async fn publish_once(&self, message: Message) -> Option<bool> {
+        tokio::select! {
+            biased;
+            published = self.publisher.publish(message) => Some(published.is_ok()),
+            () = after_last_answers(&self.force_close) => None,
+        }
+    }
+
+    /// Brings the task of a dead letter back to its lane, or to the quarantine, to be tried again.
+    async fn put_off(&self, lane: &str, delivery: &Delivery, letter: Copied) -> Published {
         let copied = letter.alive();
         let is_defined = self.routes.lanes.defined().any(|(name, _)| name == lane);
         if copied.is_marked() || !is_defined {
-            return message_of(delivery, copied, Target::queue(self.names.quarantine_retry()));
+            let delay = Ladder::of_quarantine().rung_below(PUT_OFF);
+            let target = Target::queue(self.names.quarantine_retry(delay));
+            return match self.publish_once(message_of(delivery, copied.clone(), target)).await {
+                Some(true) => Published::All,
+                Some(false) => {
+                    let message = message_of(delivery, copied, self.quarantine_entry());
+                    self.publish_until_confirmed(delivery, vec![message]).await
+                }
+                None => Published::GivenUp,
+            };
         }
         let queues = self.lane_queues(lane);
         let copied = copied.without(header::LANE).without(header::NOT_BEFORE);
         // A message that cannot be read may have no id. Any shard will do for it.
         let copied = if queues.is_sharded() { copied.keyed(lane) } else { copied };
-        message_of(delivery, copied, Target::queue(queues.rung(self.ladder.rung_below(PUT_OFF))))
+        let message =
+            message_of(delivery, copied, Target::queue(queues.rung(self.ladder.rung_below(PUT_OFF))));
+        self.publish_until_confirmed(delivery, vec![message]).await
     }
 
     /// Dead-letters a task whose copy is too large, without most of its properties.

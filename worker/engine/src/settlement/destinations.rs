@@ -10,13 +10,12 @@ use garenne_protocol::{
         Copied, DeadReason, Envelope, TaskId, TraceContext, UnhandledRecord, WorkerIncarnation, epoch_ms,
         header,
     },
-    topology::{Delay, LaneQueues, Names},
+    topology::{Delay, LaneQueues},
 };
 
 use super::{InFlight, Settler};
 use crate::{
     consumer::Delivery,
-    force_close::after_last_answers,
     handler::{RefusedPart, RetryPolicy},
     spans::AttemptSpan,
 };
@@ -190,21 +189,8 @@ impl Settler {
         let record = UnhandledRecord { since: None, passed_on, returns: counted_returns(&task) };
         let copied = Self::keyed(copy_of(&task).unhandled(record), &task, queues);
         let (target, rung) = (Target::lane(queues), Target::queue(queues.rung(self.ladder.rungs()[0])));
-        let (this, delivery) = (Arc::clone(self), task.delivery);
-        self.in_background("pass-on", async move {
-            let properties = copied.clone().into_properties();
-            let message = Message { target, properties, body: delivery.body.clone() };
-            let published = tokio::select! {
-                biased;
-                published = this.publisher.publish(message) => published,
-                () = after_last_answers(&this.force_close) => return,
-            };
-            match published {
-                Ok(()) => delivery.settle(Settlement::Retried),
-                // The lane's queue may be full of such tasks, and would reject this one as long as this worker holds it.
-                Err(_) => this.publish_copy(lane, delivery, copied, rung, Settlement::Retried),
-            }
-        });
+        // The lane's queue may be full of such tasks, and would reject this one as long as this worker holds it.
+        self.publish_copy_or(lane, task.delivery, copied, target, rung);
     }
 
     /// Publishes a copy that waits for `delay` because no running worker has its kind, without spending an attempt.
@@ -277,17 +263,24 @@ impl Settler {
         self.publish_to_quarantine(task, copied, Settlement::Quarantined);
     }
 
+    /// Returns a task to the quarantine after `delay`, because no running worker has a handler for it. `since` is when it
+    /// began to wait, in milliseconds since 1970.
+    pub(crate) fn wait_in_quarantine(self: &Arc<Self>, task: InFlight, since: i64, delay: Delay) {
+        self.count_unhandled(&task, since, delay);
+        let record = UnhandledRecord { since: Some(since), ..UnhandledRecord::default() };
+        let (lane, copied) = (self.lane_of(&task), copy_of(&task).unhandled(record));
+        let target = Target::queue(self.names.quarantine_retry(delay));
+        // The topology of an earlier version has only the queue with the shortest delay.
+        self.publish_copy_or(lane, task.delivery, copied, target, self.quarantine_entry());
+    }
+
     /// Returns a task to the quarantine because this worker has no handler for it, so that another worker gets
-    /// it, after a second or `at_once`. `since` is when it began to wait for a handler, in milliseconds since 1970, if
-    /// no running worker has one.
+    /// it, after a second or `at_once`.
     ///
     /// The broker delivers one task of the quarantine to a worker at a time, so that a copy that does not wait cannot
     /// reach this worker before the original is acked.
-    pub(crate) fn pass_to_other_worker(self: &Arc<Self>, task: InFlight, since: Option<i64>, at_once: bool) {
-        if let Some(since) = since {
-            self.count_unhandled(&task, since, Names::QUARANTINE_DELAY);
-        }
-        let copied = copy_of(&task).unhandled(UnhandledRecord { since, ..UnhandledRecord::default() });
+    pub(crate) fn pass_to_other_worker(self: &Arc<Self>, task: InFlight, at_once: bool) {
+        let copied = copy_of(&task).unhandled(UnhandledRecord::default());
         if at_once {
             let (lane, target) = (self.lane_of(&task), Target::queue(self.names.quarantine()));
             return self.publish_copy(lane, task.delivery, copied, target, Settlement::Retried);
@@ -301,8 +294,7 @@ impl Settler {
     /// as a second copy.
     fn publish_to_quarantine(self: &Arc<Self>, task: InFlight, copied: Copied, settlement: Settlement) {
         let lane = self.lane_of(&task);
-        let target = Target::queue(self.names.quarantine_retry());
-        self.publish_copy(lane, task.delivery, copied, target, settlement);
+        self.publish_copy(lane, task.delivery, copied, self.quarantine_entry(), settlement);
     }
 
     /// The copy with a key if its lane is sharded, which distributes by key.

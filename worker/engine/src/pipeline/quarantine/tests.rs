@@ -215,6 +215,29 @@ async fn a_task_without_a_handler_is_passed_on_and_finally_dead_lettered() {
     }
 }
 
+/// As many as in a lane with the default delays.
+#[tokio::test]
+async fn a_task_without_a_handler_gets_ten_copies_in_ten_minutes() {
+    let (mut delays, mut waited) = (Vec::new(), 0);
+    loop {
+        let mut env = env().await;
+        // The time that has passed is in the header, so that the test need not wait.
+        let since = (waited > 0).then(|| epoch_ms(clock::now()) - waited);
+        let task = waiting(env.task(), since);
+        env.run_alone(false, task, None).await;
+        let copy = env.broker.next().await;
+        let Some(delay) = copy.key.strip_prefix("garenne.retry.quarantine.") else {
+            assert_eq!(copy.key, "garenne.dead");
+            break;
+        };
+        let delay = humantime::parse_duration(delay).unwrap();
+        waited += i64::try_from(delay.as_millis()).unwrap();
+        delays.push(delay.as_secs());
+        assert!(delays.len() <= 10, "{delays:?}");
+    }
+    assert_eq!((delays.len(), waited), (10, 622_000), "{delays:?}");
+}
+
 #[tokio::test]
 async fn a_task_whose_last_run_is_undecided_is_handed_back_when_its_channel_dies() {
     let mut env = env().await;

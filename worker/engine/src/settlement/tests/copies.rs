@@ -4,9 +4,12 @@ use garenne_common::{
     config::{Lane, Lanes},
     telemetry::metrics::TaskOutcome,
 };
-use garenne_protocol::task::{
-    WorkerIncarnation, epoch_ms,
-    header::{self, long},
+use garenne_protocol::{
+    task::{
+        WorkerIncarnation, epoch_ms,
+        header::{self, long},
+    },
+    topology::Delay,
 };
 use lapin::{BasicProperties, types::FieldTable};
 
@@ -213,16 +216,31 @@ async fn a_crash_in_the_quarantine_is_recorded_in_the_copy() {
 }
 
 #[tokio::test]
-async fn a_task_passed_to_another_worker_records_since_when_it_waits_for_a_handler() {
+async fn a_task_of_the_quarantine_is_passed_to_another_worker_after_a_second_or_at_once() {
     for (at_once, queue) in [(false, "garenne.retry.quarantine.1s"), (true, "garenne.quarantine")] {
         let mut env = env().await;
-        env.test.settler.pass_to_other_worker(env.task(), Some(1234), at_once);
+        env.test.settler.pass_to_other_worker(env.task(), at_once);
         let copy = env.copy().await;
-        assert_eq!(copy.key, queue);
-        assert_eq!(copy.number(header::UNHANDLED_SINCE), Some(1234));
+        assert_eq!((copy.key.as_str(), copy.number(header::UNHANDLED_SINCE)), (queue, None));
         copy.ack();
         assert_eq!(env.settlement().await, Settlement::Retried);
     }
+}
+
+/// The topology of an earlier version has only the shortest delay.
+#[tokio::test]
+async fn a_task_waits_in_the_quarantine_also_if_the_queue_with_its_delay_is_missing() {
+    let mut env = env().await;
+    env.test.settler.wait_in_quarantine(env.task(), 1234, Delay::from_millis(60_000));
+    let copy = env.copy().await;
+    assert_eq!(copy.key, "garenne.retry.quarantine.1m");
+    assert_eq!(copy.number(header::UNHANDLED_SINCE), Some(1234));
+    copy.nack();
+    let copy = env.copy().await;
+    assert_eq!(copy.key, "garenne.retry.quarantine.1s");
+    assert_eq!(copy.number(header::UNHANDLED_SINCE), Some(1234));
+    copy.ack();
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
