@@ -122,7 +122,8 @@ impl Publisher {
 
     fn build(broker: Broker, config: PublisherConfig, metrics: Option<ConnectionMetrics>) -> Self {
         let blocked = Arc::new(AtomicBool::new(false));
-        let members = Members { broker, metrics: metrics.clone(), blocked: Arc::clone(&blocked) };
+        let (metrics_of, open) = (metrics.clone(), Arc::default());
+        let members = Members { broker, metrics: metrics_of, blocked: Arc::clone(&blocked), open };
         let pool = Pool::builder(members)
             .max_size(1)
             .runtime(deadpool::Runtime::Tokio1)

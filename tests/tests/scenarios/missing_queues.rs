@@ -148,6 +148,25 @@ async fn a_gateway_whose_exchange_is_gone_is_not_ready_until_tasks_reach_queues_
     Ok(())
 }
 
+/// Heartbeats that no exchange takes are no fault of the gateway's requests.
+#[tokio::test]
+async fn a_gateway_without_the_exchange_of_heartbeats_stays_ready() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let mut gateway = GatewayPlan::new(&env)?.env("GARENNE_EVENTS__HEARTBEAT", "100ms").start().await?;
+    let exchange = ["exchanges", env.vhost().name(), "garenne.events"];
+    env.vhost().broker().management().delete(&exchange).await?;
+    let refused =
+        |lines: &[String]| lines.iter().any(|line| line.contains("heartbeats refused")).then_some(());
+    gateway.process().stderr().until("the broker's refusal", refused).await?;
+    for _ in 0..20 {
+        let accepted = gateway.post("/v1/tasks/bench.noop", "application/json", "{}").await?;
+        assert_eq!(accepted.status, 202);
+    }
+    gateway.until_ready(true).await?;
+    gateway.stop().await?;
+    Ok(())
+}
+
 /// Starts a worker that runs one of these tasks and holds the others, then deletes the queue that they came from.
 async fn holding_without_a_queue(env: &TestEnv, ms: u64, held: usize) -> Result<Worker> {
     let worker = env.worker("holding")?.stdout().lane("fast:prefetch=20,concurrency=1..1").start().await?;

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
@@ -21,6 +21,8 @@ pub(super) struct Members {
     pub(super) broker: Broker,
     pub(super) metrics: Option<ConnectionMetrics>,
     pub(super) blocked: Arc<AtomicBool>,
+    /// The number of open connections.
+    pub(super) open: Arc<AtomicUsize>,
 }
 
 impl Members {
@@ -32,31 +34,36 @@ impl Members {
             (metrics.up(Role::Publish), metrics.blocked.clone())
         });
         let flag = Arc::clone(&self.blocked);
+        // A connection may be replaced before the end of the one before it is noticed.
+        let open = Arc::clone(&self.open);
+        open.fetch_add(1, Ordering::Relaxed);
         let events = Box::pin(connection.events_listener());
         let status = connection.status().clone();
-        let set = move |up: bool, blocked: bool| {
+        let counted = Arc::clone(&open);
+        let set = move |blocked: bool| {
             flag.store(blocked, Ordering::Relaxed);
             if let Some((is_up, is_blocked)) = &gauges {
-                is_up.set(up.into());
+                is_up.set((counted.load(Ordering::Relaxed) > 0).into());
                 is_blocked.set(blocked.into());
             }
         };
-        set(true, false);
-        let observing = supervise::restarting("connection events", (events, status, set), |state| {
-            let (events, status, set) = state;
+        set(false);
+        let observing = supervise::restarting("connection events", (events, status, set, open), |state| {
+            let (events, status, set, open) = state;
             async move {
                 while let Some(event) = events.next().await {
                     match event {
                         Event::ConnectionBlocked(reason) => {
                             tracing::warn!(reason, "the broker blocks publishers");
-                            set(true, true);
+                            set(true);
                         }
-                        Event::ConnectionUnblocked => set(true, false),
+                        Event::ConnectionUnblocked => set(false),
                         Event::Error(_) if !status.connected() => break,
                         _ => {}
                     }
                 }
-                set(false, false);
+                open.fetch_sub(1, Ordering::Relaxed);
+                set(false);
             }
             .boxed()
         });
