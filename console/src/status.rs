@@ -37,11 +37,15 @@ pub struct StatusArgs {
 pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure> {
     // The queues last: they are read in milliseconds, and a poll may take a second.
     let poll = poll_fleet(operator, args.wait).await;
+    let polled = epoch_ms(SystemTime::now());
     let mut snapshot = Snapshot::take(operator).await?;
     let asked = workers::ask(&args.workers).await?;
     let now = epoch_ms(SystemTime::now());
     let workers = poll.as_ref().map_or(Vec::new(), |roster| roster.members(Program::Worker, now));
-    let (pauses, unhandled) = (Pauses::of(&workers), unhandled(&workers));
+    let pauses = Pauses::of(&workers);
+    // As of the answers: tasks that are due since are not counted any more.
+    let unhandled =
+        poll.as_ref().map_or(Vec::new(), |roster| unhandled(&roster.members(Program::Worker, polled)));
     let uncertain = match &poll {
         Ok(roster) => count_lanes(&mut snapshot, roster, now),
         Err(_) => Vec::new(),

@@ -223,8 +223,9 @@ async fn a_task_that_several_workers_put_off_counts_once() -> Result<()> {
     println!("tasks, and how often they were seen: status {status:?}, /scale {scale:?}");
     for (figures, what) in [(&status, "status"), (&scale, "/scale")] {
         ensure!(figures.keys().all(|figure| *figure <= TASKS), "{what}: {figures:?}");
-        ensure!(figures.contains_key(&TASKS), "{what}: {figures:?}");
     }
+    // The heartbeats behind `/scale` are up to two seconds old, and most tasks are due before.
+    ensure!(status.contains_key(&TASKS), "{status:?}");
     let shares =
         futures_util::future::try_join_all([workers.0, workers.1, workers.2].map(Worker::stop)).await?;
     let shares: Vec<_> = shares.iter().map(|stopped| stopped.receipt.retried).collect();
