@@ -12,7 +12,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-use crate::config::Certificates;
+use crate::{config::Certificates, reloaded::Reloaded};
 
 /// A file of [`Certificates`] cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,18 @@ pub fn client_config(files: &Certificates) -> Result<ClientConfig, CertificateEr
         }
         _ => Ok(config.with_no_client_auth()),
     }
+}
+
+/// What `make` makes of the TLS of these files, again when a file has changed.
+///
+/// # Errors
+/// As [`client_config`].
+pub fn reloaded<T>(
+    files: Certificates,
+    make: impl Fn(ClientConfig) -> T + Send + Sync + 'static,
+) -> Result<Reloaded<T>, CertificateError> {
+    let paths = [&files.ca, &files.cert, &files.key].into_iter().flatten().cloned().collect();
+    Reloaded::new("client certificates", paths, move || client_config(&files).map(&make))
 }
 
 fn certificates(field: &'static str, file: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {

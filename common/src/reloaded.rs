@@ -1,6 +1,7 @@
 //! Values that are read from files, and read again when a file changes.
 
 use std::{
+    fmt::Display,
     path::PathBuf,
     sync::{
         Mutex, PoisonError,
@@ -24,7 +25,7 @@ pub struct Reloaded<T> {
     what: &'static str,
     files: Vec<PathBuf>,
     seen: Mutex<Vec<FileStamp>>,
-    read: Box<dyn Fn() -> Result<T, ConfigError> + Send + Sync>,
+    read: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
     current: watch::Sender<T>,
     /// Grows with every new value.
     generation: AtomicU64,
@@ -35,15 +36,16 @@ impl<T> Reloaded<T> {
     ///
     /// # Errors
     /// The error of `read`.
-    pub fn new(
+    pub fn new<E: Display>(
         what: &'static str,
         files: Vec<PathBuf>,
-        read: impl Fn() -> Result<T, ConfigError> + Send + Sync + 'static,
-    ) -> Result<Self, ConfigError> {
+        read: impl Fn() -> Result<T, E> + Send + Sync + 'static,
+    ) -> Result<Self, E> {
         // Before the files are read: a change during the read is then noticed later.
         let seen = Mutex::new(stamps(&files));
         let current = watch::Sender::new(read()?);
-        Ok(Self { what, files, seen, read: Box::new(read), current, generation: AtomicU64::new(0) })
+        let read = Box::new(move || read().map_err(|error| error.to_string()));
+        Ok(Self { what, files, seen, read, current, generation: AtomicU64::new(0) })
     }
 
     /// The number of values before the present one. It grows after the value has changed.

@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use garenne_common::text::with_causes;
+use garenne_common::{
+    client_tls::{self, CertificateError},
+    config::Certificates,
+    reloaded::Reloaded,
+    text::with_causes,
+};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Request, Uri,
@@ -31,8 +36,22 @@ const MAX_ANSWER: usize = 8 << 20;
 
 /// Posts requests to one path of a gateway.
 pub struct GatewayClient {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// Another one when a certificate file has changed. Connections of the one before are not used again.
+    client: Reloaded<HttpClient>,
     uri: Uri,
+}
+
+type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// A gateway cannot be posted to.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidGateway {
+    /// Base and path make no URL.
+    #[error(transparent)]
+    Url(#[from] InvalidUri),
+    /// A certificate file cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
 }
 
 /// The answer of a gateway.
@@ -71,20 +90,13 @@ pub struct InvalidToken;
 
 impl GatewayClient {
     /// A client of `path` at the gateway `base`, such as `https://gateway.example:8080`. No connection is opened yet.
+    /// Certificate files that change are read again before the next request.
     ///
     /// # Errors
-    /// They make no URL.
-    pub fn new(base: &str, path: &str, tls: ClientConfig) -> Result<Self, InvalidUri> {
+    /// Base and path make no URL, or a certificate file cannot be used.
+    pub fn new(base: &str, path: &str, files: Certificates) -> Result<Self, InvalidGateway> {
         let uri = format!("{}{path}", base.trim_end_matches('/')).parse()?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        tcp.set_nodelay(true);
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .build(https.wrap_connector(tcp));
-        Ok(Self { client, uri })
+        Ok(Self { client: client_tls::reloaded(files, http_client)?, uri })
     }
 
     /// The URL that requests go to.
@@ -105,7 +117,9 @@ impl GatewayClient {
     async fn exchange(&self, headers: HeaderMap, body: Bytes) -> Result<Answer, String> {
         let mut request = Request::post(self.uri.clone()).body(Full::from(body)).expect("valid parts");
         *request.headers_mut() = headers;
-        let answer = self.client.request(request).await.map_err(|error| with_causes(&error))?;
+        self.client.refresh();
+        let client = self.client.get().clone();
+        let answer = client.request(request).await.map_err(|error| with_causes(&error))?;
         let retry_after = answer.headers().get(RETRY_AFTER);
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
         let status = answer.status();
@@ -113,6 +127,15 @@ impl GatewayClient {
         let body = body.map_err(|error| with_causes(error.as_ref()))?.to_bytes();
         Ok(Answer { status, retry_after: retry_after.map(Duration::from_secs), body })
     }
+}
+
+fn http_client(tls: ClientConfig) -> HttpClient {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    tcp.set_nodelay(true);
+    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+    Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(https.wrap_connector(tcp))
 }
 
 impl Answer {

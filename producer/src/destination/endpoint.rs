@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use garenne_amqp::PublisherConfig;
 use garenne_common::{
-    client_tls::client_config,
+    client_tls::{self, CertificateError},
     config::{Certificates, SecretUrl},
     exit::{Exit, Failure},
 };
 use garenne_gateway::{BrokerSettings, READING, SpoolSettings};
 
 use garenne_mqtt::{MqttPublisher, Version};
+use tokio_rustls::TlsConnector;
 
 use super::{
     Destination,
@@ -77,13 +78,13 @@ impl Endpoint {
         if !secure && *certificates != Certificates::default() {
             return Err(usage(format!("--ca, --cert and --key need https:// or tls://, --to is {to}")));
         }
-        let tls =
-            || client_config(certificates).map_err(|error| Failure::new(Exit::Config, format!("--{error}")));
         let (mut lines, token) = (None, token.map(Arc::new));
         let destination: Arc<dyn Destination> = match scheme {
-            "http" | "https" => Arc::new(HttpDestination::new(to, token, tls()?)?),
+            "http" | "https" => Arc::new(HttpDestination::new(to, token, certificates.clone())?),
             "tcp" | "tls" => {
-                let tls = secure.then(tls).transpose()?;
+                let tls =
+                    || client_tls::reloaded(certificates.clone(), |tls| TlsConnector::from(Arc::new(tls)));
+                let tls = secure.then(tls).transpose().map_err(|error| unusable(&error))?;
                 let connector = Arc::new(LineConnector::new(rest, token, tls).map_err(usage)?);
                 lines = Some(Arc::clone(&connector));
                 Arc::new(LineDestination::new(connector))
@@ -145,6 +146,11 @@ impl Endpoint {
         drop(self.destination);
         self.broker?.close().await
     }
+}
+
+/// The failure of a flag whose file cannot be used.
+pub(super) fn unusable(error: &CertificateError) -> Failure {
+    Failure::new(Exit::Config, format_args!("--{error}"))
 }
 
 #[cfg(test)]

@@ -4,18 +4,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::{
+    config::Certificates,
+    exit::{Exit, Failure},
+};
 use garenne_gateway_client::{
-    GatewayClient, HeaderMap, StatusCode, authorize,
+    GatewayClient, HeaderMap, InvalidGateway, StatusCode, authorize,
     header::{CONTENT_TYPE, HeaderValue},
 };
 use garenne_protocol::{sensor::Reading, task::TaskId};
-use rustls::ClientConfig;
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 
 use super::{
     Destination, SendError,
+    endpoint::unusable,
     token::{Token, refused},
 };
 
@@ -37,11 +40,18 @@ impl HttpDestination {
     /// A gateway at `base`, such as `https://gateway.example:8080`.
     ///
     /// # Errors
-    /// The URL is invalid.
-    pub(super) fn new(base: &str, token: Option<Arc<Token>>, tls: ClientConfig) -> Result<Self, Failure> {
-        let usage = |problem: String| Failure::new(Exit::Usage, problem);
-        let client = GatewayClient::new(base, PATH, tls)
-            .map_err(|error| usage(format!("--to {base} is not a URL: {error}")))?;
+    /// The URL is invalid, or a certificate cannot be used.
+    pub(super) fn new(
+        base: &str,
+        token: Option<Arc<Token>>,
+        certificates: Certificates,
+    ) -> Result<Self, Failure> {
+        let client = GatewayClient::new(base, PATH, certificates).map_err(|error| match error {
+            InvalidGateway::Url(error) => {
+                Failure::new(Exit::Usage, format_args!("--to {base} is not a URL: {error}"))
+            }
+            InvalidGateway::Certificate(error) => unusable(&error),
+        })?;
         Ok(Self { client, token })
     }
 

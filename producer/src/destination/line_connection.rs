@@ -2,7 +2,8 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use rustls::{ClientConfig, pki_types::ServerName};
+use garenne_common::reloaded::Reloaded;
+use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
@@ -32,7 +33,8 @@ pub(crate) struct LineConnector {
     /// Host and port.
     pub(super) address: String,
     pub(super) token: Option<Arc<Token>>,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// Read again when a certificate file has changed.
+    tls: Option<(Reloaded<TlsConnector>, ServerName<'static>)>,
 }
 
 impl LineConnector {
@@ -43,7 +45,7 @@ impl LineConnector {
     pub(super) fn new(
         address: &str,
         token: Option<Arc<Token>>,
-        tls: Option<ClientConfig>,
+        tls: Option<Reloaded<TlsConnector>>,
     ) -> Result<Self, String> {
         let host = match address.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => host,
@@ -51,11 +53,11 @@ impl LineConnector {
         };
         let tls = match tls {
             None => None,
-            Some(config) => {
+            Some(tls) => {
                 let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
                 let name = ServerName::try_from(host);
                 let name = name.map_err(|error| format!("--to {address} has no valid host: {error}"))?;
-                Some((TlsConnector::from(Arc::new(config)), name))
+                Some((tls, name))
             }
         };
         Ok(Self { address: address.to_owned(), token, tls })
@@ -82,7 +84,11 @@ impl LineConnector {
         stream.set_nodelay(true)?;
         let stream: Box<dyn Stream> = match &self.tls {
             None => Box::new(stream),
-            Some((tls, name)) => Box::new(tls.connect(name.clone(), stream).await?),
+            Some((tls, name)) => {
+                tls.refresh();
+                let connecting = tls.get().connect(name.clone(), stream);
+                Box::new(connecting.await?)
+            }
         };
         Ok(BufReader::new(stream))
     }

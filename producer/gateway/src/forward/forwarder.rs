@@ -4,14 +4,13 @@ use std::{io::Write, path::PathBuf};
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
-use garenne_common::config::{ConfigError, read_secret_file};
+use garenne_common::config::{Certificates, ConfigError, read_secret_file};
 use garenne_gateway_client::{
-    GatewayClient, HeaderMap, InvalidToken, InvalidUri, NoAnswer, StatusCode, authorize,
+    GatewayClient, HeaderMap, InvalidGateway, InvalidToken, NoAnswer, StatusCode, authorize,
     header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue},
 };
 use garenne_protocol::task::NewTask;
 use prometheus::IntGauge;
-use rustls::ClientConfig;
 use secrecy::ExposeSecret;
 use thiserror::Error;
 
@@ -65,14 +64,14 @@ impl Forwarder {
     /// Forwards to the gateway `base`.
     ///
     /// # Errors
-    /// `base` is not a URL.
+    /// `base` is not a URL, or a certificate cannot be used.
     pub(crate) fn new(
         base: &str,
         token_file: Option<PathBuf>,
-        tls: ClientConfig,
+        certificates: Certificates,
         connected: IntGauge,
-    ) -> Result<Self, InvalidUri> {
-        let client = GatewayClient::new(base, PATH, tls)?;
+    ) -> Result<Self, InvalidGateway> {
+        let client = GatewayClient::new(base, PATH, certificates)?;
         connected.set(0);
         Ok(Self { client, token_file, connected })
     }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use garenne_common::{
-    client_tls::client_config,
     config::{Certificates, Invalid, SecretUrl, scheme},
     exit::{Exit, Failure},
 };
+use garenne_gateway_client::InvalidGateway;
 use prometheus::IntGauge;
 use serde::{Deserialize, Serialize};
 
@@ -53,10 +53,14 @@ impl ForwardSettings {
     /// A certificate cannot be read.
     pub(crate) fn forwarder(&self, connected: IntGauge) -> Result<Option<Forwarder>, Failure> {
         let Some(url) = &self.url else { return Ok(None) };
-        let refused = |problem: String| Failure::new(Exit::Config, problem);
-        let tls = client_config(&self.tls).map_err(|error| refused(format!("forward.tls.{error}")))?;
-        let forwarder = Forwarder::new(url.expose(), self.token_file.clone(), tls, connected);
-        forwarder.map(Some).map_err(|error| refused(format!("forward.url: {error}")))
+        let forwarder = Forwarder::new(url.expose(), self.token_file.clone(), self.tls.clone(), connected);
+        forwarder.map(Some).map_err(|error| {
+            let problem = match error {
+                InvalidGateway::Url(error) => format!("forward.url: {error}"),
+                InvalidGateway::Certificate(error) => format!("forward.tls.{error}"),
+            };
+            Failure::new(Exit::Config, problem)
+        })
     }
 }
 

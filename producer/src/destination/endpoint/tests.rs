@@ -140,6 +140,35 @@ async fn a_client_certificate_authenticates_its_device() {
     assert_eq!(gateway.devices(), ["pump", "pump"]);
 }
 
+#[tokio::test]
+async fn a_client_certificate_is_read_again_when_its_files_change() {
+    let mut gateway = TestGateway::start(true).await;
+    let mut other = TestGateway::start(true).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| Some(folder.path().join(name));
+    let certificates = Certificates { ca: gateway.trusted().ca, cert: file("cert"), key: file("key") };
+    let rotate = |signed: Certificates| {
+        for (from, to) in [(signed.cert, &certificates.cert), (signed.key, &certificates.key)] {
+            std::fs::copy(from.unwrap(), to.as_ref().unwrap()).unwrap();
+        }
+    };
+    for scheme in ["https", "tls"] {
+        // Of an authority that the gateway does not trust.
+        rotate(other.signed("pump"));
+        let endpoint = Endpoint::gateway(&gateway.url(scheme), None, &certificates).unwrap();
+        let send = async |device| endpoint.for_sender().send(&readings(&[device])).await;
+        let error = send("pump").await.unwrap_err();
+        assert!(matches!(&error, SendError::Retry { .. }), "{scheme}: {error:?}");
+        for device in ["pump", "roof"] {
+            rotate(gateway.signed(device));
+            assert_eq!(send(device).await.map(|ids| ids.len()), Ok(1), "{scheme}");
+        }
+        // Files that do not match, as while they are being replaced.
+        std::fs::copy(other.signed("pump").cert.unwrap(), certificates.cert.as_ref().unwrap()).unwrap();
+        assert!(send("roof").await.is_ok(), "{scheme}");
+    }
+}
+
 #[test]
 fn urls_and_files_that_do_not_fit_are_usage_errors() {
     let ca = Certificates { ca: Some("ca.pem".into()), ..Certificates::default() };
