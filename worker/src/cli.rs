@@ -79,6 +79,7 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     if !maps.is_empty() {
         builder = message::register(builder, maps, config.record_limits());
     }
+    builder = message::register_unmapped(builder);
     builder = window::register(builder, store);
     builder = spectrum::register(builder);
     builder = alert::register(builder, config.alert.clone())?;

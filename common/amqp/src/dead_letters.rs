@@ -20,7 +20,7 @@ use crate::{
     wire::{Message, Target},
 };
 
-/// How often the queue of dead letters is tried while it takes none.
+/// How often a queue is tried while it takes no dead letters.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a letter is only tried again if the queue is missing. A worker may declare it again.
 const MISSING_FOR: Duration = Duration::from_secs(10);
@@ -76,6 +76,22 @@ impl DeadLetters {
         if self.is_closed() {
             sleep(CLOSED_PAUSE).await;
         }
+        self.try_both(letter).await
+    }
+
+    /// As [`Self::publish`], without waiting, for a caller that can put the letter elsewhere. While neither queue takes
+    /// letters, one letter in [`PROBE_INTERVAL`] is tried, and the others are refused at once.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub async fn publish_at_once(&self, letter: Message) -> Result<(), PublishError> {
+        match self.error_while_closed() {
+            Some(error) => Err(error),
+            None => self.try_both(letter).await,
+        }
+    }
+
+    async fn try_both(&self, letter: Message) -> Result<(), PublishError> {
         let error = match self.known_error() {
             Some(error) => error,
             None => match self.publisher.publish(letter.clone()).await {
@@ -108,7 +124,7 @@ impl DeadLetters {
     pub fn problem(&self) -> Option<String> {
         let state = self.state();
         let Refusing { tried, error, waiting, .. } = state.as_ref()?;
-        if waiting.is_none() && tried.elapsed() > PROBLEM_FOR {
+        if tried.elapsed() > PROBLEM_FOR {
             return None;
         }
         let (dead, other) = (self.names.dead(), self.names.dead_waiting());
@@ -126,6 +142,18 @@ impl DeadLetters {
             state.as_mut().filter(|it| it.waiting.is_none() && it.tried.elapsed() < PROBE_INTERVAL)?;
         let is_diverted = !matches!(refusing.error, PublishError::Unroutable { .. });
         is_diverted.then(|| refusing.error.clone())
+    }
+
+    /// The last refusal, if neither queue takes letters and they are not to be tried again. The caller that gets none
+    /// tries them.
+    fn error_while_closed(&self) -> Option<PublishError> {
+        let mut state = self.state();
+        let refusing = state.as_mut().filter(|it| it.waiting.is_some())?;
+        if refusing.tried.elapsed() < PROBE_INTERVAL {
+            return Some(refusing.error.clone());
+        }
+        refusing.tried = Instant::now();
+        None
     }
 
     /// Records an error of the queue of dead letters. Whether the letter should go to the other one.

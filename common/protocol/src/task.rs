@@ -26,7 +26,7 @@ pub use batch::{BadBatch, BatchRecord, MOST_RECORDS, batch_properties, read_batc
 pub use content_type::{BATCH, ContentType};
 pub use copy::Copied;
 pub use envelope::{Arrival, Envelope, Malformed, QuarantineRecord, UnhandledRecord, epoch_ms, span_ms};
-pub use foreign::{FOREIGN_KIND, ForeignMessage};
+pub use foreign::{FOREIGN_KIND, ForeignMessage, UNMAPPED_TASK_KIND};
 pub use id::{IdError, TaskId, new_uuid};
 pub use incarnation::WorkerIncarnation;
 pub use kind::{Kind, KindError, bindings_meet, matches_binding};

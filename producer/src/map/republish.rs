@@ -20,7 +20,7 @@ use garenne_gateway::{BrokerSettings, READING, Routes, task_publisher::SpoolingP
 use garenne_map::{MapChain, Source};
 use garenne_protocol::{
     sensor::{Limits, Timestamp},
-    task::{NewTask, ReadingTasks, TaskId},
+    task::{NewTask, ReadingTasks, TaskId, UNMAPPED_TASK_KIND},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -56,6 +56,7 @@ pub(super) struct RepublishArgs {
 #[derive(Deserialize)]
 struct Letter {
     id: String,
+    kind: String,
     first_seen: String,
     headers: Headers,
     body: Box<RawValue>,
@@ -63,8 +64,9 @@ struct Letter {
 
 #[derive(Deserialize)]
 struct Headers {
+    /// There is none if a worker received the letter of a bridge as a task.
     #[serde(rename = "garenne-source")]
-    source: String,
+    source: Option<String>,
     /// In microseconds since 1970, if a worker received the message.
     #[serde(rename = "garenne-arrived-us")]
     arrived: Option<i64>,
@@ -75,6 +77,14 @@ struct Headers {
 #[serde(deny_unknown_fields)]
 struct Encoded {
     base64: String,
+}
+
+/// The body of a letter that a bridge published as a task, because neither queue took dead letters.
+#[derive(Deserialize)]
+struct UnmappedTask {
+    topic: String,
+    received_ms: i64,
+    payload: String,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -147,8 +157,9 @@ fn tasks(
     let id = TaskId::parse(&letter.id).map_err(|error| error.to_string())?;
     let received = OffsetDateTime::parse(&letter.first_seen, &Rfc3339);
     let received = received.map_err(|error| format!("first_seen {:?}: {error}", letter.first_seen))?;
-    let source = Source::from_label(&letter.headers.source)
-        .ok_or_else(|| format!("header garenne-source: {:?} is no source", letter.headers.source))?;
+    let message = Message::read(&letter).ok_or_else(|| format!("{id}: {expected}"))?;
+    let source = Source::from_label(&message.source)
+        .ok_or_else(|| format!("header garenne-source: {:?} is no source", message.source))?;
     if source.is_too_long() {
         return Err(format!(
             "{id}: header garenne-source: the source is cut, because it has more than {} bytes, so that no map takes it",
@@ -156,12 +167,9 @@ fn tasks(
         ));
     }
     // Readings without a time have that of the message's arrival.
-    let arrived = letter
-        .headers
-        .arrived
-        .and_then(|micros| Timestamp::from_micros(micros).ok())
-        .unwrap_or_else(|| received.into());
-    let mapped = maps.apply(source, &payload(&letter.body), arrived, &Limits::default());
+    let arrived = message.arrived.and_then(|micros| Timestamp::from_micros(micros).ok());
+    let arrived = arrived.unwrap_or_else(|| received.into());
+    let mapped = maps.apply(source, &message.payload, arrived, &Limits::default());
     let mapped = mapped.map_err(|unmapped| format!("{id}: unmapped: {source}: {unmapped}"))?;
     let kind = routes.kind(READING).map_err(|refusal| refusal.to_string())?;
     // So publishing the letter again has no second effect.
@@ -171,11 +179,30 @@ fn tasks(
     Ok((id, readings.tasks, refused))
 }
 
-/// The payload of the message.
-fn payload(body: &RawValue) -> Vec<u8> {
-    let encoded = serde_json::from_str::<Encoded>(body.get()).ok();
-    let decoded = encoded.and_then(|encoded| BASE64_STANDARD.decode(encoded.base64).ok());
-    decoded.unwrap_or_else(|| body.get().as_bytes().to_vec())
+/// The message that a letter holds.
+struct Message {
+    source: String,
+    /// In microseconds since 1970.
+    arrived: Option<i64>,
+    payload: Vec<u8>,
+}
+
+impl Message {
+    /// `None` for a letter without a source.
+    fn read(letter: &Letter) -> Option<Self> {
+        let body = letter.body.get();
+        if let Some(source) = letter.headers.source.clone() {
+            let encoded = serde_json::from_str::<Encoded>(body).ok();
+            let decoded = encoded.and_then(|encoded| BASE64_STANDARD.decode(encoded.base64).ok());
+            let payload = decoded.unwrap_or_else(|| body.as_bytes().to_vec());
+            return Some(Self { source, arrived: letter.headers.arrived, payload });
+        }
+        let task: UnmappedTask =
+            serde_json::from_str(body).ok().filter(|_| letter.kind == UNMAPPED_TASK_KIND)?;
+        let payload = BASE64_STANDARD.decode(task.payload).ok()?;
+        let source = Source::Topic(&task.topic).to_label();
+        Some(Self { source, arrived: task.received_ms.checked_mul(1000), payload })
+    }
 }
 
 #[cfg(test)]
@@ -210,6 +237,19 @@ mod tests {
         assert_eq!(read(&letter("n/a", "71.5")).unwrap().1[0].id, tasks[0].id);
         let encoded = read(&letter("n/a", r#"{"base64":"NzEuNQ=="}"#)).unwrap().1;
         assert_eq!(encoded[0].body, tasks[0].body);
+    }
+
+    #[test]
+    fn a_letter_that_was_a_task_gives_the_same_tasks_as_one_that_the_bridge_published() {
+        let direct = read(&letter("n/a", "71.5")).unwrap().1;
+        let body = r#"{"reason":"unmapped","error":"-","topic":"n/a","received_ms":1795687200000,
+                       "bridge":"b","content_type":null,"payload":"NzEuNQ=="}"#;
+        let task = letter("n/a", body).replace(r#""garenne-source":"topic:n/a""#, "");
+        let task = task.replace("mqtt.message", "reading.unmapped");
+        let mapped = read(&task).unwrap().1;
+        assert_eq!((&mapped[0].id, &mapped[0].body), (&direct[0].id, &direct[0].body));
+        let other = task.replace("reading.unmapped", "other.kind");
+        assert!(read(&other).unwrap_err().contains("garenne dead show --json"));
     }
 
     #[test]

@@ -317,6 +317,17 @@ impl Bridge {
         .await
     }
 
+    /// Waits until `/readyz` answers that it is not ready, for this reason.
+    pub async fn until_not_ready_for(&self, reason: &str) -> Result<()> {
+        let url = format!("{}/readyz", self.admin);
+        eventually(format!("the bridge is not ready: {reason}"), async || {
+            let answer = self.http.get(&url).send().await?;
+            let (ready, text) = (answer.status().is_success(), answer.text().await?);
+            Ok(Seen::when(!ready && text.contains(reason), text))
+        })
+        .await
+    }
+
     /// The sum of a metric over all series whose line has `label`; 0 if there is none.
     pub async fn metric(&self, name: &str, label: &str) -> Result<f64> {
         let text = self.http.get(format!("{}/metrics", self.admin)).send().await?.text().await?;

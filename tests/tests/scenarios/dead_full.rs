@@ -1,5 +1,7 @@
 //! The queue of dead letters is full: bad messages leave for the queue where letters wait, and good ones go on.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use garenne_tests::harness::{
     mqtt::{BridgePlan, Mosquitto, Sender},
@@ -8,22 +10,27 @@ use garenne_tests::harness::{
 };
 use serde_json::json;
 
+const DEAD: &str = "garenne.dead";
 const WAITING: &str = "garenne.dead.waiting";
 /// Bad messages, and as many good ones. More than the prefetch of the worker and the window of the bridge.
 const EACH: usize = 60;
 
-/// Lets the queue of dead letters take one message.
-async fn fill(env: &TestEnv) -> Result<()> {
-    let definition = json!({"max-length": 1, "overflow": "reject-publish"});
-    let policy = json!({"pattern": "^garenne[.]dead$", "definition": definition, "apply-to": "queues"});
-    let path = ["policies", env.vhost().name(), "full"];
-    env.vhost().broker().management().put(&path, &policy).await?;
-    // The policy takes effect later, and quorum queues refuse messages only once they are over the limit.
-    eventually("garenne.dead is full", async || {
-        let published = env.client().publish("garenne.dead", "", Default::default(), b"1").await;
-        Ok(Seen::when(published.is_err(), "it takes messages"))
-    })
-    .await
+/// Lets these queues take one message each.
+async fn fill(env: &TestEnv, queues: &[&str]) -> Result<()> {
+    for queue in queues {
+        let pattern = format!("^{}$", queue.replace('.', "[.]"));
+        let definition = json!({"max-length": 1, "overflow": "reject-publish"});
+        let policy = json!({"pattern": pattern, "definition": definition, "apply-to": "queues"});
+        let path = ["policies", env.vhost().name(), queue];
+        env.vhost().broker().management().put(&path, &policy).await?;
+        // The policy takes effect later, and quorum queues refuse messages only once they are over the limit.
+        eventually(format!("{queue} is full"), async || {
+            let published = env.client().publish(queue, "", Default::default(), b"1").await;
+            Ok(Seen::when(published.is_err(), "it takes messages"))
+        })
+        .await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
@@ -31,7 +38,7 @@ async fn tasks_run_while_dead_letters_wait_for_their_queue() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("busy")?.stdout().option("--prefetch", "10").option("--concurrency", "1..2");
     let worker = plan.start().await?;
-    fill(&env).await?;
+    fill(&env, &[DEAD]).await?;
     env.publish("bench.factorial", &json!({"n": "none"}), "bad", EACH).await?;
     env.publish("bench.noop", &json!({}), "good", EACH).await?;
     worker.until_done(EACH).await?;
@@ -54,7 +61,7 @@ async fn a_bridge_stores_readings_while_dead_letters_wait_for_their_queue() -> R
     let plan = BridgePlan::new(&env, &mosquitto.url()).await?;
     let plan = plan.option("--subscribe", "#").option("--maps", "builtin:zigbee2mqtt");
     let mut bridge = plan.start().await?;
-    fill(&env).await?;
+    fill(&env, &[DEAD]).await?;
     let mut sender = Sender::connect(&mosquitto.url()).await?;
     for n in 0..EACH {
         sender.publish("plant/boiler", "71.5").await?;
@@ -65,6 +72,43 @@ async fn a_bridge_stores_readings_while_dead_letters_wait_for_their_queue() -> R
     bridge.until_metric("garenne_mqtt_messages_total", "outcome=\"mapped\"", EACH as f64).await?;
     bridge.until_ready(false).await?;
     bridge.stop().await?;
+    worker.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_bridge_stores_readings_while_neither_queue_takes_dead_letters() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let Some(mosquitto) = Mosquitto::start(folder.path(), None).await? else { return Ok(()) };
+    let env = TestEnv::new().await?;
+    let worker = env.worker("any")?.stdout().start().await?;
+    fill(&env, &[DEAD, WAITING]).await?;
+    let plan = BridgePlan::new(&env, &mosquitto.url()).await?;
+    let plan = plan.option("--subscribe", "#").option("--maps", "builtin:zigbee2mqtt");
+    let bridge = plan.start().await?;
+    let mut sender = Sender::connect(&mosquitto.url()).await?;
+    for n in 0..EACH {
+        sender.publish("plant/boiler", "71.5").await?;
+        sender.publish("zigbee2mqtt/kitchen", format!(r#"{{"temperature":{n}}}"#)).await?;
+    }
+    worker.until_done(EACH).await?;
+    bridge.until_not_ready_for("\"garenne.dead.waiting\" takes none either").await?;
+    worker.until_not_ready_for("\"garenne.dead.waiting\" takes none either").await?;
+    bridge.stop().await?;
+    for queue in [DEAD, WAITING] {
+        let path = ["policies", env.vhost().name(), queue];
+        env.vhost().broker().management().delete(&path).await?;
+    }
+    let mut letters = BTreeSet::new();
+    eventually(format!("{EACH} letters"), async || {
+        while let Some(taken) = env.client().take(DEAD).await? {
+            if taken.text("garenne-reason") == "unmapped" {
+                letters.insert(taken.id());
+            }
+        }
+        Ok(Seen::when(letters.len() == EACH, letters.len()))
+    })
+    .await?;
     worker.stop().await?;
     Ok(())
 }

@@ -10,13 +10,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use garenne::{
     Output, TaskContext, TaskError, TaskOptions, WorkerBuilder,
     handler::{ContentType, Payload, PayloadError, RefusedPart},
+    json_payload,
 };
 use garenne_map::MapChain;
 use garenne_protocol::{
     sensor::{Limits, Timestamp},
-    task::{DeadReason, FOREIGN_KIND, Kind, ReadingTasks, TaskId},
+    task::{DeadReason, FOREIGN_KIND, Kind, ReadingTasks, TaskId, UNMAPPED_TASK_KIND},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
 use crate::reading::Readings;
@@ -68,6 +69,23 @@ pub fn register(builder: WorkerBuilder, maps: LaneMaps, limits: Limits) -> Worke
     let handler = move |cx: TaskContext, payload: ForeignPayload| {
         let mapping = Arc::clone(&mapping);
         async move { mapping.map(&cx, &payload.0) }
+    };
+    builder.handle_with(handler, TaskOptions::short())
+}
+
+/// A message that no map of an MQTT bridge takes, in the task that stands for its dead letter.
+#[derive(Debug, Deserialize)]
+struct Unmapped {
+    error: String,
+}
+
+json_payload!(Unmapped, UNMAPPED_TASK_KIND);
+
+/// Registers the kind of messages that no map of an MQTT bridge takes. A bridge publishes them as tasks while it cannot
+/// publish dead letters. They become dead letters here, which their worker holds or puts off until a queue takes them.
+pub fn register_unmapped(builder: WorkerBuilder) -> WorkerBuilder {
+    let handler = |_: TaskContext, unmapped: Unmapped| async move {
+        Err::<Output, _>(TaskError::unmapped(unmapped.error))
     };
     builder.handle_with(handler, TaskOptions::short())
 }
@@ -211,6 +229,15 @@ mod tests {
             payload: br#"{"t":1790000000,"v":{"a":null,"b":NaN}}"#.to_vec(),
         };
         assert_eq!(refused, Some(part));
+    }
+
+    #[tokio::test]
+    async fn a_message_that_no_map_of_a_bridge_takes_is_a_dead_letter_with_the_error_of_the_bridge() {
+        let worker = TestWorker::new(register_unmapped(Worker::builder(WorkerConfig::default()))).unwrap();
+        let sent = r#"{"reason":"unmapped","error":"no rule matches","topic":"x","payload":"MQ=="}"#;
+        let outcome = worker.run(UNMAPPED_TASK_KIND, sent).await;
+        let TestOutcome::Dead(reason, error) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((reason, error.as_str()), (DeadReason::Unmapped, "no rule matches"));
     }
 
     #[tokio::test]

@@ -15,6 +15,10 @@ use super::{
 /// The kind of a foreign message's task: a map makes readings of the payload.
 pub const FOREIGN_KIND: &str = "message.map";
 
+/// The kind of tasks that stand for dead letters of an MQTT bridge while these cannot be published. It goes to the lane of
+/// readings, which workers with the stock kinds consume.
+pub const UNMAPPED_TASK_KIND: &str = "reading.unmapped";
+
 /// A foreign message as a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForeignMessage {

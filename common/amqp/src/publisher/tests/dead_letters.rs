@@ -72,6 +72,33 @@ async fn a_letter_that_neither_queue_takes_is_kept_by_its_caller_until_one_does(
 }
 
 #[tokio::test]
+async fn a_letter_that_can_be_put_elsewhere_does_not_wait_while_neither_queue_takes_any() {
+    let mut broker = FakeBroker::start(8192).await;
+    let letters = letters(&broker);
+    let direct = || letter(Target::queue("g.dead".into()));
+    let (sent, ()) = tokio::join!(letters.publish_at_once(direct()), async {
+        broker.next().await.nack();
+        broker.next().await.nack();
+    });
+    sent.unwrap_err();
+    // The broker is asked nothing: nobody would answer.
+    let refused = letters.publish_at_once(direct()).await.unwrap_err().to_string();
+    assert_eq!(refused, "the broker refused the message (queue \"g.dead\" full or unavailable)");
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(10)).await;
+    tokio::time::resume();
+    let (sent, refused, ()) =
+        tokio::join!(letters.publish_at_once(direct()), letters.publish_at_once(direct()), async {
+            let tried = broker.next().await;
+            assert_eq!(key(&tried), ("", "g.dead"));
+            tried.ack();
+        });
+    sent.unwrap();
+    refused.expect_err("another letter tries the queue");
+    assert_eq!(letters.problem(), None);
+}
+
+#[tokio::test]
 async fn a_missing_queue_is_not_bypassed_at_once_because_a_worker_may_declare_it() {
     let mut broker = FakeBroker::start(8192).await;
     let letters = letters(&broker);
