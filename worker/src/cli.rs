@@ -82,7 +82,10 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     builder = message::register_unmapped(builder);
     builder = window::register(builder, store);
     builder = spectrum::register(builder);
-    builder = alert::register(builder, config.alert.clone())?;
+    builder = alert::register(builder, config.alert.clone(), config.stores_in_postgres())?;
+    if config.stores_in_postgres() {
+        builder = alert::register_notified(builder);
+    }
     if let Some(database) = database {
         let options = SinkOptions {
             on_conflict: config.on_conflict,

@@ -126,7 +126,7 @@ impl StockConfig {
         Limits::of_times(self.max_clock_skew, self.min_time)
     }
 
-    fn stores_in_postgres(&self) -> bool {
+    pub(crate) fn stores_in_postgres(&self) -> bool {
         self.worker.sinks.iter().any(|sink| sink.0 == PostgresSink::NAME)
     }
 }

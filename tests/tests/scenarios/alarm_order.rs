@@ -318,3 +318,24 @@ async fn notices_of_an_alarm_leave_one_after_another() -> Result<()> {
     }
     Ok(())
 }
+
+/// The next notice of an alarm follows soon if the one before was delivered by a worker without the sink, which tells it.
+#[tokio::test]
+async fn a_worker_without_the_sink_tells_that_a_notice_was_delivered() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let hook = Webhook::start([]).await?;
+    rules(&env, "above = 50")?;
+    let storing = watching(&env, "storing", &database, &hook)?.option("--lane", "fast").start().await?;
+    let alerting = env.worker("alerting")?.stdout().option("--lane", "slow");
+    let alerting = alerting.env("GARENNE_ALERT__WEBHOOKS__DEFAULT__URL", hook.url()).start().await?;
+    readings(&env, "on", "d1", &[(10, 60.0)]).await?;
+    hook.until_alerts(1).await?;
+    readings(&env, "off", "d1", &[(20, 10.0)]).await?;
+    let states: Vec<_> = hook.until_alerts(2).await?.iter().map(|it| it["data"]["state"].clone()).collect();
+    assert_eq!(states, ["raised", "cleared"]);
+    for worker in [storing, alerting] {
+        assert_eq!(worker.stop().await?.receipt.dead, 0);
+    }
+    Ok(())
+}

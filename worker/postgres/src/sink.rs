@@ -1,6 +1,6 @@
 //! The sink: stores a batch of results and their readings in one transaction.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt,
@@ -162,13 +162,22 @@ impl PostgresSink {
             notices.extend(silences.clear(&transaction, &changed, task_id).await?);
         }
         continue_traces(&mut notices, batch);
-        let is_notified = |(finished, accepted): &(&FinishedTask, &SinkAnswer)| {
-            finished.envelope.kind.as_str() == alert::KIND && **accepted == SinkAnswer::Stored
-        };
-        let notified = batch.iter().zip(&accepted).filter(is_notified);
-        let notified: Vec<_> = notified.map(|(finished, _)| finished.envelope.id.as_str()).collect();
+        let notified: Vec<_> = stored.iter().filter_map(|finished| notice(finished)).collect();
+        let notified: Vec<_> = notified.iter().map(|id| &**id).collect();
         self.relay.commit(transaction, notices, &notified).await?;
         Ok(accepted)
+    }
+}
+
+/// The notice whose task is done, here or in a worker without this sink.
+fn notice(finished: &FinishedTask) -> Option<Cow<'_, str>> {
+    match finished.envelope.kind.as_str() {
+        alert::KIND => Some(finished.envelope.id.as_str().into()),
+        alert::NOTIFIED_KIND => {
+            let notified: alert::Notified = serde_json::from_str(finished.output.json.get()).ok()?;
+            Some(notified.notice.into())
+        }
+        _ => None,
     }
 }
 

@@ -68,6 +68,25 @@ pub struct Alert {
 
 json_payload!(Alert, KIND);
 
+/// The kind of tasks that tell that the notice of an alarm was delivered.
+pub const NOTIFIED_KIND: &str = "reading.notified";
+
+/// Tells that the notice of an alarm was delivered. It is stored as the result of its task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Notified {
+    /// The id of the notice and its task.
+    pub notice: String,
+}
+
+json_payload!(Notified, NOTIFIED_KIND);
+
+/// Registers the kind of tasks that tell that a notice was delivered, for a worker whose sink stores alarms.
+pub fn register_notified(builder: WorkerBuilder) -> WorkerBuilder {
+    let handler = |_: TaskContext, notified: Notified| async move { Ok::<_, TaskError>(notified) };
+    builder.handle_with(handler, TaskOptions::short())
+}
+
 fn default_type() -> String {
     "alert".to_owned()
 }
@@ -96,11 +115,16 @@ impl Alert {
     }
 }
 
-/// Registers the kind.
+/// Registers the kind. `has_alarms` says that a sink of the worker stores alarms, and so records the end of their notices.
+/// Other workers tell it by a task of the kind [`NOTIFIED_KIND`].
 ///
 /// # Errors
 /// A file of a webhook cannot be used.
-pub fn register(builder: WorkerBuilder, settings: AlertSettings) -> Result<WorkerBuilder, ConfigError> {
+pub fn register(
+    builder: WorkerBuilder,
+    settings: AlertSettings,
+    has_alarms: bool,
+) -> Result<WorkerBuilder, ConfigError> {
     let sender = Arc::new(WebhookSender::new(settings)?);
     let destinations = Arc::clone(&sender);
     let host = move |body: &[u8]| {
@@ -109,7 +133,18 @@ pub fn register(builder: WorkerBuilder, settings: AlertSettings) -> Result<Worke
     };
     let handler = move |cx: TaskContext, alert: Alert| {
         let sender = Arc::clone(&sender);
-        async move { notify(&cx, &sender, alert).await }
+        async move {
+            let is_notice = alert.data.contains_key("alarm");
+            let delivered = notify(&cx, &sender, alert).await?;
+            if is_notice && !has_alarms {
+                // If no lane takes it, the next notice of the alarm leaves later.
+                let notified = Notified { notice: cx.id().to_string() };
+                if let Err(error) = cx.follow_up(NOTIFIED_KIND, &notified) {
+                    tracing::debug!(error = error.message(), "cannot tell that a notice was delivered");
+                }
+            }
+            Ok(delivered)
+        }
     };
     // Retries for more than half a day, at most an hour apart, so that an operator has time to repair the receiver.
     let retry = RetryPolicy { attempts: Some(20), first: Duration::from_secs(5), ..RetryPolicy::default() };
@@ -158,7 +193,7 @@ mod tests {
 
     async fn verdict(body: &str) -> String {
         let builder = Worker::builder(WorkerConfig::default());
-        let worker = TestWorker::new(register(builder, AlertSettings::default()).unwrap()).unwrap();
+        let worker = TestWorker::new(register(builder, AlertSettings::default(), false).unwrap()).unwrap();
         match worker.run("alert.notify", body).await {
             TestOutcome::Dead(reason, error) => format!("{reason}: {error}"),
             other => panic!("{other:?}"),
