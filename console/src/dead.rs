@@ -19,6 +19,7 @@ use std::time::SystemTime;
 use garenne_common::exit::{Exit, Failure};
 use garenne_operator::{
     dead::{DeadLetter, HeldQueue},
+    interrupt::Interrupts,
     operator::Operator,
     output,
     queues::QueueWalk,
@@ -158,10 +159,15 @@ pub(crate) async fn move_selected(
     }
     let all = Mover::new(operator, queue, filter.clone(), action);
     let mover = Mover { limit: options.limit, rate: options.rate, ..all };
+    let mut interrupts = Interrupts::catch()?;
     let moving = async {
         tokio::select! {
             moved = mover.run() => moved,
-            Err(failure) = mover::interrupted_twice(queue, &mover.stop) => Err(failure),
+            () = interrupts.twice(&mover.stop) => {
+                let noun = queue.noun();
+                let problem = format!("interrupted twice: {noun} with unconfirmed copies remain in the queue");
+                Err(Failure::new(Exit::Interrupted, problem))
+            }
         }
     };
     let (command, record) = (audit_name(queue, action), options.record(filter));

@@ -8,7 +8,6 @@
 
 use std::{
     collections::HashSet,
-    convert::Infallible,
     hash::{BuildHasher, RandomState},
     mem,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -17,10 +16,9 @@ use std::{
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use garenne_amqp::{PublishError, Publisher, PublisherConfig};
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::exit::Failure;
 use garenne_operator::{
     dead::{DeadLetter, HeldQueue},
-    interrupt::Interrupts,
     operator::Operator,
     queues::{QueueInspector, QueueWalk},
     ticks::ticks,
@@ -386,19 +384,4 @@ impl<'m> Run<'m> {
         };
         Failure::new(failure.exit, format_args!("{failure}; {} {done} before{doubt}", self.moved.moved))
     }
-}
-
-/// Waits for two signals: the first one lets the run complete what is in flight, the second one ends it.
-pub(super) async fn interrupted_twice(
-    queue: HeldQueue,
-    stop: &CancellationToken,
-) -> Result<Infallible, Failure> {
-    let mut interrupts = Interrupts::catch()?;
-    for _ in 0..2 {
-        interrupts.recv().await;
-        stop.cancel();
-    }
-    let noun = queue.noun();
-    let problem = format!("interrupted twice: {noun} with unconfirmed copies remain in the queue");
-    Err(Failure::new(Exit::Interrupted, problem))
 }

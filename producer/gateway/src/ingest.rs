@@ -31,7 +31,7 @@ use crate::{
     refusal::Refusal,
     routes::{READING, Routes},
     task_devices::devices_of,
-    task_publisher::{Durability, NotAccepted, SpoolingPublisher, TaskPublisher, shutting_down},
+    task_publisher::{Durability, NotAccepted, SpoolingPublisher, shutting_down},
 };
 
 /// Validates bodies and publishes their tasks.
@@ -56,41 +56,24 @@ impl Ingest {
     /// Publishes with `publisher`. A publish whose sender disconnects continues on the current runtime. Of `records` the
     /// bounds of times count.
     pub fn new(
-        publisher: Arc<dyn TaskPublisher>,
-        routes: Routes,
-        limits: &Limits,
-        records: RecordLimits,
-    ) -> Arc<Self> {
-        Self::with_spool(SpoolingPublisher::direct(publisher), routes, limits, records)
-    }
-
-    /// As [`Ingest::new`], with a publisher that may have a spool.
-    pub fn with_spool(
         publisher: SpoolingPublisher,
         routes: Routes,
         limits: &Limits,
         records: RecordLimits,
     ) -> Arc<Self> {
-        let without_spool = publisher.without_spool().map(Arc::new);
-        let publisher = Arc::new(publisher);
-        let records = RecordLimits { records: limits.max_records, ..records };
-        let reading = routes.kind(READING).ok();
-        let (offload, limits) = (Offload::new(limits.retry_after), limits.clone());
-        let (used_keys, publish_runtime) = (UsedKeys::new(), Handle::current());
         let help = "Times that a map left out the values of a payload because nothing was measured.";
-        let unmeasured =
-            IntCounter::new("garenne_gateway_unmeasured_total", help).expect("the name is valid");
+        let unmeasured = IntCounter::new("garenne_gateway_unmeasured_total", help);
         Arc::new(Self {
-            publisher,
-            without_spool,
+            without_spool: publisher.without_spool().map(Arc::new),
+            publisher: Arc::new(publisher),
+            reading: routes.kind(READING).ok(),
             routes,
-            reading,
-            records,
-            used_keys,
-            unmeasured,
-            offload,
-            publish_runtime,
-            limits,
+            records: RecordLimits { records: limits.max_records, ..records },
+            used_keys: UsedKeys::new(),
+            unmeasured: unmeasured.expect("the name is valid"),
+            offload: Offload::new(limits.retry_after),
+            publish_runtime: Handle::current(),
+            limits: limits.clone(),
         })
     }
 
@@ -126,8 +109,7 @@ impl Ingest {
             }
             let kind = ingest.reading_kind()?;
             let (slots, left_out) = admitted(sifted, &kind, &sender)?;
-            let records = slots.into_iter().enumerate();
-            let records = records.filter_map(|(position, slot)| Some((position, slot?)));
+            let records = slots.into_iter().enumerate().filter_map(|(place, slot)| Some((place, slot?)));
             let tasks = ingest.reading_tasks(&kind, records, &sender);
             // After all other checks: a body of which nothing is accepted may be corrected under the same key.
             used.map_or(Ok(()), |(key, body)| ingest.used_keys.check(key, body))?;
@@ -184,8 +166,7 @@ impl Ingest {
             let check = |records: &[Record]| sender.caller.check_scope(kind.as_str(), devices(records));
             let (records, refused) = lines.records(&text, &ingest.records, check);
             sender.caller.take(records.len())?;
-            let records = records.into_iter().enumerate();
-            Ok((ingest.reading_tasks(&kind, records, &sender), refused))
+            Ok((ingest.reading_tasks(&kind, records.into_iter().enumerate(), &sender), refused))
         };
         let count = RecordCount::Weight(count_pairs);
         self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
@@ -219,8 +200,7 @@ impl Ingest {
                 _ => {
                     let kind = ingest.reading_kind()?;
                     sender.caller.admit(kind.as_str(), devices(&records))?;
-                    let records = records.into_iter().enumerate();
-                    Ok((ingest.reading_tasks(&kind, records, &sender), rejected))
+                    Ok((ingest.reading_tasks(&kind, records.into_iter().enumerate(), &sender), rejected))
                 }
             }
         };

@@ -85,7 +85,7 @@ pub async fn run(
             () = stop_requested(&mut commands) => return Ok(Exit::Done),
         },
     };
-    let ingest = Ingest::with_spool(tasks, broker.routes(), &limits, settings.record_limits());
+    let ingest = Ingest::new(tasks, broker.routes(), &limits, settings.record_limits());
     ingest.register(&metrics).context("metrics")?;
     let connections = connection_runtime().context("cannot start the threads for connections")?;
     let server = settings.server.start(&limits, &instruments, connections.handle());

@@ -138,7 +138,7 @@ async fn serve_on(
     let budget = MemoryBudget::new(&limits);
     let instruments = Instruments::register(&metrics, &budget).unwrap();
     let routes = Routes::new(["reading.#", "bench.#", "alert.#", "window.#"].map(str::to_owned));
-    let ingest = Ingest::with_spool(spooling, routes, &limits, records);
+    let ingest = Ingest::new(spooling, routes, &limits, records);
     ingest.register(&metrics).unwrap();
     let server = settings.server.start(&limits, &instruments, &Handle::current()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -72,3 +72,35 @@ fn refused(addr: SocketAddr, error: &std::io::Error) -> ConfigError {
     };
     Invalid::new("admin", addr, format!("the address {problem}")).given_by("--admin or GARENNE_ADMIN")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::exit::{Exit, HasExit};
+
+    #[tokio::test]
+    async fn a_free_port_replaces_a_default_in_use() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let addr = taken.local_addr().unwrap();
+        let got = listen(None, addr).await.unwrap().local_addr().unwrap();
+        assert_eq!(got.ip(), addr.ip());
+        assert_ne!(got.port(), addr.port());
+    }
+
+    #[tokio::test]
+    async fn a_configured_address_in_use_is_refused() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let addr = taken.local_addr().unwrap();
+        let error = bind(&Common { admin: Some(addr), ..Common::default() }).await.err().unwrap();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "setting admin = {addr} (--admin or GARENNE_ADMIN) is refused: the address is already in use: \
+                 stop the process that listens there, choose another address, or leave the setting out"
+            )
+        );
+        assert_eq!(error.exit(), Exit::Config);
+    }
+}

@@ -23,8 +23,6 @@ use super::{
     *,
 };
 use crate::{
-    config::Common,
-    exit::{Exit, HasExit},
     reloaded::Reloaded,
     shutdown::{Command, Mode},
     telemetry::Metrics,
@@ -90,13 +88,13 @@ struct Answer {
     body: String,
 }
 
-/// Sends one request. `process` records the commands that it caused.
 /// A token that never changes.
 fn fixed(token: &str) -> Arc<Reloaded<SecretString>> {
     let token = token.to_owned();
     Arc::new(Reloaded::new("tokens", Vec::new(), move || Ok(token.clone().into())).unwrap())
 }
 
+/// Sends one request. `process` records the commands that it caused.
 async fn ask(process: &Arc<Worker>, token: Option<&str>, method: &str, uri: &str, sent: &str) -> Answer {
     let (commands, mut received) = mpsc::channel(1);
     let router = router(served(process.clone(), commands), token.map(fixed));
@@ -139,24 +137,18 @@ async fn liveness_depends_on_nothing() {
 }
 
 #[tokio::test]
-async fn readiness_lists_the_missing_conditions() {
-    let answer = question(Worker::default(), "/readyz").await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"ready":true}"#));
-    let process = Worker { waits_for: vec!["no broker connection".into()], ..Worker::default() };
-    let answer = question(process, "/readyz").await;
-    assert_eq!(answer.status, 503);
-    assert_eq!(answer.body, r#"{"ready":false,"reasons":["no broker connection"]}"#);
-}
-
-#[tokio::test]
-async fn readiness_has_warnings_that_do_not_change_it() {
-    let warned = || Worker { warnings: vec!["disk".into()], ..Worker::default() };
-    let answer = question(warned(), "/readyz").await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"ready":true,"warnings":["disk"]}"#));
-    let process = Worker { waits_for: vec!["broker".into()], ..warned() };
-    let answer = question(process, "/readyz").await;
-    assert_eq!(answer.status, 503);
-    assert_eq!(answer.body, r#"{"ready":false,"reasons":["broker"],"warnings":["disk"]}"#);
+async fn readiness_lists_the_missing_conditions_and_warnings_that_do_not_change_it() {
+    for (waits_for, warnings, status, body) in [
+        ("", "", 200, r#"{"ready":true}"#),
+        ("broker", "", 503, r#"{"ready":false,"reasons":["broker"]}"#),
+        ("", "disk", 200, r#"{"ready":true,"warnings":["disk"]}"#),
+        ("broker", "disk", 503, r#"{"ready":false,"reasons":["broker"],"warnings":["disk"]}"#),
+    ] {
+        let texts = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+        let process = Worker { waits_for: texts(waits_for), warnings: texts(warnings), ..Worker::default() };
+        let answer = question(process, "/readyz").await;
+        assert_eq!((answer.status, &*answer.body), (status, body));
+    }
 }
 
 #[tokio::test]
@@ -301,35 +293,8 @@ async fn free_port() -> (TcpListener, SocketAddr) {
     (listener, addr)
 }
 
-#[tokio::test]
-async fn a_free_port_replaces_a_default_in_use() {
-    let (_taken, addr) = free_port().await;
-    let got = bind::listen(None, addr).await.unwrap().local_addr().unwrap();
-    assert_eq!(got.ip(), addr.ip());
-    assert_ne!(got.port(), addr.port());
-}
-
-#[tokio::test]
-async fn a_configured_address_in_use_is_refused() {
-    let (_taken, addr) = free_port().await;
-    let error = bind(&Common { admin: Some(addr), ..Common::default() }).await.err().unwrap();
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "setting admin = {addr} (--admin or GARENNE_ADMIN) is refused: the address is already in use: \
-             stop the process that listens there, choose another address, or leave the setting out"
-        )
-    );
-    assert_eq!(error.exit(), Exit::Config);
-}
-
 /// An open port whose process has not begun, and the commands that it receives.
-async fn opened(header_timeout: Duration) -> (SocketAddr, AdminPort, mpsc::Receiver<Command>) {
-    opened_with(None, header_timeout).await
-}
-
-/// The same, with TLS.
-async fn opened_with(
+async fn opened(
     tls: Option<ServerTls>,
     header_timeout: Duration,
 ) -> (SocketAddr, AdminPort, mpsc::Receiver<Command>) {
@@ -348,7 +313,7 @@ async fn opened_with(
 
 #[tokio::test]
 async fn the_port_serves_until_it_is_closed() {
-    let (addr, port, _received) = opened(Duration::from_secs(10)).await;
+    let (addr, port, _received) = opened(None, Duration::from_secs(10)).await;
     let mut idle = TcpStream::connect(addr).await.unwrap();
     let answer = answered(addr, "GET /livez HTTP/1.1\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("ok\n"), "{answer}");
@@ -365,13 +330,15 @@ async fn refused(addr: SocketAddr) {
     tokio::time::timeout(Duration::from_secs(10), refused).await.expect("the port is still open");
 }
 
-/// The whole response to a request with these lines.
+/// The whole response to a request of this host with these lines.
 async fn answered(addr: SocketAddr, lines: &str) -> String {
+    exchanged(addr, format!("{lines}host: localhost\r\n")).await
+}
+
+/// The whole response to a request with these lines.
+async fn exchanged(addr: SocketAddr, lines: String) -> String {
     let mut client = TcpStream::connect(addr).await.unwrap();
-    client
-        .write_all(format!("{lines}host: localhost\r\nconnection: close\r\n\r\n").as_bytes())
-        .await
-        .unwrap();
+    client.write_all(format!("{lines}connection: close\r\n\r\n").as_bytes()).await.unwrap();
     let mut answer = String::new();
     client.read_to_string(&mut answer).await.unwrap();
     answer
@@ -379,7 +346,7 @@ async fn answered(addr: SocketAddr, lines: &str) -> String {
 
 #[tokio::test]
 async fn a_process_can_be_observed_and_stopped_before_it_has_started() {
-    let (addr, port, mut received) = opened(Duration::from_secs(10)).await;
+    let (addr, port, mut received) = opened(None, Duration::from_secs(10)).await;
     let ready = "GET /readyz HTTP/1.1\r\n";
     let answer = answered(addr, ready).await;
     assert!(answer.ends_with(r#"{"ready":false,"reasons":["not started"]}"#), "{answer}");
@@ -399,14 +366,8 @@ async fn a_process_can_be_observed_and_stopped_before_it_has_started() {
 
 #[tokio::test]
 async fn a_page_of_another_site_can_neither_read_nor_command() {
-    let (addr, _port, mut received) = opened(Duration::from_secs(10)).await;
-    let ask = async |lines: &str| {
-        let mut client = TcpStream::connect(addr).await.unwrap();
-        client.write_all(format!("{lines}connection: close\r\n\r\n").as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).await.unwrap();
-        answer
-    };
+    let (addr, _port, mut received) = opened(None, Duration::from_secs(10)).await;
+    let ask = |lines: &str| exchanged(addr, lines.to_owned());
     // Its name resolves to this host now.
     let answer = ask("GET /metrics HTTP/1.1\r\nhost: evil.example:9464\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 421 ") && answer.contains("GARENNE_ALLOWED_HOSTS"), "{answer}");
@@ -421,7 +382,7 @@ async fn a_page_of_another_site_can_neither_read_nor_command() {
 
 #[tokio::test]
 async fn a_request_head_that_never_ends_times_out() {
-    let (addr, _port, _received) = opened(Duration::from_millis(20)).await;
+    let (addr, _port, _received) = opened(None, Duration::from_millis(20)).await;
     let mut client = TcpStream::connect(addr).await.unwrap();
     client.write_all(b"GET /livez HTTP/1.1\r\nhost: ").await.unwrap();
     let mut answer = Vec::new();

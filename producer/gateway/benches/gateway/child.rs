@@ -178,7 +178,7 @@ pub(crate) fn serve(words: &str) -> ExitCode {
             let spool = settings.open().await.expect("a spool").expect("it is set");
             spooling = SpoolingPublisher::with_spool(publisher, spool, settings.spool_after);
         }
-        let ingest = Ingest::with_spool(spooling, routes, &limits, RecordLimits::default());
+        let ingest = Ingest::new(spooling, routes, &limits, RecordLimits::default());
         let server = servers::start(&server, &limits, &instruments);
         let access = if mode == "scoped" { scoped() } else { Access::default() };
         let context = Arc::new(GatewayContext {

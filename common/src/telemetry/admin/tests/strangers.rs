@@ -11,7 +11,7 @@ async fn silent(addr: SocketAddr, lines: &str) -> TcpStream {
 
 #[tokio::test]
 async fn clients_that_send_half_a_request_keep_no_probe_out() {
-    let (addr, _port, _received) = opened(Duration::from_secs(10)).await;
+    let (addr, _port, _received) = opened(None, Duration::from_secs(10)).await;
     // Each connection takes as long as it wants: nothing, half a head, one byte of a body.
     let mut silent_ones = Vec::new();
     for _ in 0..100 {
@@ -38,7 +38,7 @@ async fn clients_that_send_half_a_request_keep_no_probe_out() {
 
 #[tokio::test]
 async fn a_body_that_does_not_arrive_is_refused_and_frees_its_place() {
-    let (addr, _port, _received) = opened(Duration::from_millis(20)).await;
+    let (addr, _port, _received) = opened(None, Duration::from_millis(20)).await;
     let half = "POST /quiet HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{";
     for (request, status, detail) in [
         (half.to_owned(), 408, "the body did not arrive within 20ms"),

@@ -39,7 +39,7 @@ async fn with_a_certificate_the_port_speaks_tls_only_and_takes_a_renewed_one() {
     let file = |name: &str| Some(folder.path().join(name));
     let first = certify(folder.path());
     let tls = ServerTls::load("admin_tls", file("cert.pem"), file("key.pem")).unwrap();
-    let (addr, port, _received) = opened_with(tls, Duration::from_secs(10)).await;
+    let (addr, port, _received) = opened(tls, Duration::from_secs(10)).await;
     assert!(ask_over_tls(addr, first.clone()).await.unwrap().starts_with("HTTP/1.1 200 OK"));
     let mut plain = TcpStream::connect(addr).await.unwrap();
     plain.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();

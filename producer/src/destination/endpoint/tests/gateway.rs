@@ -13,7 +13,8 @@ use garenne_common::{
 };
 use garenne_gateway::{
     Access, GatewayContext, GatewaySettings, Ingest, Instruments, Maps, MemoryBudget, Routes, TlsVersion,
-    load_tls, task_publisher::TaskPublisher,
+    load_tls,
+    task_publisher::{SpoolingPublisher, TaskPublisher},
 };
 use garenne_protocol::{sensor::Limits as RecordLimits, task::NewTask};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -75,7 +76,12 @@ impl TestGateway {
         let publisher = Arc::clone(&gateway.publisher);
         let routes = Routes::new(["reading.#".to_owned()]);
         let context = GatewayContext {
-            ingest: Ingest::new(publisher, routes, &limits, RecordLimits::default()),
+            ingest: Ingest::new(
+                SpoolingPublisher::direct(publisher),
+                routes,
+                &limits,
+                RecordLimits::default(),
+            ),
             access: Access::new(Some(&senders), client_certificates, limits.max_records).unwrap(),
             maps: Maps::default(),
             network,
