@@ -6,21 +6,12 @@ use crate::plan::{Name, ReadingPlan, UnitPlan};
 
 /// The counter that an entry says, else the default.
 pub(super) fn counter_plan(
-    entry: (Option<bool>, Option<f64>, Option<f64>),
+    (is_counter, wraps_at, max_per_hour): (Option<bool>, Option<f64>, Option<f64>),
     default: Option<Counter>,
 ) -> Result<Option<Counter>, String> {
-    match entry {
-        (None, None, None) => Ok(default),
-        (Some(true), wraps_at, max_per_hour) => {
-            let counter = Counter { wraps_at, max_per_hour };
-            counter.check().map(|()| Some(counter)).map_err(|error| {
-                let error = error.in_record(0);
-                format!("{}: {}", error.field.trim_start_matches("counter."), error.message)
-            })
-        }
-        (Some(false), None, None) => Ok(None),
-        _ => Err("wraps_at and max_per_hour: only allowed with counter = true".to_owned()),
-    }
+    let counter = Counter { wraps_at, max_per_hour };
+    counter.check_in_file(is_counter)?;
+    Ok(is_counter.map_or(default, |is_counter| is_counter.then_some(counter)))
 }
 
 /// Refuses a plan that cannot be right for any payload.

@@ -41,13 +41,32 @@ impl Counter {
     /// # Errors
     /// [`Fault::OutOfRange`], with the limit.
     pub fn check(&self) -> Result<(), BadField> {
-        for (field, limit) in [(WRAPS_AT, self.wraps_at), (MAX_PER_HOUR, self.max_per_hour)] {
-            if let Some(limit) = limit.filter(|limit| !(limit.is_finite() && *limit > 0.0)) {
-                let message = format!("{limit}; expected a finite number above 0");
-                return Err(Fault::OutOfRange.in_field(field, message));
-            }
+        match self.problem() {
+            Some((field, message)) => Err(Fault::OutOfRange.in_field(field, message)),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Refuses limits of a file that are not positive, or without `counter = true` beside them.
+    ///
+    /// # Errors
+    /// The limit, and what is allowed.
+    pub fn check_in_file(&self, is_counter: Option<bool>) -> Result<(), String> {
+        if is_counter != Some(true) && *self != Self::default() {
+            return Err("wraps_at and max_per_hour: only allowed with counter = true".to_owned());
+        }
+        let name = |field: &'static str| field.trim_start_matches("counter.");
+        self.problem().map_or(Ok(()), |(field, message)| Err(format!("{}: {message}", name(field))))
+    }
+
+    /// The first limit that is not positive, and what is allowed.
+    fn problem(&self) -> Option<(&'static str, String)> {
+        [(WRAPS_AT, self.wraps_at), (MAX_PER_HOUR, self.max_per_hour)].into_iter().find_map(
+            |(field, limit)| {
+                let limit = limit.filter(|limit| !(limit.is_finite() && *limit > 0.0))?;
+                Some((field, format!("{limit}; expected a finite number above 0")))
+            },
+        )
     }
 
     /// The consumption from a reading to the next one, 0 or more. Both readings are usable, in one unit, and not at zero,

@@ -79,14 +79,8 @@ impl Rule {
         entry.valid.map(|valid| range("valid", valid)).transpose()?;
         let period = Period::parse(entry.from.as_ref(), entry.until.as_ref())?;
         let unit = unit(entry.unit.as_deref())?;
-        let counter = match (entry.counter, entry.wraps_at, entry.max_per_hour) {
-            (_, None, None) => Counter::default(),
-            (Some(true), wraps_at, max_per_hour) => Counter {
-                wraps_at: wraps_at.map(|limit| positive("wraps_at", limit)).transpose()?,
-                max_per_hour: max_per_hour.map(|limit| positive("max_per_hour", limit)).transpose()?,
-            },
-            _ => return Err("wraps_at and max_per_hour: only allowed with counter = true".to_owned()),
-        };
+        let counter = Counter { wraps_at: entry.wraps_at, max_per_hour: entry.max_per_hour };
+        counter.check_in_file(entry.counter)?;
         if entry.counter == Some(true) && !is_gain(&polynomial) {
             return Err("counter: only gain is allowed, without offset or polynomial".to_owned());
         }
@@ -145,13 +139,6 @@ impl Rule {
 /// Whether a zero stays zero, so that a counter that restarts is one that restarts at zero.
 fn is_gain(polynomial: &[f64]) -> bool {
     polynomial.iter().enumerate().all(|(power, coefficient)| power == 1 || *coefficient == 0.0)
-}
-
-fn positive(name: &str, number: f64) -> Result<f64, String> {
-    match finite(name, number)? {
-        number if number > 0.0 => Ok(number),
-        number => Err(format!("{name}: {number}; expected more than 0")),
-    }
 }
 
 fn checked_version(version: &str) -> Result<Arc<str>, String> {

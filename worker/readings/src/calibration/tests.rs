@@ -50,7 +50,7 @@ fn errors_name_the_rule_and_the_value() {
         (rule("polynomial = []"), of("polynomial: 0 coefficients; expected 1 to 10")),
         (rule("polynomial = [1.0]\ngain = 2.0"), of("polynomial: not allowed with gain or offset")),
         (rule("counter = true\noffset = 1"), of("counter: only gain is allowed, without offset or polynomial")),
-        (rule("counter = true\nwraps_at = 0"), of("wraps_at: 0; expected more than 0")),
+        (rule("counter = true\nwraps_at = 0"), of("wraps_at: 0; expected a finite number above 0")),
         (rule("max_per_hour = 5"), of("wraps_at and max_per_hour: only allowed with counter = true")),
         (rule("gian = 2.0"), "line 4: unknown field `gian`, expected one of `device`, `metric`, `from`, `until`, `version`, `unit`, `gain`, `offset`, `polynomial`, `valid`, `counter`, `wraps_at`, `max_per_hour`".into()),
         (rule("gain = \"2\""), "line 4: invalid type: string \"2\", expected f64".into()),
