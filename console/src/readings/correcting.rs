@@ -165,7 +165,16 @@ impl Correcting {
                 }
             }
             counts.corrected += changes.len() as u64;
-            if self.dry_run || changes.is_empty() {
+            if changes.is_empty() {
+                continue;
+            }
+            if self.dry_run {
+                let places = places(&series.device, &changes);
+                let readings: Vec<_> = changes.iter().map(|change| change.reading(series)).collect();
+                let (written, removed) =
+                    derived.preview(transaction, &places, &[], &readings).await?.counts();
+                counts.derived_written += written;
+                counts.derived_removed += removed;
                 continue;
             }
             self.keep(transaction, &statements, series, &changes).await?;
@@ -227,9 +236,9 @@ impl Statements {
         let keep = format!(
             "INSERT INTO {tables}_corrections
                  (device, metric, time, value, quality, was_value, was_unit, was_quality, raw, raw_unit, calibration,
-                  task_id, worker, stored_at, command, action, reason, corrected_by)
+                  task_id, worker, stored_at, start_time, command, action, reason, corrected_by)
              SELECT r.device, r.metric, r.time, new.value, string_to_array(new.quality, ','), r.value, r.unit, r.quality,
-                    r.raw, r.raw_unit, r.calibration, r.task_id, r.worker, r.stored_at, $6, $7, $8, $9
+                    r.raw, r.raw_unit, r.calibration, r.task_id, r.worker, r.stored_at, r.start_time, $6, $7, $8, $9
              FROM unnest($3::timestamptz[], $4::float8[], $5::text[]) AS new(time, value, quality)
              JOIN {tables}_readings AS r ON r.device = $1 AND r.metric = $2 AND r.time = new.time
              ORDER BY r.time"
@@ -326,13 +335,11 @@ impl Corrected {
                 grouped(skipped_derived)
             );
         }
-        if !dry_run {
-            text += &format!(
-                "derived values: {} written, {} removed\n",
-                grouped(derived_written),
-                grouped(derived_removed)
-            );
-        }
+        text += &format!(
+            "derived values: {} {would}written, {} {would}removed\n",
+            grouped(derived_written),
+            grouped(derived_removed)
+        );
         if corrected > 0 && !dry_run {
             text += "rollups are computed again, and the workers judge alarms again\n";
         }

@@ -42,7 +42,8 @@ pub(super) async fn run(
         let query = match args.json {
             true => format!(
                 "SELECT row_to_json(c) FROM (SELECT command, action, device, metric, time, value, quality, was_value, was_unit,
-                     was_quality, raw, raw_unit, calibration, task_id, worker, stored_at, reason, corrected_by, corrected_at
+                     was_quality, raw, raw_unit, calibration, task_id, worker, stored_at, start_time,
+                     reason, corrected_by, corrected_at
                  {selected} ORDER BY id DESC LIMIT $5) AS c"
             ),
             false => format!(

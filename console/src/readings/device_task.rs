@@ -180,16 +180,23 @@ impl Shared {
     ) -> QueryResult<Option<Page>> {
         let transaction = client.transaction().await?;
         let mut page = self.pages.load(&transaction, series, after, self.selection.last).await?;
-        if self.dry_run || page.changed.is_empty() && page.inputs.is_empty() {
+        if page.changed.is_empty() && page.inputs.is_empty() {
             return Ok(Some(page));
         }
-        if !self.pages.update(&transaction, series, &page.changed).await? {
+        if !self.dry_run && !self.pages.update(&transaction, series, &page.changed).await? {
             return Ok(None);
         }
         let Series { device, metric } = series;
         // Also of readings that are right: what they were before may have been replaced by a program that did not derive again.
         let inputs: Vec<_> = page.inputs.iter().map(|time| (device.as_str(), *time)).collect();
-        let derived = self.derived.derive(&transaction, &places(device, &page.changed), &inputs).await?;
+        let places = places(device, &page.changed);
+        if self.dry_run {
+            let readings: Vec<_> = page.changed.iter().map(|change| change.reading(series)).collect();
+            let derived = self.derived.preview(&transaction, &places, &inputs, &readings).await?;
+            (page.counts.derived_written, page.counts.derived_removed) = derived.counts();
+            return Ok(Some(page));
+        }
+        let derived = self.derived.derive(&transaction, &places, &inputs).await?;
         let measured = page.changed.iter().filter(|change| !change.reads_same());
         let measured: Vec<_> = measured.map(|change| Key::new(device, metric, change.after.time)).collect();
         let (written, removed) = self.derived.write(&transaction, &measured, &derived).await?;

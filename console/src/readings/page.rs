@@ -3,7 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use deadpool_postgres::Transaction;
-use garenne_database::{Connection, QueryResult, Tables, column, derived::Place};
+use garenne_database::{
+    Connection, QueryResult, Tables, column,
+    derived::{Key, Place, Reading},
+};
 use garenne_protocol::sensor::{Counter, SentCounter, Unit};
 use garenne_readings::{Calibration, NO_CALIBRATION, derive};
 use time::OffsetDateTime;
@@ -47,6 +50,13 @@ impl Change {
     /// Whether value, unit and flags stay.
     pub(super) fn reads_same(&self) -> bool {
         self.before.reads_as(&self.after)
+    }
+
+    /// The reading of a series as it will be.
+    pub(super) fn reading<'a>(&'a self, Series { device, metric }: &'a Series) -> Reading<'a> {
+        let Row { time, value, unit, quality, .. } = &self.after;
+        let key = Key::new(device, metric, *time);
+        Reading { key, value: *value, unit: unit.as_deref(), quality }
     }
 
     /// Whether values may be derived from the reading, before the change or after it.
@@ -107,7 +117,8 @@ impl Pages {
              WHERE device = $1 AND metric = $2 AND raw IS NOT NULL ORDER BY time DESC LIMIT 1"
         );
         let declare = format!(
-            "UPDATE {tables}_series AS s SET counter = $3, pending_at = NULL,
+            "UPDATE {tables}_series AS s SET counter = $3, newest_counter = $3, pending_at = NULL,
+                 declared_counter = CASE WHEN s.sent_counter IS NOT NULL THEN $3 END,
                  stale = {tables}_stale_with(s.stale, {tables}_all_hours(s.device, s.metric))
              WHERE s.device = $1 AND s.metric = $2 AND s.counter IS DISTINCT FROM $3"
         );

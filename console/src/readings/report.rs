@@ -130,7 +130,8 @@ impl Report {
             without_raw_unit,
             corrected,
             without_rule,
-            ..
+            derived_written,
+            derived_removed,
         } = self.counts;
         let mut text = String::new();
         if !self.series.is_empty() {
@@ -168,14 +169,11 @@ impl Report {
                 grouped(without_rule)
             ));
         }
-        if !self.dry_run {
-            let Counts { derived_written, derived_removed, .. } = self.counts;
-            lines.push(format!(
-                "derived values: {} written, {} removed",
-                grouped(derived_written),
-                grouped(derived_removed)
-            ));
-        }
+        lines.push(format!(
+            "derived values: {} {would}written, {} {would}removed",
+            grouped(derived_written),
+            grouped(derived_removed)
+        ));
         for DeviceFailure { device, error } in &self.failures {
             lines.push(format!("failed: {device}: {error}"));
         }

@@ -223,6 +223,11 @@ async fn recalibrated_readings_are_those_that_storing_would_have_given() -> Resu
     let changed = |counts: &Value| counts["changed"].as_u64().unwrap_or_default();
     assert_eq!(changed(&counts) + changed(&again), changed(&dry));
     assert_eq!(changed(&dry), 15_000);
+    let derived = |counts: &Value, name: &str| counts[name].as_u64().unwrap_or_default();
+    assert!(derived(&dry, "derived_written") > 0 && derived(&dry, "derived_removed") > 0, "{dry}");
+    for name in ["derived_written", "derived_removed"] {
+        assert_eq!(derived(&counts, name) + derived(&again, name), derived(&dry, name), "{name}");
+    }
     let after = stored(&database).await?;
     let differing = after.iter().zip(&expected).find(|(after, expected)| after != expected);
     assert!(after == expected, "{} and {} rows: {differing:?}", after.len(), expected.len());

@@ -77,6 +77,7 @@ async fn corrections_keep_the_original_and_are_followed_and_never_undone() -> Re
     );
     let dry = correct(&site, "delete", 3, 6, &["--dry-run"]).await?;
     assert_eq!((&dry["read"], &dry["corrected"]), (&json!(3), &json!(3)));
+    assert_eq!((&dry["derived_written"], &dry["derived_removed"]), (&json!(0), &json!(9)));
     assert_eq!(stored(&site).await?, as_sent);
 
     let flagged = correct(&site, "flag", 3, 4, &["--yes"]).await?;

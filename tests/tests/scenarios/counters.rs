@@ -256,3 +256,83 @@ async fn readings_declare_counters() -> Result<()> {
     worker.stop().await?;
     Ok(())
 }
+
+/// Every order of a few things.
+fn orders<T: Clone>(things: &[T]) -> Vec<Vec<T>> {
+    if things.is_empty() {
+        return vec![Vec::new()];
+    }
+    let with_first = |first: usize| {
+        let mut others = things.to_vec();
+        let first = others.remove(first);
+        orders(&others).into_iter().map(move |others| [vec![first.clone()], others].concat())
+    };
+    (0..things.len()).flat_map(with_first).collect()
+}
+
+/// Readings that declare different counters, and others that declare none, each stored before the next one is sent: the
+/// consumption is the same in every order. The newest declaration counts, a start time holds for its own reading, and a zero
+/// that declares nothing says nothing.
+#[tokio::test]
+async fn what_readings_declare_counts_in_every_order_of_arrival() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let worker = env
+        .worker("storing")?
+        .option("--sink", "postgres")
+        .option("--postgres-url", database.url())
+        .start()
+        .await?;
+    let start = |minute: i64| json!({"start": BEGIN + minute * 60});
+    let histories: [(&str, &[(i64, f64, Option<Value>)], &[(i64, f64)]); 3] = [
+        (
+            "width",
+            &[
+                (0, 65_530.0, Some(json!({"wraps_at": 100_000}))),
+                (10, 4.0, Some(json!({"wraps_at": 65_536}))),
+                (20, 20.0, None),
+                (70, 6.0, None),
+            ],
+            &[(0, 26.0), (1, 6.0)],
+        ),
+        (
+            "bound",
+            &[
+                (0, 10.0, Some(json!(true))),
+                (10, 500.0, Some(json!({"max_per_hour": 60}))),
+                (20, 0.0, None),
+                (30, 505.0, None),
+            ],
+            &[(0, 5.0)],
+        ),
+        (
+            "restarts",
+            &[(0, 10.0, Some(start(-60))), (10, 12.0, Some(start(5))), (20, 0.0, None), (70, 13.0, None)],
+            &[(0, 12.0), (1, 1.0)],
+        ),
+    ];
+    let mut published = 0;
+    for (metric, readings, expected) in histories {
+        let orders = orders(readings);
+        // The first reading of each order, then the second ones: each is stored before the next one of its device is sent.
+        for place in 0..readings.len() {
+            for (number, order) in orders.iter().enumerate() {
+                let (minute, value, counter) = &order[place];
+                let mut body = reading(&format!("order-{number}"), metric, *minute, *value);
+                if let Some(counter) = counter {
+                    body["counter"] = counter.clone();
+                }
+                publish(&env, &format!("{metric} {number} {minute}"), &body).await?;
+            }
+            published += orders.len();
+            env.until_settled(published).await?;
+        }
+        for (number, order) in orders.iter().enumerate() {
+            let found = hours(&database, &format!("order-{number}"), metric).await?;
+            let found: Vec<_> = found.into_iter().filter(|(_, consumption)| *consumption != 0.0).collect();
+            assert_eq!(found, expected, "{metric}: {order:?}");
+        }
+    }
+    worker.stop().await?;
+    Ok(())
+}

@@ -103,7 +103,7 @@ async fn a_bridge_stores_readings_while_neither_queue_takes_dead_letters() -> Re
     eventually(format!("{EACH} letters"), async || {
         while let Some(taken) = env.client().take(DEAD).await? {
             if taken.text("garenne-reason") == "unmapped" {
-                letters.insert(taken.id());
+                letters.insert(taken.id().to_owned());
             }
         }
         Ok(Seen::when(letters.len() == EACH, letters.len()))

@@ -7,259 +7,71 @@ use tokio_postgres::Client;
 
 use crate::{error::QueryResult, tables::Tables};
 
-const TIME: &str = "timestamp with time zone";
-const FLOAT: &str = "double precision";
-
-/// Changes of a version to a table.
-struct Columns {
-    /// The end of the table's name.
-    table: &'static str,
-    /// The version of the tables.
-    version: i32,
-    /// The columns that rows are unique by. Empty if an earlier version brought them.
-    key: &'static [&'static str],
-    /// Names and types.
-    columns: &'static [(&'static str, &'static str)],
-}
-
-const COLUMNS: [Columns; 31] = [
-    Columns {
-        table: "readings",
-        version: 1,
-        key: &["device", "metric", "time"],
-        columns: &[
-            ("device", "text"),
-            ("metric", "text"),
-            ("time", TIME),
-            ("value", FLOAT),
-            ("unit", "text"),
-            ("raw", FLOAT),
-            ("quality", "text[]"),
-            ("task_id", "text"),
-            ("worker", "text"),
-            ("stored_at", TIME),
-        ],
-    },
-    Columns {
-        table: "results",
-        version: 1,
-        key: &["task_id"],
-        columns: &[
-            ("task_id", "text"),
-            ("kind", "text"),
-            ("attempt", "integer"),
-            ("worker", "text"),
-            ("started_at", TIME),
-            ("duration_ms", FLOAT),
-            ("output", "jsonb"),
-        ],
-    },
-    Columns {
-        table: "alarms",
-        version: 1,
-        key: &["id"],
-        columns: &[
-            ("id", "text"),
-            ("device", "text"),
-            ("metric", "text"),
-            ("rule", "text"),
-            ("since", TIME),
-            ("upto", TIME),
-            ("ended", TIME),
-            ("value", FLOAT),
-        ],
-    },
-    Columns {
-        table: "notices",
-        version: 1,
-        key: &["id"],
-        columns: &[("id", "text"), ("task_id", "text"), ("kind", "text"), ("payload", "jsonb"), ("at", TIME)],
-    },
-    Columns {
-        table: "readings",
-        version: 2,
-        key: &[],
-        columns: &[("raw_unit", "text"), ("calibration", "text")],
-    },
-    Columns {
-        table: "series",
-        version: 3,
-        key: &["device", "metric"],
-        columns: &[
-            ("device", "text"),
-            ("metric", "text"),
-            ("last_time", TIME),
-            ("last_value", FLOAT),
-            ("last_unit", "text"),
-            ("last_quality", "text[]"),
-            ("stored_at", TIME),
-        ],
-    },
-    Columns { table: "notices", version: 4, key: &[], columns: &[("trace", "text"), ("published_at", TIME)] },
-    Columns { table: "alarms", version: 4, key: &[], columns: &[("withdrawn_at", TIME)] },
-    Columns {
-        table: "monitor",
-        version: 4,
-        key: &["name"],
-        columns: &[("name", "text"), ("since", TIME), ("checked_at", TIME)],
-    },
-    Columns {
-        table: "alarms",
-        version: 6,
-        key: &[],
-        columns: &[
-            ("severity", "text"),
-            ("notified_at", TIME),
-            ("clear_withheld", "boolean"),
-            ("is_missing", "boolean"),
-            ("closed_reason", "text"),
-            ("closed_at", TIME),
-            ("acked_at", TIME),
-            ("acked_by", "text"),
-            ("snoozed_until", TIME),
-            ("snoozed_at", TIME),
-            ("snoozed_by", "text"),
-        ],
-    },
-    Columns {
-        table: "maintenance",
-        version: 6,
-        key: &["id"],
-        columns: &[
-            ("id", "text"),
-            ("device", "text"),
-            ("starts", TIME),
-            ("ends", TIME),
-            ("reason", "text"),
-            ("created_by", "text"),
-            ("created_at", TIME),
-            ("ended_by", "text"),
-        ],
-    },
-    Columns {
-        table: "rules",
-        version: 6,
-        key: &["name", "definition"],
-        columns: &[
-            ("name", "text"),
-            ("definition", "text"),
-            ("device", "text"),
-            ("metric", "text"),
-            ("describes", "text"),
-            ("unit", "text"),
-            ("webhook", "text"),
-            ("remind_seconds", FLOAT),
-            ("expected", "text[]"),
-            ("first_seen", TIME),
-            ("announced_at", TIME),
-        ],
-    },
-    Columns {
-        table: "rejudge",
-        version: 6,
-        key: &["id"],
-        columns: &[
-            ("id", "bigint"),
-            ("device", "text"),
-            ("metric", "text"),
-            ("times", "timestamp with time zone[]"),
-            ("at", TIME),
-        ],
-    },
-    Columns {
-        table: "series",
-        version: 7,
-        key: &[],
-        columns: &[
-            ("stale", "tstzmultirange"),
-            ("pruned_before", TIME),
-            ("prunes", "integer"),
-            ("hours_pruned_before", TIME),
-            ("hour_prunes", "integer"),
-        ],
-    },
-    Columns { table: "notices", version: 8, key: &[], columns: &[("owner", "text")] },
-    Columns { table: "series", version: 8, key: &[], columns: &[("pending", "jsonb"), ("pending_at", TIME)] },
-    Columns {
-        table: "series",
-        version: 9,
-        key: &[],
-        columns: &[("rollup_error", "text"), ("rollup_failures", "integer"), ("rollup_failed_at", TIME)],
-    },
-    Columns { table: "alarms", version: 10, key: &[], columns: &[("notices", "integer")] },
-    Columns {
-        table: "notices",
-        version: 10,
-        key: &[],
-        columns: &[("alarm", "text"), ("sequence", "integer")],
-    },
-    Columns {
-        table: "notice_attempts",
-        version: 10,
-        key: &["id"],
-        columns: &[("id", "text"), ("at", TIME), ("has_ended", "boolean")],
-    },
-    Columns { table: "series", version: 9, key: &[], columns: &[("counter", "jsonb")] },
-    Columns { table: "rollups_hour", version: 9, key: &[], columns: &[("consumption", FLOAT)] },
-    Columns { table: "rollups_day", version: 9, key: &[], columns: &[("consumption", FLOAT)] },
-    Columns {
-        table: "corrections",
-        version: 11,
-        key: &["id"],
-        columns: &[
-            ("id", "bigint"),
-            ("command", "text"),
-            ("action", "text"),
-            ("device", "text"),
-            ("metric", "text"),
-            ("time", TIME),
-            ("value", FLOAT),
-            ("quality", "text[]"),
-            ("was_value", FLOAT),
-            ("was_unit", "text"),
-            ("was_quality", "text[]"),
-            ("raw", FLOAT),
-            ("raw_unit", "text"),
-            ("calibration", "text"),
-            ("task_id", "text"),
-            ("worker", "text"),
-            ("stored_at", TIME),
-            ("reason", "text"),
-            ("corrected_by", "text"),
-            ("corrected_at", TIME),
-        ],
-    },
-    Columns {
-        table: "readings",
-        version: 12,
-        key: &[],
-        columns: &[("accepted_at", TIME), ("sequence", "integer")],
-    },
-    Columns {
-        table: "versions",
-        version: 12,
-        key: &["device", "metric", "time", "task_id"],
-        columns: &[
-            ("device", "text"),
-            ("metric", "text"),
-            ("time", TIME),
-            ("task_id", "text"),
-            ("accepted_at", TIME),
-            ("sequence", "integer"),
-            ("value", FLOAT),
-            ("unit", "text"),
-            ("raw", FLOAT),
-            ("raw_unit", "text"),
-            ("calibration", "text"),
-            ("quality", "text[]"),
-            ("worker", "text"),
-        ],
-    },
-    Columns { table: "readings", version: 13, key: &[], columns: &[("start_time", TIME)] },
-    Columns { table: "series", version: 13, key: &[], columns: &[("sent_counter", "jsonb")] },
-    Columns { table: "versions", version: 13, key: &[], columns: &[("start_time", TIME)] },
-    Columns { table: "rollups_hour", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
-    Columns { table: "rollups_day", version: 7, key: &ROLLUP_KEY, columns: &ROLLUP },
+/// What each version brought to a table: the version, the end of the table's name, the columns that its rows are unique by (none
+/// if an earlier version brought them), and columns with their types.
+#[rustfmt::skip]
+const COLUMNS: [(i32, &str, &str, &str); 33] = [
+    (1, "readings", "device, metric, time",
+     "device text, metric text, time timestamptz, value float8, unit text, raw float8, quality text[], \
+      task_id text, worker text, stored_at timestamptz"),
+    (1, "results", "task_id",
+     "task_id text, kind text, attempt integer, worker text, started_at timestamptz, duration_ms \
+      float8, output jsonb"),
+    (1, "alarms", "id",
+     "id text, device text, metric text, rule text, since timestamptz, upto timestamptz, ended \
+      timestamptz, value float8"),
+    (1, "notices", "id", "id text, task_id text, kind text, payload jsonb, at timestamptz"),
+    (2, "readings", "", "raw_unit text, calibration text"),
+    (3, "series", "device, metric",
+     "device text, metric text, last_time timestamptz, last_value float8, last_unit text, last_quality \
+      text[], stored_at timestamptz"),
+    (4, "notices", "", "trace text, published_at timestamptz"),
+    (4, "alarms", "", "withdrawn_at timestamptz"),
+    (4, "monitor", "name", "name text, since timestamptz, checked_at timestamptz"),
+    (6, "alarms", "",
+     "severity text, notified_at timestamptz, clear_withheld boolean, is_missing boolean, \
+      closed_reason text, closed_at timestamptz, acked_at timestamptz, acked_by text, snoozed_until \
+      timestamptz, snoozed_at timestamptz, snoozed_by text"),
+    (6, "maintenance", "id",
+     "id text, device text, starts timestamptz, ends timestamptz, reason text, created_by text, \
+      created_at timestamptz, ended_by text"),
+    (6, "rules", "name, definition",
+     "name text, definition text, device text, metric text, describes text, unit text, webhook text, \
+      remind_seconds float8, expected text[], first_seen timestamptz, announced_at timestamptz"),
+    (6, "rejudge", "id", "id bigint, device text, metric text, times timestamptz[], at timestamptz"),
+    (7, "series", "",
+     "stale tstzmultirange, pruned_before timestamptz, prunes integer, hours_pruned_before \
+      timestamptz, hour_prunes integer"),
+    (7, "rollups_hour", "device, metric, time, unit",
+     "device text, metric text, time timestamptz, unit text, count bigint, mean float8, min float8, \
+      max float8, flagged bigint, after_prunes integer"),
+    (7, "rollups_day", "device, metric, time, unit",
+     "device text, metric text, time timestamptz, unit text, count bigint, mean float8, min float8, \
+      max float8, flagged bigint, after_prunes integer"),
+    (8, "notices", "", "owner text"),
+    (8, "series", "", "pending jsonb, pending_at timestamptz"),
+    (9, "series", "", "rollup_error text, rollup_failures integer, rollup_failed_at timestamptz"),
+    (9, "series", "", "counter jsonb"),
+    (9, "rollups_hour", "", "consumption float8"),
+    (9, "rollups_day", "", "consumption float8"),
+    (10, "alarms", "", "notices integer"),
+    (10, "notices", "", "alarm text, sequence integer"),
+    (10, "notice_attempts", "id", "id text, at timestamptz, has_ended boolean"),
+    (11, "corrections", "id",
+     "id bigint, command text, action text, device text, metric text, time timestamptz, value float8, \
+      quality text[], was_value float8, was_unit text, was_quality text[], raw float8, raw_unit text, \
+      calibration text, task_id text, worker text, stored_at timestamptz, reason text, corrected_by \
+      text, corrected_at timestamptz"),
+    (12, "readings", "", "accepted_at timestamptz, sequence integer"),
+    (12, "versions", "device, metric, time, task_id",
+     "device text, metric text, time timestamptz, task_id text, accepted_at timestamptz, sequence \
+      integer, value float8, unit text, raw float8, raw_unit text, calibration text, quality text[], \
+      worker text"),
+    (13, "readings", "", "start_time timestamptz"),
+    (13, "series", "", "sent_counter jsonb"),
+    (13, "versions", "", "start_time timestamptz"),
+    (14, "series", "", "declared_at timestamptz, declared_counter jsonb, newest_counter jsonb"),
+    (14, "corrections", "", "start_time timestamptz"),
 ];
 
 /// Ends of the names of indexes that are not keys, and of functions, each with its version.
@@ -276,7 +88,7 @@ const INDEXES: [(&str, i32); 11] = [
     ("corrections_by_reading", 11),
     ("corrections_deleted", 11),
 ];
-const FUNCTIONS: [(&str, i32); 14] = [
+const FUNCTIONS: [(&str, i32); 15] = [
     ("ensure_partition", 2),
     ("stale_with", 7),
     ("is_final_day", 7),
@@ -291,21 +103,7 @@ const FUNCTIONS: [(&str, i32); 14] = [
     ("counter_steps", 9),
     ("hours_after", 9),
     ("all_hours", 9),
-];
-
-const ROLLUP_KEY: [&str; 4] = ["device", "metric", "time", "unit"];
-
-const ROLLUP: [(&str, &str); 10] = [
-    ("device", "text"),
-    ("metric", "text"),
-    ("time", TIME),
-    ("unit", "text"),
-    ("count", "bigint"),
-    ("mean", FLOAT),
-    ("min", FLOAT),
-    ("max", FLOAT),
-    ("flagged", "bigint"),
-    ("after_prunes", "integer"),
+    ("is_counted", 14),
 ];
 
 /// Something about the tables that is not as a version needs it. The names include the prefix.
@@ -343,9 +141,17 @@ struct FoundTable {
     keys: Vec<Vec<String>>,
 }
 
+/// The names of columns, and their types as the database shows them.
+fn of_list(columns: &'static str) -> impl Iterator<Item = (&'static str, String)> {
+    columns.split(", ").filter_map(|column| column.split_once(' ')).map(|(name, kind)| {
+        let kind = kind.replace("timestamptz", "timestamp with time zone");
+        (name, kind.replace("float8", "double precision"))
+    })
+}
+
 /// The names of the tables of a version.
 pub(crate) fn table_names(tables: &Tables) -> BTreeSet<String> {
-    COLUMNS.iter().map(|columns| format!("{tables}_{}", columns.table)).collect()
+    COLUMNS.iter().map(|(_, table, ..)| format!("{tables}_{table}")).collect()
 }
 
 /// What the tables lack for this version. With `existing_only`, only columns of tables that exist are looked at.
@@ -358,38 +164,37 @@ pub(crate) async fn problems(
     let found = found_tables(client, tables).await?;
     let mut problems = Vec::new();
     let mut missing = BTreeSet::new();
-    for wanted in COLUMNS.iter().filter(|columns| columns.version <= version) {
-        let name = format!("{tables}_{}", wanted.table);
-        let Some(table) = found.get(&name) else {
-            if !existing_only && missing.insert(wanted.table) {
+    for (_, table, key, columns) in COLUMNS.iter().filter(|(since, ..)| *since <= version) {
+        let name = format!("{tables}_{table}");
+        let Some(found) = found.get(&name) else {
+            if !existing_only && missing.insert(*table) {
                 problems.push(Problem::NoTable(name));
             }
             continue;
         };
-        if !table.is_table {
+        if !found.is_table {
             problems.push(Problem::Other(format!("{name} is not a table")));
             continue;
         }
-        for (column, wanted) in wanted.columns {
-            match table.columns.get(*column) {
+        for (column, wanted) in of_list(columns) {
+            match found.columns.get(column) {
                 None => problems.push(Problem::NoColumn { table: name.clone(), column }),
-                Some(found) if found != wanted => {
+                Some(found) if *found != wanted => {
                     let detail = format!("table {name}: column {column} is {found} instead of {wanted}");
                     problems.push(Problem::Other(detail));
                 }
                 Some(_) => {}
             }
         }
-        let mut key = wanted.key.to_vec();
-        key.sort_unstable();
-        if !key.is_empty() && !table.keys.iter().any(|columns| *columns == key) {
-            let key = wanted.key.join(", ");
+        let mut unique_by: Vec<_> = key.split(", ").collect();
+        unique_by.sort_unstable();
+        if !key.is_empty() && !found.keys.iter().any(|columns| *columns == unique_by) {
             problems.push(Problem::Other(format!("table {name} has no unique index on {key}")));
         }
     }
     for (name, table) in &found {
-        let own = COLUMNS.iter().filter(|columns| *name == format!("{tables}_{}", columns.table));
-        let own: BTreeSet<_> = own.flat_map(|columns| columns.columns).map(|(column, _)| *column).collect();
+        let own = COLUMNS.iter().filter(|(_, table, ..)| *name == format!("{tables}_{table}"));
+        let own: BTreeSet<_> = own.flat_map(|(.., columns)| of_list(columns)).map(|(name, _)| name).collect();
         for column in table.required.iter().filter(|column| !own.contains(column.as_str())) {
             let detail = format!("table {name}: column {column} is not null and has no default");
             problems.push(Problem::Other(detail));

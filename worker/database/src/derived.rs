@@ -80,7 +80,24 @@ pub struct DerivedChanges {
     removed: Vec<Key<'static>>,
 }
 
+/// A measured reading as it would be after a change.
+pub struct Reading<'a> {
+    /// Identifies it.
+    pub key: Key<'a>,
+    /// The value.
+    pub value: f64,
+    /// The unit of the value.
+    pub unit: Option<&'a str>,
+    /// The flags.
+    pub quality: &'a [String],
+}
+
 impl DerivedChanges {
+    /// How many values are to be stored, and how many are to be removed.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.written.len() as u64, self.removed.len() as u64)
+    }
+
     /// Adds measured readings that were removed, so that what is known of their series follows.
     pub fn remove_measured<'a>(&mut self, keys: impl Iterator<Item = Key<'a>>) {
         self.removed.extend(keys.map(|Key { device, metric, time }| Key {
@@ -199,17 +216,31 @@ impl DerivedValues {
         changed: &BTreeSet<Place<'_>>,
         others: &[Place<'_>],
     ) -> QueryResult<DerivedChanges> {
+        let devices: Vec<_> = changed.iter().chain(others).map(|(device, _)| *device).collect();
+        if !devices.is_empty() {
+            let lock = transaction.prepare_cached(&self.lock).await?;
+            transaction.execute(&lock, &[&devices]).await?;
+        }
+        self.preview(transaction, changed, others, &[]).await
+    }
+
+    /// As [`derive`](Self::derive), if `readings` were stored in place of those with their keys. Locks nothing.
+    pub async fn preview(
+        &self,
+        transaction: &Transaction<'_>,
+        changed: &BTreeSet<Place<'_>>,
+        others: &[Place<'_>],
+        readings: &[Reading<'_>],
+    ) -> QueryResult<DerivedChanges> {
         let others = others.iter().filter(|place| !changed.contains(*place));
         let (devices, times): (Vec<_>, Vec<_>) = changed.iter().chain(others).copied().unzip();
         let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) else {
             return Ok(DerivedChanges::default());
         };
-        let lock = transaction.prepare_cached(&self.lock).await?;
-        transaction.execute(&lock, &[&devices]).await?;
         let load = transaction.prepare_cached(&self.load).await?;
         let parameters: Parameters<'_, 4> = [&devices, &times, first, last];
         let rows = transaction.query(&load, &parameters).await?;
-        Ok(changes(&rows, changed))
+        Ok(changes(&rows, changed, readings))
     }
 
     /// Writes changed derived values, and what follows from them and from `measured`, which are the changed readings that
@@ -301,7 +332,8 @@ impl DerivedValues {
 
 /// Compares the derived values of rows with those that the measured ones of them give. Where neither a reading has changed
 /// nor a value was derived, none is.
-fn changes(rows: &[Row], changed: &BTreeSet<Place<'_>>) -> DerivedChanges {
+fn changes(rows: &[Row], changed: &BTreeSet<Place<'_>>, readings: &[Reading<'_>]) -> DerivedChanges {
+    let changing: BTreeMap<_, _> = readings.iter().map(|reading| (&reading.key, reading)).collect();
     let mut inputs = Vec::new();
     let mut origins = Vec::new();
     let mut stored: BTreeMap<Key<'static>, &Row> = BTreeMap::new();
@@ -310,14 +342,19 @@ fn changes(rows: &[Row], changed: &BTreeSet<Place<'_>>) -> DerivedChanges {
         match row.get(5) {
             raw @ Some(_) => {
                 // A flag of another program is a doubt.
-                let quality: Vec<&str> = row.get(6);
+                let (mut value, mut unit): (f64, Option<&str>) = (row.get(3), row.get(4));
+                let mut quality: Vec<&str> = row.get(6);
+                if let Some(reading) = changing.get(&Key::new(device, metric, time)) {
+                    (value, unit) = (reading.value, reading.unit);
+                    quality = reading.quality.iter().map(String::as_str).collect();
+                }
                 let Ok(quality) = quality.into_iter().map(Flag::from_str).collect() else { continue };
                 inputs.push(StoredReading {
                     device: device.into(),
                     metric: metric.into(),
                     time: time.into(),
-                    value: row.get(3),
-                    unit: row.get::<_, Option<&str>>(4).and_then(Unit::get),
+                    value,
+                    unit: unit.and_then(Unit::get),
                     raw,
                     raw_unit: None,
                     sent_unit: None,

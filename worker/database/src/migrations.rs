@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Name and SQL of each script; `{p}` stands for the beginning of the tables' names.
-const SCRIPTS: [(&str, &str); 13] = [
+const SCRIPTS: [(&str, &str); 14] = [
     ("V1__tables", include_str!("../migrations/V1__tables.sql")),
     ("V2__partitions", include_str!("../migrations/V2__partitions.sql")),
     ("V3__series", include_str!("../migrations/V3__series.sql")),
@@ -27,6 +27,7 @@ const SCRIPTS: [(&str, &str); 13] = [
     ("V11__corrections", include_str!("../migrations/V11__corrections.sql")),
     ("V12__versions", include_str!("../migrations/V12__versions.sql")),
     ("V13__sent_counters", include_str!("../migrations/V13__sent_counters.sql")),
+    ("V14__counter_declarations", include_str!("../migrations/V14__counter_declarations.sql")),
 ];
 
 /// The version of the tables that this program needs.

@@ -46,35 +46,53 @@ pub(super) fn update_statement(tables: &Tables) -> String {
     let of_newest =
         |name: &str| format!("{name} = CASE WHEN {newest} THEN excluded.{name} ELSE series.{name} END");
     let of_newest = ["last_value", "last_unit", "last_quality"].map(of_newest).join(", ");
-    // A reading that says nothing of a counter leaves what others have said, and a late one is the first to say it.
-    let declares = format!(
-        "({newest} AND (excluded.counter IS NOT NULL OR excluded.sent_counter IS NOT NULL OR series.sent_counter IS NULL)
-          OR excluded.sent_counter IS NOT NULL AND series.sent_counter IS NULL AND series.counter IS NULL)"
+    // What the newest reading says of the counter holds, and if it says nothing, what the newest one says that does. So the
+    // order of arrival does not matter.
+    let of_newest_declaring = |name: &str, before: &str| {
+        format!(
+            "CASE WHEN excluded.declared_at >= series.declared_at
+                       OR series.declared_at IS NULL AND excluded.declared_at IS NOT NULL
+                  THEN excluded.{name} ELSE {before} END"
+        )
+    };
+    // Workers of the previous version write `counter` and `sent_counter` only.
+    let newest_counter = format!(
+        "CASE WHEN {newest} THEN excluded.newest_counter WHEN series.sent_counter IS NULL THEN series.counter
+              ELSE series.newest_counter END"
     );
+    let declared_counter = of_newest_declaring(
+        "declared_counter",
+        "CASE WHEN series.declared_at IS NULL AND series.sent_counter IS NOT NULL THEN series.counter
+              ELSE series.declared_counter END",
+    );
+    let counter = format!("coalesce({newest_counter}, {declared_counter})");
+    let declared_at = of_newest_declaring("declared_at", "series.declared_at");
+    let sent_counter = of_newest_declaring("sent_counter", "series.sent_counter");
     // The consumption of an hour depends on the reading before it, so that of the next reading changes with this one.
     // The state of rules is that of the readings which the transaction has seen, so none may have been stored since then.
     format!(
         "INSERT INTO {tables}_series AS series
              (device, metric, last_time, last_value, last_unit, last_quality, stored_at, stale, pending, pending_at, counter,
-              sent_counter)
+              newest_counter, declared_at, declared_counter, sent_counter)
          SELECT device, metric, time, value, unit, string_to_array(quality, ','), clock_timestamp(), stale, pending, seen,
-                counter, sent_counter
+                coalesce(newest_counter, declared_counter), newest_counter, declared_at, declared_counter, sent_counter
          FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::text[], $6::text[],
-                     $7::tstzmultirange[], $8::jsonb[], $9::timestamptz[], $10::jsonb[], $11::jsonb[])
-              AS input(device, metric, time, value, unit, quality, stale, pending, seen, counter, sent_counter)
+                     $7::tstzmultirange[], $8::jsonb[], $9::timestamptz[], $10::jsonb[], $11::timestamptz[], $12::jsonb[],
+                     $13::jsonb[])
+              AS input(device, metric, time, value, unit, quality, stale, pending, seen, newest_counter, declared_at,
+                       declared_counter, sent_counter)
          ON CONFLICT (device, metric) DO UPDATE SET stored_at = excluded.stored_at,
              pending = excluded.pending,
              pending_at = CASE WHEN excluded.pending_at = series.stored_at THEN excluded.stored_at END,
              stale = CASE
-                 WHEN {declares} AND excluded.counter IS DISTINCT FROM series.counter
+                 WHEN {counter} IS DISTINCT FROM series.counter
                      THEN {tables}_stale_with(series.stale + excluded.stale, {tables}_all_hours(series.device, series.metric))
                  WHEN series.counter IS NOT NULL THEN {tables}_stale_with(series.stale + excluded.stale,
                      {tables}_hours_after(series.device, series.metric, excluded.stale))
                  WHEN series.stale @> excluded.stale THEN series.stale
                  ELSE {tables}_stale_with(series.stale, excluded.stale) END,
-             counter = CASE WHEN {declares} THEN excluded.counter ELSE series.counter END,
-             sent_counter = CASE WHEN {newest} THEN coalesce(excluded.sent_counter, series.sent_counter)
-                                 ELSE coalesce(series.sent_counter, excluded.sent_counter) END,
+             counter = {counter}, newest_counter = {newest_counter}, declared_at = {declared_at},
+             declared_counter = {declared_counter}, sent_counter = {sent_counter},
              last_time = greatest(excluded.last_time, series.last_time), {of_newest}"
     )
 }
@@ -112,7 +130,7 @@ pub(super) async fn update(
     let pending: Vec<_> = series.keys().map(|key| pending.get(key)).collect();
     let (rows, hours): (Vec<_>, Vec<_>) = series.into_values().unzip();
     let statement = transaction.prepare_cached(statement).await?;
-    let parameters: Parameters<'_, 11> = [
+    let parameters: Parameters<'_, 13> = [
         &column(&rows, |newest| &*newest.row.device),
         &column(&rows, |newest| &*newest.row.metric),
         &column(&rows, |newest| newest.row.time),
@@ -122,9 +140,9 @@ pub(super) async fn update(
         &hours,
         &column(&pending, |pending| pending.map(|pending| Json(&pending.rules))),
         &column(&pending, |pending| pending.and_then(|pending| pending.stored_at)),
-        &column(&rows, |Newest { row, declaring }| {
-            row.counter.or(declaring.and_then(|row| row.counter)).map(Json)
-        }),
+        &column(&rows, |newest| newest.row.counter.map(Json)),
+        &column(&rows, |newest| newest.declaring.map(|row| row.time)),
+        &column(&rows, |newest| newest.declaring.and_then(|row| row.counter).map(Json)),
         &column(&rows, |newest| Some(Json(newest.declaring?.sent_counter?.counter()))),
     ];
     transaction.execute(&statement, &parameters).await.map(drop)
