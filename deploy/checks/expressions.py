@@ -28,7 +28,7 @@ def exported():
         "console/src/dashboard/metrics.rs",
         "producer/gateway/src/audit.rs",
         "producer/gateway/src/instruments.rs",
-        "producer/gateway/src/spool.rs",
+        "producer/publish/src/spool.rs",
         "producer/mqtt/src/instruments.rs",
         "worker/engine/src/sink/health.rs",
         "worker/engine/src/worker/start.rs",

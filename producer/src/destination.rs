@@ -7,7 +7,6 @@ mod http;
 mod line_connection;
 mod lines;
 mod mqtt;
-mod spooled;
 mod token;
 
 use std::time::Duration;
@@ -19,7 +18,6 @@ use garenne_protocol::{sensor::Reading, task::TaskId};
 pub(crate) use broker::{BrokerConnection, not_accepted, send_error};
 pub(crate) use delivery::{DeliveryCounts, DeliveryQueue, RetryingSender};
 pub(crate) use endpoint::Endpoint;
-pub(crate) use spooled::{SpoolCounts, SpooledConnection};
 
 /// Receives readings. The same readings may be sent again: their ids are derived from them, so that a repetition has no
 /// second effect.
@@ -43,7 +41,7 @@ pub(crate) enum SendError {
     },
     /// One reading is invalid; the others may be sent again without it.
     InvalidReading {
-        /// Its index.
+        /// The index of the reading.
         index: usize,
         /// The problem.
         reason: String,

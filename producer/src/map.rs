@@ -15,9 +15,9 @@ use garenne_common::{
     stdout,
     text::printable,
 };
-use garenne_gateway::BrokerSettings;
 use garenne_map::{Map, Mapped, Source, builtin, limits::MAX_PAYLOAD_BYTES};
 use garenne_protocol::sensor::{Limits, Record, Timestamp, Unit};
+use garenne_publish::BrokerSettings;
 use serde::Serialize;
 use time::OffsetDateTime;
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use garenne_common::{exit::Failure, stdout::print_line, text::printable};
+use garenne_publish::SpoolCounts;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -63,6 +64,15 @@ impl Progress {
         let line = format!("{}: {}", self.bar.prefix(), printable(&line.to_string()));
         // The bar is locked while it is suspended.
         self.bar.suspend(|| error_line(line));
+    }
+
+    /// Says what is not in the broker yet.
+    pub(crate) fn spooled(&self, counts: Option<&SpoolCounts>) {
+        if let Some(SpoolCounts { spooled, waiting: waiting @ 1.. }) = counts {
+            self.print(format_args!(
+                "{spooled} spooled; {waiting} wait in the spool, `spool drain` or a later run publishes them"
+            ));
+        }
     }
 
     /// Shows the final figures.

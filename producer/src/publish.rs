@@ -9,14 +9,12 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use garenne_amqp::PublisherConfig;
 use garenne_common::{
     backoff::Backoff,
     exit::{Exit, Failure},
     shutdown::{Command, Mode, signal, stop_requested},
     stdout, supervise,
 };
-use garenne_gateway::{BrokerSettings, READING, SpoolSettings, task_publisher::SpoolingPublisher};
 use garenne_protocol::{
     sensor::{
         Limits, Timestamp,
@@ -24,13 +22,14 @@ use garenne_protocol::{
     },
     task::{ContentType, Kind, NewTask, TaskId},
 };
+use garenne_publish::{BrokerSettings, READING, Sending, SpoolCounts, SpoolSettings, SpoolingSender};
 use serde::Serialize;
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    destination::{SendError, SpoolCounts, SpooledConnection, not_accepted},
+    destination::{BrokerConnection, SendError, not_accepted},
     input,
     progress::{Progress, print_summary, print_summary_to_stderr, thousandths},
 };
@@ -113,9 +112,8 @@ pub(crate) async fn run(
     let path = args.file.as_deref().unwrap_or(Path::new("-"));
     let (input, size) = input::open(path).with_context(|| path.display().to_string())?;
     let (_sender, mut commands) = signal::commands(Mode::Soft).context("cannot install signal handlers")?;
-    let config = PublisherConfig { in_flight: MAX_IN_FLIGHT, ..PublisherConfig::default() };
     let spool = SpoolSettings { spool: args.spool.clone(), ..spool };
-    let broker = SpooledConnection::open(&settings, config, &spool).await?;
+    let broker = BrokerConnection::open(&settings, Sending::command(MAX_IN_FLIGHT), &spool).await?;
     let progress = Progress::new("publish", size);
     let input = BufReader::new(input);
     let (mut summary, failure) = publish_lines(
@@ -129,7 +127,7 @@ pub(crate) async fn run(
     )
     .await?;
     summary.spool = broker.close().await;
-    summary.spool.iter().for_each(|spool| spool.report(&progress));
+    progress.spooled(summary.spool.as_ref());
     progress.finish(format_args!("{} confirmed, {} malformed", summary.published, summary.malformed));
     if args.ids {
         print_summary_to_stderr(&summary);
@@ -148,15 +146,15 @@ async fn publish_lines(
     input: impl BufRead + Send + 'static,
     (kind, limits): (&Kind, &Limits),
     args: &PublishArgs,
-    publisher: &SpoolingPublisher,
+    sender: &SpoolingSender,
     progress: &Progress,
     commands: &mut mpsc::Receiver<Command>,
     print_id: impl Fn(TaskId) -> Result<(), Failure>,
 ) -> anyhow::Result<(Summary, Option<Failure>)> {
-    let (sender, mut lines) = mpsc::channel(MAX_IN_FLIGHT);
+    let (read_lines, mut lines) = mpsc::channel(MAX_IN_FLIGHT);
     // Not a blocking task of the runtime, whose shutdown would wait for it: a read from a silent pipe cannot be
     // cancelled.
-    let mut reader = supervise::spawn_thread("reader", move || read(input, &sender))?;
+    let mut reader = supervise::spawn_thread("reader", move || read(input, &read_lines))?;
     let started = Instant::now();
     let mut summary = Summary { event: "publish_summary", kind: kind.to_string(), ..Summary::default() };
     let mut failure = None;
@@ -196,7 +194,7 @@ async fn publish_lines(
                     }
                     summary.lines += 1;
                     match task(&text, kind, limits, args) {
-                        Ok(task) => in_flight.push(publish(publisher, task, args.retry_for)),
+                        Ok(task) => in_flight.push(send(sender, task, args.retry_for)),
                         Err(problem) => {
                             summary.malformed += 1;
                             if summary.malformed <= MAX_PRINTED {
@@ -271,10 +269,10 @@ fn text(payload: &Value, field: &str, what: &str) -> Result<String, String> {
     }
 }
 
-/// Publishes a task until it is confirmed or spooled, and returns the number of repetitions and its id. The id stays the same, so
-/// that a repetition has no second effect.
-pub(crate) async fn publish(
-    publisher: &SpoolingPublisher,
+/// Sends a task until it is confirmed or spooled, and returns the number of repetitions and its id. The id stays the same,
+/// so that a repetition has no second effect.
+pub(crate) async fn send(
+    sender: &SpoolingSender,
     task: NewTask,
     retry_for: Duration,
 ) -> (u64, Result<TaskId, Failure>) {
@@ -282,7 +280,7 @@ pub(crate) async fn publish(
     let mut backoff = Backoff::default();
     let mut retries = 0;
     loop {
-        let Err(error) = publisher.publish(vec![task.clone()]).await else { return (retries, Ok(task.id)) };
+        let Err(error) = sender.send(vec![task.clone()]).await else { return (retries, Ok(task.id)) };
         let wait = backoff.next_wait();
         match not_accepted(&error) {
             SendError::Fatal(failure) => return (retries, Err(failure)),

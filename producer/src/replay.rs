@@ -36,14 +36,14 @@ use garenne_common::{
     shutdown::{Mode, signal, stop_requested},
     stdout,
 };
-use garenne_gateway::{BrokerSettings, SpoolSettings};
 use garenne_protocol::sensor::{Limits, Timestamp};
+use garenne_publish::{BrokerSettings, SpoolCounts, SpoolSettings};
 use serde::Serialize;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     args::{SendingArgs, positive},
-    destination::{DeliveryCounts, DeliveryQueue, Endpoint, RetryingSender, SpoolCounts},
+    destination::{DeliveryCounts, DeliveryQueue, Endpoint, RetryingSender},
     progress::{Progress, print_summary, thousandths},
 };
 use mapping::Mapping;
@@ -179,7 +179,7 @@ pub(crate) async fn run(
     counts.undelivered.store(read.readings.saturating_sub(settled), Relaxed);
     let to = endpoint.name.clone();
     let spool = endpoint.close().await;
-    spool.iter().for_each(|spool| spool.report(&progress));
+    progress.spooled(spool.as_ref());
     print_summary(&Summary {
         event: "replay_summary",
         file: file.display().to_string(),

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use garenne_common::config::{Common, Invalid, Settings};
-use garenne_gateway::{BrokerSettings, GatewaySettings};
+use garenne_gateway::GatewaySettings;
 use garenne_mqtt::MqttSettings;
+use garenne_publish::BrokerSettings;
 use serde::{Deserialize, Serialize};
 
 /// The settings of all commands. One file or environment serves all of them.

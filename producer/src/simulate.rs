@@ -15,8 +15,8 @@ use garenne_common::{
     shutdown::{Mode, signal, stop_requested},
     supervise,
 };
-use garenne_gateway::{BrokerSettings, SpoolSettings};
 use garenne_protocol::sensor::Timestamp;
+use garenne_publish::{BrokerSettings, SpoolCounts, SpoolSettings};
 use serde::Serialize;
 use time::OffsetDateTime;
 use tokio::{
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{SendingArgs, positive},
-    destination::{DeliveryCounts, Destination, Endpoint, RetryingSender, SpoolCounts},
+    destination::{DeliveryCounts, Destination, Endpoint, RetryingSender},
     progress::{Progress, print_summary, thousandths},
 };
 use latency_histogram::LatencyHistogram;
@@ -131,7 +131,7 @@ pub(crate) async fn run(
     let ms = |share| thousandths(latency.percentile_ms(share));
     let to = endpoint.name.clone();
     let spool = endpoint.close().await;
-    spool.iter().for_each(|spool| spool.report(&progress));
+    progress.spooled(spool.as_ref());
     print_summary(&Summary {
         event: "simulate_summary",
         to: &to,

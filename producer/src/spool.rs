@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use garenne_common::exit::{Exit, Failure};
-use garenne_gateway::BrokerSettings;
+use garenne_publish::BrokerSettings;
 use garenne_spool::Inspection;
 
 /// Flags of `spool`.

@@ -57,11 +57,11 @@ pub enum InvalidGateway {
 /// The answer of a gateway.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
+    /// The status of the answer.
     pub status: StatusCode,
     /// When the same request may succeed, if the gateway says so.
     pub retry_after: Option<Duration>,
-    /// Its body.
+    /// The body of the answer.
     pub body: Bytes,
 }
 

@@ -7,14 +7,18 @@ use garenne_protocol::{
     list, quoted,
     task::{Kind, NewTask, TaskId},
 };
+use garenne_publish::Routes;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use crate::{
     auth::Caller,
+    idempotency::Fingerprint,
+    ingest::{Format, Ingest, Parsed},
+    payload::RecordCount,
+    record_tasks::Sender,
     refusal::Refusal,
-    routes::Routes,
     task_properties::{content_type, short_text},
 };
 
@@ -87,10 +91,7 @@ impl EventFormat {
     }
 
     /// The tasks of a body, with ids of their sender.
-    ///
-    /// # Errors
-    /// An event is invalid, no lane takes its type, or there are more than `max_events`.
-    pub(super) fn tasks(
+    fn tasks(
         &self,
         body: Vec<u8>,
         routes: &Routes,
@@ -117,6 +118,31 @@ impl EventFormat {
                 Ok(tasks)
             }
         }
+    }
+}
+
+/// All events or none, as they are accepted.
+impl Format for EventFormat {
+    type Notes = ();
+
+    fn count(&self, _: &Sender) -> RecordCount {
+        match self {
+            Self::Binary(_) => RecordCount::One,
+            Self::Structured => RecordCount::Part,
+            Self::Batch => RecordCount::Objects,
+        }
+    }
+
+    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<()>, Refusal> {
+        let mut tasks = self.tasks(body, &ingest.routes, &sender.caller, ingest.limits.max_records)?;
+        let (mut records, mut keys) = (0, Vec::with_capacity(tasks.len()));
+        for (index, task) in tasks.iter_mut().enumerate() {
+            let allowed = ingest.allow_task(task, &task.body, &sender.caller);
+            records += allowed.map_err(|refusal| refusal.of_record(index))?;
+            task.trace.clone_from(&sender.trace);
+            keys.push((task.id.clone(), Fingerprint::of(task.kind.as_str(), &task.body)));
+        }
+        Ok(Parsed { keys, ..Parsed::tasks(tasks, records, ()) })
     }
 }
 

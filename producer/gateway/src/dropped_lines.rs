@@ -6,7 +6,11 @@ use garenne_protocol::sensor::{BadField, Fault, Limits, Record, Timestamp};
 
 use crate::{
     influx::{LineReadings, Precision, line_readings, lines_of},
+    ingest::{Format, Ingest, Parsed, now},
     left_out::Notes,
+    line_batch::count_pairs,
+    payload::RecordCount,
+    record_tasks::Sender,
     refusal::Refusal,
 };
 
@@ -14,6 +18,32 @@ use crate::{
 const MAX_NAMED: usize = 100;
 /// Most of them that are in its message.
 const MAX_IN_MESSAGE: usize = 5;
+
+/// A body in InfluxDB's line protocol, with timestamps of this unit. It may hold no line. Lines that are invalid or that the
+/// sender may not send are dropped, and so are fields that cannot be readings.
+pub(super) struct LineBody(pub(super) Precision);
+
+impl Format for LineBody {
+    type Notes = DroppedLines;
+
+    fn count(&self, _: &Sender) -> RecordCount {
+        RecordCount::Weight(count_pairs)
+    }
+
+    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<DroppedLines>, Refusal> {
+        let (kind, caller) = (ingest.reading_kind()?, &sender.caller);
+        caller.check_scope(kind.as_str(), std::iter::empty())?;
+        let is_allowed = |device: &str| match caller.allows_device(device) {
+            true => Ok(()),
+            false => Err(Refusal::foreign_device(device, &caller.name)),
+        };
+        let (records, dropped) = DroppedLines::sort(body, self.0, now(), &ingest.records, is_allowed)?;
+        if !dropped.is_empty() && (records.is_empty() || sender.atomic) {
+            return Err(dropped.refusal());
+        }
+        Ok(Parsed::readings(kind, records, dropped))
+    }
+}
 
 /// Lines that are refused and fields that are left out.
 #[derive(Debug, Default)]
@@ -35,7 +65,7 @@ impl DroppedLines {
     ///
     /// # Errors
     /// The body has more readings than `limits` allow.
-    pub(super) fn sort(
+    fn sort(
         mut body: Vec<u8>,
         precision: Precision,
         now: Timestamp,
@@ -78,7 +108,7 @@ impl DroppedLines {
     }
 
     /// The refusal of a body of which nothing is stored.
-    pub(super) fn refusal(self) -> Refusal {
+    fn refusal(self) -> Refusal {
         Refusal::nothing_remains(self.named)
     }
 

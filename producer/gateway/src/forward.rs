@@ -7,21 +7,22 @@ mod settings;
 
 use std::collections::BTreeSet;
 
-use garenne_protocol::{list, task::NewTask};
+use garenne_protocol::list;
 use serde::{Deserialize, Serialize};
 
-use crate::{left_out::Notes, refusal::Refusal};
-pub use forwarder::ForwardError;
+use crate::{
+    ingest::{Format, Ingest, Parsed},
+    left_out::Notes,
+    payload::RecordCount,
+    record_tasks::Sender,
+    refusal::Refusal,
+};
 pub(crate) use forwarder::Forwarder;
 pub(crate) use json_task::JsonTask;
 pub use settings::ForwardSettings;
 
 /// The path of the central gateway.
 pub(crate) const PATH: &str = "/v1/tasks";
-
-/// More than what a forwarded task has besides its payload, in bytes of JSON: id, kind, key, group, parent and trace, each
-/// of bounded length and with every byte escaped.
-pub(crate) const WRAPPER: usize = 8 * 1024;
 
 /// The answer to forwarded tasks. All that were not rejected are confirmed by the broker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,7 +47,7 @@ impl Forwarded {
 /// A task that the central gateway refuses for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rejected {
-    /// Its index in the request.
+    /// The index of the task in the request.
     pub record: usize,
     /// The code for programs, as in a problem document.
     pub code: String,
@@ -63,23 +64,41 @@ impl Rejected {
     }
 }
 
-/// The tasks of a request that `allow` returns, and the refusals of the others.
-///
-/// # Errors
-/// The body is not a list of tasks, or has more than `most`.
-pub(crate) fn tasks(
-    body: &[u8],
-    most: usize,
-    mut allow: impl FnMut(&JsonTask<'_>) -> Result<NewTask, Refusal>,
-) -> Result<(Vec<NewTask>, Vec<Rejected>), Refusal> {
-    let (mut tasks, mut rejected) = (Vec::new(), Vec::new());
-    let read = list::for_each(body, most, |record, task: JsonTask<'_>| {
-        match allow(&task) {
-            Ok(task) => tasks.push(task),
-            Err(refusal) => rejected.push(Rejected::new(record, refusal)),
-        }
-        Ok(())
-    });
-    read.map_err(|error| Refusal::bad_list(error, "tasks", most))?;
-    Ok((tasks, rejected))
+/// Tasks of another gateway, which are stored under the ids that they have. Each is checked by itself, so that one that is
+/// refused for good does not stop the others.
+pub(crate) struct ForwardedTasks;
+
+impl Format for ForwardedTasks {
+    type Notes = Vec<Rejected>;
+
+    fn count(&self, _: &Sender) -> RecordCount {
+        RecordCount::Objects
+    }
+
+    fn needs_confirm(&self) -> bool {
+        true
+    }
+
+    fn parse(
+        self,
+        body: Vec<u8>,
+        sender: &Sender,
+        ingest: &Ingest,
+    ) -> Result<Parsed<Vec<Rejected>>, Refusal> {
+        let (mut tasks, mut rejected, mut records) = (Vec::new(), Vec::new(), 0);
+        let most = ingest.limits.max_records;
+        let read = list::for_each(&body, most, |record, task: JsonTask<'_>| {
+            let allowed = task.task(&ingest.routes).and_then(|task| {
+                records += ingest.allow_task(&task, &task.body, &sender.caller)?;
+                Ok(task)
+            });
+            match allowed {
+                Ok(task) => tasks.push(task),
+                Err(refusal) => rejected.push(Rejected::new(record, refusal)),
+            }
+            Ok(())
+        });
+        read.map_err(|error| Refusal::bad_list(error, "tasks", most))?;
+        Ok(Parsed::tasks(tasks, records, rejected))
+    }
 }

@@ -1,78 +1,135 @@
-//! Validates bodies, publishes their tasks and returns their ids, for HTTP and TCP.
+//! What a gateway makes of bodies: the records and tasks that their senders may send, sent to the broker or spooled.
 
 use std::sync::Arc;
 
-use futures_util::TryFutureExt;
 use garenne_common::{config::Size, supervise, telemetry::Metrics};
 use garenne_protocol::{
     sensor::{Record, Timestamp, parse::Limits as RecordLimits},
-    task::{Kind, NewTask},
+    task::{Kind, NewTask, TaskId},
 };
+use garenne_publish::{Durability, NotAccepted, READING, Routes, SpoolingSender, TaskSender, shutting_down};
 use prometheus::IntCounter;
-use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
 
 use crate::{
     auth::Caller,
-    cloud_event::EventFormat,
-    dropped_lines::DroppedLines,
-    forward::{self, Forwarded},
     idempotency::{Fingerprint, UsedKeys},
-    influx::Precision,
-    left_out::{LeftOut, Notes},
+    left_out::Notes,
     limits::Limits,
-    line_batch::{LineParser, RefusedLine, count_pairs},
     offload::Offload,
-    otlp::{OtlpEncoding, Rejected},
-    payload::{Parsed, Payload, Prepared, Receipts, RecordCount, spool_footprint},
-    readings_format::ReadingsFormat,
-    record_tasks::{Sender, admitted, devices, leave_out_foreign, reading_task},
+    payload::{Converted, Receipts, RecordCount, spool_footprint},
+    record_tasks::{Sender, reading_task},
     refusal::Refusal,
-    routes::{READING, Routes},
     task_devices::devices_of,
-    task_publisher::{Durability, NotAccepted, SpoolingPublisher, shutting_down},
 };
 
-/// Validates bodies and publishes their tasks.
+/// More than what a forwarded task has besides its payload, in bytes of JSON: id, kind, key, group, parent and trace, each
+/// of bounded length and with every byte escaped.
+const FORWARD_WRAPPER: usize = 8 * 1024;
+
+/// The format of a body.
+pub(super) trait Format: Send + 'static {
+    /// What an answer tells besides the ids of tasks.
+    type Notes: Notes;
+
+    /// How an upper bound of the records is found before the body is parsed.
+    fn count(&self, sender: &Sender) -> RecordCount;
+
+    /// Whether only the confirm of the broker counts: the spool of another gateway has the tasks.
+    fn needs_confirm(&self) -> bool {
+        false
+    }
+
+    /// The records or tasks of a body that are valid and that the sender may send.
+    ///
+    /// # Errors
+    /// The body is refused as a whole, or nothing of it remains, or something is refused and the sender wants all or none.
+    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Self::Notes>, Refusal>;
+}
+
+/// What is accepted of a body.
+pub(super) struct Parsed<N> {
+    pub(super) content: Content,
+    /// The number of records that count against the rate of the sender.
+    pub(super) counted: usize,
+    /// Ids that the sender gave, each of which must not be used with another content.
+    pub(super) keys: Vec<(TaskId, Fingerprint)>,
+    pub(super) notes: N,
+}
+
+/// Records or tasks.
+pub(super) enum Content {
+    /// Readings, each with its position in the request.
+    Readings(Kind, Vec<(usize, Record)>),
+    Tasks(Vec<NewTask>),
+}
+
+/// The receipts of a request whose tasks are stored, and what else its answer tells.
+pub(super) type Stored<N> = (Receipts, N);
+
+impl<N> Parsed<N> {
+    /// All of these readings, in their order.
+    pub(super) fn readings(kind: Kind, records: Vec<Record>, notes: N) -> Self {
+        let (counted, keys) = (records.len(), Vec::new());
+        let content = Content::Readings(kind, records.into_iter().enumerate().collect());
+        Self { content, counted, keys, notes }
+    }
+
+    /// Tasks that count as so many records.
+    pub(super) fn tasks(tasks: Vec<NewTask>, counted: usize, notes: N) -> Self {
+        Self { content: Content::Tasks(tasks), counted, keys: Vec::new(), notes }
+    }
+}
+
+/// Records what senders may send as tasks, and sends them.
 pub struct Ingest {
-    publisher: Arc<SpoolingPublisher>,
-    /// Publishes tasks of other gateways, which keep them until the broker has confirmed them.
-    without_spool: Option<Arc<SpoolingPublisher>>,
+    uplink: Arc<SpoolingSender>,
+    /// For tasks of other gateways, which keep them until the broker has confirmed them. `None` if there is no broker.
+    without_spool: Option<Arc<SpoolingSender>>,
     pub(super) routes: Routes,
     /// The kind of readings, if a lane takes it; parsed once because most tasks are readings.
     reading: Option<Kind>,
-    records: RecordLimits,
+    pub(super) records: RecordLimits,
     used_keys: UsedKeys,
     /// How often a map left out values because nothing was measured.
-    unmeasured: IntCounter,
-    offload: Offload,
-    /// Where publishes continue whose sender disconnects.
-    publish_runtime: Handle,
-    limits: Limits,
+    pub(super) unmeasured: IntCounter,
+    pub(super) offload: Offload,
+    /// Where sending continues if the sender of a request disconnects.
+    runtime: Handle,
+    pub(super) limits: Limits,
 }
 
 impl Ingest {
-    /// Publishes with `publisher`. A publish whose sender disconnects continues on the current runtime. Of `records` the
+    /// Sends tasks with `uplink`, also those of a sender that disconnects: then on the current runtime. Of `records` the
     /// bounds of times count.
     pub fn new(
-        publisher: SpoolingPublisher,
+        uplink: Arc<dyn TaskSender>,
+        routes: Routes,
+        limits: &Limits,
+        records: RecordLimits,
+    ) -> Arc<Self> {
+        Self::with_spool(SpoolingSender::direct(uplink), routes, limits, records)
+    }
+
+    /// As [`Ingest::new`], with an uplink that may have a spool.
+    pub fn with_spool(
+        uplink: SpoolingSender,
         routes: Routes,
         limits: &Limits,
         records: RecordLimits,
     ) -> Arc<Self> {
         let help = "Times that a map left out the values of a payload because nothing was measured.";
-        let unmeasured = IntCounter::new("garenne_gateway_unmeasured_total", help);
         Arc::new(Self {
-            without_spool: publisher.without_spool().map(Arc::new),
-            publisher: Arc::new(publisher),
+            without_spool: uplink.without_spool().map(Arc::new),
+            uplink: Arc::new(uplink),
             reading: routes.kind(READING).ok(),
             routes,
             records: RecordLimits { records: limits.max_records, ..records },
             used_keys: UsedKeys::new(),
-            unmeasured: unmeasured.expect("the name is valid"),
+            unmeasured: IntCounter::new("garenne_gateway_unmeasured_total", help).expect("the name is valid"),
             offload: Offload::new(limits.retry_after),
-            publish_runtime: Handle::current(),
+            runtime: Handle::current(),
             limits: limits.clone(),
         })
     }
@@ -85,227 +142,12 @@ impl Ingest {
         metrics.registry().register(Box::new(self.unmeasured.clone()))
     }
 
-    /// Publishes the readings of a body: one task per record, in the order of the records. A record that is invalid or
-    /// that the caller may not send is left out. A body that a map skips has no readings.
-    ///
-    /// # Errors
-    /// Nothing is published: the body is refused as a whole, or every record is, or one if the sender wants all or none;
-    /// or as [`Ingest::publish_and_confirm`].
-    pub(super) fn ingest_readings(
-        self: &Arc<Self>,
-        format: ReadingsFormat,
-        payload: Payload,
-        sender: Sender,
-    ) -> impl Future<Output = Result<(Receipts, LeftOut), Refusal>> + use<> {
-        let (ingest, count) = (Arc::clone(self), format.count());
-        let parse = move |mut body: Vec<u8>| {
-            // Before the body is changed.
-            let print = |key| (key, Fingerprint::of(format.content(), &body));
-            let used = sender.idempotency_key.as_ref().map(print);
-            let sifted = format.sift(&mut body, now(), &ingest.records, &ingest.unmeasured)?;
-            drop(body);
-            if sifted.slots.is_empty() {
-                return Ok((Vec::new(), LeftOut::default()));
-            }
-            let kind = ingest.reading_kind()?;
-            let (slots, left_out) = admitted(sifted, &kind, &sender)?;
-            let records = slots.into_iter().enumerate().filter_map(|(place, slot)| Some((place, slot?)));
-            let tasks = ingest.reading_tasks(&kind, records, &sender);
-            // After all other checks: a body of which nothing is accepted may be corrected under the same key.
-            used.map_or(Ok(()), |(key, body)| ingest.used_keys.check(key, body))?;
-            Ok((tasks, left_out))
-        };
-        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
-    }
-
-    /// Publishes the readings of a body in InfluxDB's line protocol, which may hold none. Lines that are invalid or that
-    /// the caller may not send are dropped, and so are fields that cannot be readings.
-    ///
-    /// # Errors
-    /// Nothing is published: the body is refused as a whole, or nothing of it remains, or something is dropped and the
-    /// sender wants all or none; or as [`Ingest::publish_and_confirm`].
-    pub(super) fn ingest_line_body(
-        self: &Arc<Self>,
-        precision: Precision,
-        payload: Payload,
-        sender: Sender,
-    ) -> impl Future<Output = Result<(Receipts, DroppedLines), Refusal>> + use<> {
-        let ingest = Arc::clone(self);
-        let parse = move |body: Vec<u8>| {
-            let (kind, caller) = (ingest.reading_kind()?, &sender.caller);
-            caller.check_scope(kind.as_str(), std::iter::empty())?;
-            let is_allowed = |device: &str| match caller.allows_device(device) {
-                true => Ok(()),
-                false => Err(Refusal::foreign_device(device, &caller.name)),
-            };
-            let (records, dropped) = DroppedLines::sort(body, precision, now(), &ingest.records, is_allowed)?;
-            if !dropped.is_empty() && (records.is_empty() || sender.atomic) {
-                return Err(dropped.refusal());
-            }
-            caller.take(records.len())?;
-            Ok((ingest.reading_tasks(&kind, records.into_iter().enumerate(), &sender), dropped))
-        };
-        let count = RecordCount::Weight(count_pairs);
-        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
-    }
-
-    /// Publishes the readings of lines in InfluxDB's protocol. Lines that are invalid or that the caller may not send are
-    /// returned, and the others are published.
-    ///
-    /// # Errors
-    /// No line is published because of a limit, or as [`Ingest::publish_and_confirm`].
-    pub(super) fn ingest_lines(
-        self: &Arc<Self>,
-        lines: LineParser,
-        payload: Payload,
-        sender: Sender,
-    ) -> impl Future<Output = Result<(Receipts, Vec<RefusedLine>), Refusal>> + use<> {
-        let ingest = Arc::clone(self);
-        let parse = move |text: Vec<u8>| {
-            let kind = ingest.reading_kind()?;
-            let check = |records: &[Record]| sender.caller.check_scope(kind.as_str(), devices(records));
-            let (records, refused) = lines.records(&text, &ingest.records, check);
-            sender.caller.take(records.len())?;
-            Ok((ingest.reading_tasks(&kind, records.into_iter().enumerate(), &sender), refused))
-        };
-        let count = RecordCount::Weight(count_pairs);
-        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
-    }
-
-    /// Publishes the gauges and sums of OpenTelemetry's metrics as readings. Data points that cannot be readings are
-    /// returned, and the others are published.
-    ///
-    /// # Errors
-    /// Nothing is published: the body is invalid, the caller may send none of its readings, or a point is rejected and the
-    /// sender wants all or none; or as [`Ingest::publish_and_confirm`].
-    pub(super) fn ingest_metrics(
-        self: &Arc<Self>,
-        encoding: OtlpEncoding,
-        payload: Payload,
-        sender: Sender,
-    ) -> impl Future<Output = Result<(Receipts, Rejected), Refusal>> + use<> {
-        let ingest = Arc::clone(self);
-        let parse = move |body: Vec<u8>| {
-            let (mut records, mut rejected) = encoding.records(&body, now(), &ingest.records)?;
-            drop(body);
-            let foreign = leave_out_foreign(&mut records, &sender.caller, |reading, refusal| {
-                rejected.add(&reading.metric, 1, refusal.code, &refusal.message);
-            });
-            match foreign {
-                Some(refusal) if records.is_empty() => Err(refusal),
-                _ if sender.atomic && !rejected.is_empty() => {
-                    Err(Refusal::rejected_points(rejected.message()))
-                }
-                _ if records.is_empty() => Ok((Vec::new(), rejected)),
-                _ => {
-                    let kind = ingest.reading_kind()?;
-                    sender.caller.admit(kind.as_str(), devices(&records))?;
-                    Ok((ingest.reading_tasks(&kind, records.into_iter().enumerate(), &sender), rejected))
-                }
-            }
-        };
-        let count = RecordCount::Weight(encoding.weight());
-        self.publish_and_confirm(payload.prepare(&self.offload, &self.limits, count, parse))
-    }
-
-    /// Publishes `task` with this body.
-    ///
-    /// # Errors
-    /// The task is invalid or the caller may not send it, and nothing is published; or as
-    /// [`Ingest::publish_and_confirm`].
-    pub(super) fn ingest_task(
-        self: &Arc<Self>,
-        task: NewTask,
-        payload: Payload,
-        sender: Sender,
-    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
-        // Its readings are parsed to count them and to compare their devices.
-        let has_readings = task.kind.as_str() == READING && sender.caller.is_limited();
-        let count = if has_readings { RecordCount::Mark(b'{') } else { RecordCount::One };
-        let ingest = Arc::clone(self);
-        let parse = move |body: Vec<u8>| {
-            // A body that no worker could parse is refused here, where the sender gets the error.
-            serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::not_json)?;
-            let records = ingest.allow_task(&task, &body, &sender.caller)?;
-            sender.caller.take(records)?;
-            if let Some(key) = &sender.idempotency_key {
-                ingest.used_keys.check(key, Fingerprint::of(task.kind.as_str(), &body))?;
-            }
-            Ok((vec![NewTask { body, ..task }], ()))
-        };
-        self.receipts_of(payload.prepare(&self.offload, &self.limits, count, parse))
-    }
-
-    /// Publishes one task for each event of a body.
-    ///
-    /// # Errors
-    /// An event is invalid or the caller may not send it, and nothing is published; or as
-    /// [`Ingest::publish_and_confirm`].
-    pub(super) fn ingest_events(
-        self: &Arc<Self>,
-        format: EventFormat,
-        payload: Payload,
-        sender: Sender,
-    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
-        let count = match format {
-            EventFormat::Binary(_) => RecordCount::One,
-            EventFormat::Structured => RecordCount::Part,
-            EventFormat::Batch => RecordCount::Objects,
-        };
-        let ingest = Arc::clone(self);
-        let parse = move |body: Vec<u8>| {
-            let mut tasks = format.tasks(body, &ingest.routes, &sender.caller, ingest.limits.max_records)?;
-            let mut records = 0;
-            for (index, task) in tasks.iter_mut().enumerate() {
-                let allowed = ingest.allow_task(task, &task.body, &sender.caller);
-                records += allowed.map_err(|refusal| refusal.of_record(index))?;
-                task.trace.clone_from(&sender.trace);
-            }
-            // All events or none, as they are accepted.
-            sender.caller.take(records)?;
-            for task in &tasks {
-                ingest.used_keys.check(&task.id, Fingerprint::of(task.kind.as_str(), &task.body))?;
-            }
-            Ok((tasks, ()))
-        };
-        self.receipts_of(payload.prepare(&self.offload, &self.limits, count, parse))
-    }
-
-    /// Publishes tasks of another gateway under the ids that they have, and waits for the broker's confirms. Each task is
-    /// checked by itself, so that one that is refused for good does not stop the others.
-    ///
-    /// # Errors
-    /// The body is refused, the sender's rate limit is used up, or at least one task is not confirmed.
-    pub(super) fn ingest_forwarded(
-        self: &Arc<Self>,
-        payload: Payload,
-        sender: Sender,
-    ) -> impl Future<Output = Result<Forwarded, Refusal>> + use<> {
-        let ingest = Arc::clone(self);
-        let parse = move |body: Vec<u8>| {
-            let mut records = 0;
-            let (tasks, rejected) = forward::tasks(&body, ingest.limits.max_records, |task| {
-                let task = task.task(&ingest.routes)?;
-                records += ingest.allow_task(&task, &task.body, &sender.caller)?;
-                Ok(task)
-            })?;
-            sender.caller.take(records)?;
-            Ok((tasks, rejected))
-        };
-        let prepared = payload.prepare(&self.offload, &self.limits, RecordCount::Objects, parse);
-        let publishing = self.without_spool.clone().map(|publisher| self.publish(prepared, publisher));
-        async move {
-            let (receipts, rejected) = publishing.ok_or_else(Refusal::no_broker)?.await?;
-            Ok(Forwarded { accepted: receipts.ids.len(), rejected })
-        }
-    }
-
     /// Checks that the caller may send a task of this kind with this payload, whatever its rate. Returns how many records
     /// the task counts as: its readings, else one.
-    fn allow_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<usize, Refusal> {
+    pub(super) fn allow_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<usize, Refusal> {
         // The central gateway would refuse it always, after its sender has a receipt.
         let max_body = self.limits.max_body.bytes();
-        let most = max_body - forward::WRAPPER.min(max_body / 2);
+        let most = max_body - FORWARD_WRAPPER.min(max_body / 2);
         if self.without_spool.is_none() && body.len() > most {
             return Err(Refusal::too_large("the payload of a task that is forwarded", Size(most as u64)));
         }
@@ -317,75 +159,74 @@ impl Ingest {
             false if is_counted => named().unwrap_or_default(),
             false => Vec::new(),
         };
-        let allowed = caller.check_scope(task.kind.as_str(), devices.iter().map(String::as_str));
-        allowed.map_err(|refusal| match refusal.record {
-            Some(reading) => refusal.of_record(reading),
-            None => refusal,
-        })?;
+        caller.check_records(task.kind.as_str(), devices.iter().map(String::as_str))?;
         Ok(devices.len().max(1))
     }
 
-    fn reading_kind(&self) -> Result<Kind, Refusal> {
-        self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)
-    }
-
-    /// The tasks of records, each with its position in the request.
-    fn reading_tasks(
-        &self,
-        kind: &Kind,
-        records: impl Iterator<Item = (usize, Record)>,
-        sender: &Sender,
-    ) -> Vec<NewTask> {
-        records.map(|record| reading_task(kind, record, sender, self.routes.readings_are_sharded)).collect()
-    }
-
-    /// As [`Ingest::publish_and_confirm`], for a parser that tells nothing else.
-    fn receipts_of(
-        self: &Arc<Self>,
-        prepared: Prepared<()>,
-    ) -> impl Future<Output = Result<Receipts, Refusal>> + use<> {
-        self.publish_and_confirm(prepared).map_ok(|(receipts, ())| receipts)
-    }
-
-    /// Publishes the tasks of a body and returns their ids, in order, and what else its parser told, after the broker has
-    /// confirmed all of them or the spool has stored them.
+    /// The kind of readings.
     ///
     /// # Errors
-    /// The body is refused, or at least one task is not stored.
-    fn publish_and_confirm<T: Notes>(
-        self: &Arc<Self>,
-        prepared: Prepared<T>,
-    ) -> impl Future<Output = Result<(Receipts, T), Refusal>> + use<T> {
-        self.publish(prepared, Arc::clone(&self.publisher))
+    /// No lane takes it.
+    pub(super) fn reading_kind(&self) -> Result<Kind, Refusal> {
+        Ok(self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?)
     }
 
-    /// Publishes the tasks of a body. Their memory stays reserved until they are stored, also if the sender disconnects
-    /// before.
-    fn publish<T: Notes>(
-        self: &Arc<Self>,
-        prepared: Prepared<T>,
-        publisher: Arc<SpoolingPublisher>,
-    ) -> impl Future<Output = Result<(Receipts, T), Refusal>> + use<T> {
-        let ingest = Arc::clone(self);
-        async move {
-            let Parsed { tasks, notes, mut memory } = prepared.await?;
-            if publisher.keeps_tasks() {
-                memory.grow(tasks.iter().map(spool_footprint).sum())?;
+    /// Records what is accepted of a body as tasks.
+    ///
+    /// # Errors
+    /// The sender's rate limit is used up, or it has used an id with another content.
+    pub(super) fn record<N>(&self, parsed: Parsed<N>, sender: &Sender) -> Result<(Vec<NewTask>, N), Refusal> {
+        let Parsed { content, counted, keys, notes } = parsed;
+        sender.caller.take(counted)?;
+        let tasks = match content {
+            Content::Tasks(tasks) => tasks,
+            Content::Readings(kind, records) => {
+                let sharded = self.routes.readings_are_sharded;
+                records.into_iter().map(|record| reading_task(&kind, record, sender, sharded)).collect()
             }
-            let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
-            if tasks.is_empty() {
-                return Ok((Receipts::new(ids, Durability::Confirmed, notes.memory(), memory), notes));
+        };
+        // After all other checks: a body of which nothing is accepted may be corrected under the same key.
+        keys.into_iter().try_for_each(|(key, content)| self.used_keys.check(&key, content))?;
+        Ok((tasks, notes))
+    }
+
+    /// Where the tasks of this format go.
+    ///
+    /// # Errors
+    /// There is no broker, whose confirm the format needs.
+    pub(super) fn uplink_of(&self, format: &impl Format) -> Result<Arc<SpoolingSender>, Refusal> {
+        match format.needs_confirm() {
+            true => self.without_spool.clone().ok_or_else(Refusal::no_broker),
+            false => Ok(Arc::clone(&self.uplink)),
+        }
+    }
+
+    /// Sends or spools the tasks of a body, and returns their ids in order. Their memory stays reserved until they are
+    /// stored, also if the sender disconnects before.
+    ///
+    /// # Errors
+    /// At least one task is not stored.
+    pub(super) async fn send_or_spool<N: Notes>(
+        &self,
+        uplink: Arc<SpoolingSender>,
+        Converted { tasks, notes, mut memory }: Converted<N>,
+    ) -> Result<Stored<N>, Refusal> {
+        if uplink.keeps_tasks() {
+            memory.grow(tasks.iter().map(spool_footprint).sum())?;
+        }
+        let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
+        if tasks.is_empty() {
+            return Ok((Receipts::new(ids, Durability::Confirmed, notes.memory(), memory), notes));
+        }
+        let sending = async move { (uplink.send(tasks).await, memory) };
+        let retry_after = self.limits.retry_after;
+        match supervise::isolated("publish", sending).continued_on(&self.runtime).await {
+            Ok((Ok(durability), memory)) => {
+                Ok((Receipts::new(ids, durability, notes.memory(), memory), notes))
             }
-            let publish = async move { (publisher.publish(tasks).await, memory) };
-            let retry_after = ingest.limits.retry_after;
-            match supervise::isolated("publish", publish).continued_on(&ingest.publish_runtime).await {
-                Ok((Ok(durability), memory)) => {
-                    Ok((Receipts::new(ids, durability, notes.memory(), memory), notes))
-                }
-                Ok((Err(NotAccepted::Broker(error)), _)) => Err(Refusal::broker(&error, retry_after)),
-                Ok((Err(NotAccepted::Spool(error)), _)) => Err(Refusal::spool(&error, retry_after)),
-                Err(_) => Err(Refusal::broker(&shutting_down(), retry_after)),
-            }
+            Ok((Err(NotAccepted::Broker(error)), _)) => Err(Refusal::broker(&error, retry_after)),
+            Ok((Err(NotAccepted::Spool(error)), _)) => Err(Refusal::spool(&error, retry_after)),
+            Err(_) => Err(Refusal::broker(&shutting_down(), retry_after)),
         }
     }
 }

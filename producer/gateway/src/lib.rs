@@ -3,7 +3,7 @@
 //! A request passes these steps in order:
 //!
 //! ```text
-//! accept → sniff → frame → authenticate → validate → group → publish → confirm → answer
+//! accept → sniff → authenticate → parse → record → spool or send → answer
 //! ```
 //!
 //! An answer with task ids is sent only after the broker has confirmed that every record of the request is stored in a
@@ -15,12 +15,10 @@
 mod accept;
 mod audit;
 mod auth;
-pub mod broker;
 mod certificate;
 mod client_stream;
 mod cloud_event;
 mod connection;
-mod connector;
 mod context;
 mod decompress;
 mod dropped_lines;
@@ -47,29 +45,24 @@ mod proxy_protocol;
 mod readings_format;
 mod record_tasks;
 mod refusal;
-mod routes;
+mod request;
 mod run;
 mod runtimes;
 mod series_name;
 mod server;
 mod settings;
 mod source_limit;
-mod spool;
 mod status;
 mod task_devices;
 mod task_properties;
-pub mod task_publisher;
 mod tcp;
 mod tls;
-mod uplink;
 
 pub use accept::{raise_file_limit, serve};
 pub use auth::Access;
-pub use broker::BrokerSettings;
 pub use connection::Connection;
-pub use connector::{BrokerLink, FirstConnection};
 pub use context::GatewayContext;
-pub use forward::{ForwardError, ForwardSettings};
+pub use forward::ForwardSettings;
 pub use ingest::Ingest;
 pub use instruments::Instruments;
 pub use limits::Limits;
@@ -77,11 +70,9 @@ pub use maps::Maps;
 pub use memory::MemoryBudget;
 pub use network::Network;
 pub use refusal::Refusal;
-pub use routes::{READING, Routes};
 pub use run::run;
 pub use server::{Server, ServerKind};
 pub use settings::GatewaySettings;
-pub use spool::{SpoolSettings, spool_beat, spool_warning};
 pub use tls::{Tls, TlsVersion, load_tls};
 
 #[cfg(test)]

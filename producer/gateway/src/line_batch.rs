@@ -8,10 +8,12 @@ use garenne_protocol::{
 
 use crate::{
     influx::{LineReadings, Precision, bytes_readings},
+    ingest::{Format, Ingest, Parsed},
     left_out::Notes,
     limits::Limits,
     memory::Account,
-    payload::Payload,
+    payload::{Payload, RecordCount},
+    record_tasks::{Sender, devices},
     refusal::Refusal,
 };
 
@@ -126,9 +128,25 @@ pub(super) fn count_pairs(lines: &[u8]) -> usize {
     memchr::memchr_iter(b'=', lines).count()
 }
 
+/// Lines that are invalid or that the sender may not send are returned, and the others are recorded.
+impl Format for LineParser {
+    type Notes = Vec<RefusedLine>;
+
+    fn count(&self, _: &Sender) -> RecordCount {
+        RecordCount::Weight(count_pairs)
+    }
+
+    fn parse(self, text: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Self::Notes>, Refusal> {
+        let kind = ingest.reading_kind()?;
+        let check = |records: &[Record]| sender.caller.check_scope(kind.as_str(), devices(records));
+        let (records, refused) = self.records(&text, &ingest.records, check);
+        Ok(Parsed::readings(kind, records, refused))
+    }
+}
+
 impl LineParser {
     /// The records of all lines that are valid and that `check` allows, and the other lines.
-    pub(super) fn records(
+    fn records(
         &self,
         text: &[u8],
         limits: &RecordLimits,

@@ -2,9 +2,9 @@
 
 use std::io::Read;
 
-use futures_util::future::{BoxFuture, Either, Ready, ready};
 use garenne_common::config::Size;
 use garenne_protocol::task::{NewTask, TaskId};
+use garenne_publish::Durability;
 
 use crate::{
     decompress::Encoding,
@@ -13,7 +13,6 @@ use crate::{
     memory::{Reservation, append},
     offload::Offload,
     refusal::Refusal,
-    task_publisher::Durability,
 };
 
 /// Bodies of at least this many bytes are decompressed and parsed on a blocking thread.
@@ -39,7 +38,7 @@ pub(super) struct Payload {
 /// A compressed body.
 struct Compressed {
     encoding: Encoding,
-    /// Its length in bytes.
+    /// The length of the compressed bytes.
     length: usize,
     decoder: Box<dyn Read + Send>,
 }
@@ -52,14 +51,10 @@ pub(super) struct Receipts {
     pub(super) memory: Reservation,
 }
 
-/// The tasks of a body, perhaps later.
-pub(super) type Prepared<T> =
-    Either<Ready<Result<Parsed<T>, Refusal>>, BoxFuture<'static, Result<Parsed<T>, Refusal>>>;
-
-/// The tasks of a body, what else its parser tells, and the reservation of the tasks.
-pub(super) struct Parsed<T> {
+/// The tasks of a body, what else its answer tells, and the reservation of the tasks.
+pub(super) struct Converted<N> {
     pub(super) tasks: Vec<NewTask>,
-    pub(super) notes: T,
+    pub(super) notes: N,
     pub(super) memory: Reservation,
 }
 
@@ -132,36 +127,27 @@ impl Payload {
         Ok((self.plain, self.memory))
     }
 
-    /// Converts the body into tasks with `parse`: at once if it is small, else on a blocking thread. The result has the
-    /// tasks and their reservation.
+    /// Converts the body into tasks with `convert`: at once if it is small, else on a blocking thread.
     ///
     /// # Errors
-    /// The error of `parse`, a limit, or no memory for the records.
-    pub(super) fn prepare<T: Notes>(
+    /// The error of `convert`, a limit, or no memory for the records.
+    pub(super) async fn converted<N: Notes>(
         mut self,
         offload: &Offload,
         limits: &Limits,
         count: RecordCount,
-        parse: impl FnOnce(Vec<u8>) -> Result<(Vec<NewTask>, T), Refusal> + Send + 'static,
-    ) -> Prepared<T> {
+        convert: impl FnOnce(Vec<u8>) -> Result<(Vec<NewTask>, N), Refusal> + Send + 'static,
+    ) -> Result<Converted<N>, Refusal> {
         let Limits { max_body, max_records, .. } = *limits;
-        match self.is_small(max_body) {
-            Ok(true) if count.of(&self.plain) <= MANY_RECORDS => {
-                Either::Left(ready(self.parse(max_records, count, parse)))
-            }
-            Ok(_) => {
-                let offload = offload.clone();
-                // Boxed, because every request and line holds a future of this type.
-                Either::Right(Box::pin(async move {
-                    let work = move || {
-                        self.decompress(usize::MAX, max_body)?;
-                        self.parse(max_records, count, parse)
-                    };
-                    offload.run(work).await?
-                }))
-            }
-            Err(refusal) => Either::Left(ready(Err(refusal))),
+        if self.is_small(max_body)? && count.of(&self.plain) <= MANY_RECORDS {
+            return self.convert(max_records, count, convert);
         }
+        let work = move || {
+            self.decompress(usize::MAX, max_body)?;
+            self.convert(max_records, count, convert)
+        };
+        // Boxed, because every request and line holds a future of this function.
+        Box::pin(offload.run(work)).await?
     }
 
     /// Decompresses the body if it is small.
@@ -188,16 +174,16 @@ impl Payload {
         Ok(false)
     }
 
-    fn parse<T: Notes>(
+    fn convert<N: Notes>(
         mut self,
         max_records: usize,
         count: RecordCount,
-        parse: impl FnOnce(Vec<u8>) -> Result<(Vec<NewTask>, T), Refusal>,
-    ) -> Result<Parsed<T>, Refusal> {
+        convert: impl FnOnce(Vec<u8>) -> Result<(Vec<NewTask>, N), Refusal>,
+    ) -> Result<Converted<N>, Refusal> {
         self.memory.grow(count.reserved(&self.plain, max_records))?;
-        let (tasks, notes) = parse(self.plain)?;
+        let (tasks, notes) = convert(self.plain)?;
         self.memory.set(tasks.iter().map(footprint).sum::<usize>() + notes.memory())?;
-        Ok(Parsed { tasks, notes, memory: self.memory })
+        Ok(Converted { tasks, notes, memory: self.memory })
     }
 }
 
@@ -269,12 +255,12 @@ mod tests {
     }
 
     /// Runs the parser and returns whether it ran on another thread.
-    async fn parsed(budget: &MemoryBudget, payload: Payload) -> Result<(bool, Parsed<()>), Refusal> {
+    async fn parsed(budget: &MemoryBudget, payload: Payload) -> Result<(bool, Converted<()>), Refusal> {
         let here = std::thread::current().id();
         let (sender, other_thread) = std::sync::mpsc::channel();
         let held = budget.clone();
         let (offload, limits) = (Offload::new(Duration::from_secs(1)), Limits::default());
-        let prepared = payload.prepare(&offload, &limits, RecordCount::Mark(b'{'), move |body| {
+        let prepared = payload.converted(&offload, &limits, RecordCount::Mark(b'{'), move |body| {
             assert!(held.used() >= body.capacity(), "the parsed body is reserved");
             sender.send(std::thread::current().id() != here).unwrap();
             Ok((vec![task(body)], ()))

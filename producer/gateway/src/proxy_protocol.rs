@@ -16,7 +16,7 @@ const BINARY_HEAD: usize = 16;
 /// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProxyHeader {
-    /// Its length in bytes.
+    /// The length of the header in bytes.
     pub(super) length: usize,
     /// The sender's address. `None` for a connection of the proxy itself, such as a health check.
     pub(super) source: Option<SocketAddr>,

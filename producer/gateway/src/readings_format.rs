@@ -3,16 +3,26 @@
 use std::sync::Arc;
 
 use garenne_map::{Map, Source};
-use garenne_protocol::sensor::{
-    Limits, Sifted, Timestamp,
-    parse::{Form, sift_readings},
+use garenne_protocol::{
+    sensor::{
+        Sifted,
+        parse::{Form, sift_readings},
+    },
+    task::TaskId,
+};
+use garenne_publish::READING;
+
+use crate::{
+    idempotency::Fingerprint,
+    ingest::{Content, Format, Ingest, Parsed, now},
+    left_out::LeftOut,
+    payload::RecordCount,
+    record_tasks::{Sender, allowed},
+    refusal::Refusal,
 };
 
-use prometheus::IntCounter;
-
-use crate::{payload::RecordCount, refusal::Refusal, routes::READING};
-
 /// The format of a body with readings.
+#[derive(Clone)]
 pub(super) enum ReadingsFormat {
     /// JSON, by content type.
     Json(Form),
@@ -21,8 +31,31 @@ pub(super) enum ReadingsFormat {
 }
 
 impl ReadingsFormat {
-    /// How an upper bound of a body's records is found.
-    pub(super) const fn count(&self) -> RecordCount {
+    /// What the same body stands for: it gives other readings with another map.
+    fn content(&self) -> &str {
+        if let Self::Mapped { path, .. } = self { path } else { READING }
+    }
+
+    /// The records of a body, which is changed if it is no JSON.
+    fn sift(&self, body: &mut [u8], ingest: &Ingest) -> Result<Sifted, Refusal> {
+        let (now, limits) = (now(), &ingest.records);
+        match self {
+            Self::Json(form) => Ok(sift_readings(*form, body, now, limits)?),
+            Self::Mapped { map, path } => {
+                let mapped = map.apply(Source::Path(path), body, now, limits).map_err(Refusal::unmapped)?;
+                ingest.unmeasured.inc_by(mapped.unmeasured as u64);
+                Ok(mapped.sifted())
+            }
+        }
+    }
+}
+
+/// One task per record, in the order of the records. A record that is invalid or that the sender may not send is left out.
+/// A body that a map skips has no readings.
+impl Format for ReadingsFormat {
+    type Notes = LeftOut;
+
+    fn count(&self, _: &Sender) -> RecordCount {
         match self {
             Self::Json(_) => RecordCount::Weight(json_records),
             // Values of JSON are separated.
@@ -30,30 +63,21 @@ impl ReadingsFormat {
         }
     }
 
-    /// What the same body stands for: it gives other readings with another map.
-    pub(super) fn content(&self) -> &str {
-        if let Self::Mapped { path, .. } = self { path } else { READING }
-    }
-
-    /// The records of a body, which is changed if it is no JSON. Adds the values that nobody measured to `unmeasured`.
-    ///
-    /// # Errors
-    /// The body is refused as a whole.
-    pub(super) fn sift(
-        &self,
-        body: &mut [u8],
-        now: Timestamp,
-        limits: &Limits,
-        unmeasured: &IntCounter,
-    ) -> Result<Sifted, Refusal> {
-        match self {
-            Self::Json(form) => Ok(sift_readings(*form, body, now, limits)?),
-            Self::Mapped { map, path } => {
-                let mapped = map.apply(Source::Path(path), body, now, limits).map_err(Refusal::unmapped)?;
-                unmeasured.inc_by(mapped.unmeasured as u64);
-                Ok(mapped.sifted())
-            }
+    fn parse(self, mut body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<LeftOut>, Refusal> {
+        // Before the body is changed.
+        let print = |key: &TaskId| (key.clone(), Fingerprint::of(self.content(), &body));
+        let key = sender.idempotency_key.as_ref().map(print);
+        let sifted = self.sift(&mut body, ingest)?;
+        drop(body);
+        if sifted.slots.is_empty() {
+            return Ok(Parsed::tasks(Vec::new(), 0, LeftOut::default()));
         }
+        let kind = ingest.reading_kind()?;
+        let (slots, notes) = allowed(sifted, &kind, sender)?;
+        let slots = slots.into_iter().enumerate();
+        let records: Vec<_> = slots.filter_map(|(position, slot)| Some((position, slot?))).collect();
+        let (counted, keys) = (records.len(), key.into_iter().collect());
+        Ok(Parsed { content: Content::Readings(kind, records), counted, keys, notes })
     }
 }
 

@@ -19,12 +19,11 @@ pub(super) struct Sender {
     pub(super) atomic: bool,
 }
 
-/// Leaves out the records that the sender may not send, and counts the others against its rate.
+/// Leaves out the records that the sender may not send.
 ///
 /// # Errors
-/// The sender may not send readings at all, or its rate limit is used up; or no record remains, or one is refused and the
-/// sender wants all or none.
-pub(super) fn admitted(
+/// The sender may not send readings at all; or no record remains, or one is refused and the sender wants all or none.
+pub(super) fn allowed(
     sifted: Sifted,
     kind: &Kind,
     sender: &Sender,
@@ -47,7 +46,6 @@ pub(super) fn admitted(
     if (accepted == 0 || sender.atomic) && !refused.is_empty() {
         return Err(Refusal::nothing_remains(refused));
     }
-    caller.take(accepted)?;
     let stored = match accepted == slots.len() {
         true => Vec::new(),
         false => slots.iter().map(Option::is_some).collect(),

@@ -10,8 +10,9 @@ use garenne_protocol::{
     list::ListError,
     quoted,
     sensor::{BadRecord, Fault},
-    task::{IdError, KindError},
+    task::IdError,
 };
+use garenne_publish::KindRefused;
 use garenne_spool::SpoolError;
 use thiserror::Error;
 
@@ -95,12 +96,6 @@ impl Refusal {
     /// An invalid header or query parameter.
     pub(super) fn field(field: &'static str, problem: impl Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-field", format!("{field}: {problem}")).at(field)
-    }
-
-    /// A kind that no lane takes. Its tasks would stay in the queue `garenne.unroutable`.
-    pub(super) fn no_lane(kind: &str, bindings: &[String]) -> Self {
-        let message = format!("no lane takes kind {}; bindings are {}", quoted(kind), bindings.join(", "));
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "no-lane", message).at("kind")
     }
 
     /// A name that no map has.
@@ -329,15 +324,13 @@ impl From<BadRecord> for Refusal {
     }
 }
 
-impl From<KindError> for Refusal {
-    fn from(error: KindError) -> Self {
-        let message = match &error {
-            KindError::Character(kind) => {
-                format!("kind {} may hold only letters, digits, '.', '_' and '-'", quoted(kind))
-            }
-            other => other.to_string(),
+impl From<KindRefused> for Refusal {
+    fn from(error: KindRefused) -> Self {
+        let code = match error {
+            KindRefused::Invalid(_) => "bad-kind",
+            KindRefused::NoLane { .. } => "no-lane",
         };
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-kind", message).at("kind")
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, error.to_string()).at("kind")
     }
 }
 

@@ -7,22 +7,17 @@ use futures_util::FutureExt;
 use garenne_common::{
     config::host_name,
     exit::{Exit, Failure},
-    shutdown::{Command, Mode, stop_requested},
+    shutdown::Command,
     supervise,
-    telemetry::{
-        HeartbeatSource, Metrics,
-        admin::{self, AdminPort},
-        traces::LAST_EXPORT,
-    },
+    telemetry::{Metrics, Traces, metrics::Role},
 };
-use garenne_protocol::{heartbeat::Program, task::TaskId};
+use garenne_publish::{BrokerSettings, Sending, Service, SpoolingSender, Uplink, group_commit::SLOT_TIMEOUT};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     accept::{listen, raise_file_limit, serve},
     auth::Access,
-    broker::BrokerSettings,
     context::GatewayContext,
     ingest::Ingest,
     instruments::Instruments,
@@ -30,9 +25,8 @@ use crate::{
     memory::MemoryBudget,
     runtimes::connection_runtime,
     settings::GatewaySettings,
-    status::Status,
+    status::GatewayState,
     tls,
-    uplink::{Uplink, connected},
 };
 
 /// How often the senders file and the certificates are checked for changes.
@@ -51,7 +45,6 @@ pub async fn run(
     settings: GatewaySettings,
     commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
 ) -> Result<Exit, Failure> {
-    let (sender, mut commands) = commands;
     raise_file_limit();
     let limits = settings.limits.clone();
     let network = settings.network();
@@ -66,24 +59,15 @@ pub async fn run(
     };
     let listener = listen(settings.listen)?;
     let address = listener.local_addr().unwrap_or(settings.listen);
-    let admin = admin::bind(&broker.common).await?;
-    let metrics = Metrics::new("gateway");
-    let awaited = "starting: connecting to the broker";
-    let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, sender, awaited);
-    // The id in heartbeats and traces.
     let id = format!("{}-{}", host_name(), address.port());
-    let traces = broker.traces("garenne-gateway", id.clone(), &metrics)?;
+    let mut service = Service::open::<GatewayState>(&broker, id, commands).await?;
+    let (metrics, traces) = (service.metrics.clone(), service.traces.clone());
     let budget = MemoryBudget::new(&limits);
     let instruments = Instruments::register(&metrics, &budget).context("metrics")?;
 
-    let spool = settings.spool.open().await?;
-    let forwarder = settings.forward.forwarder(connected(&metrics))?;
-    let (tasks, mut uplink) = match (forwarder, &spool) {
-        (Some(forwarder), Some(spool)) => Uplink::to_gateway(forwarder, &settings, spool, &metrics)?,
-        _ => tokio::select! {
-            uplink = Uplink::to_broker(broker.clone(), &settings, spool.as_ref(), (&metrics, &traces)) => uplink?,
-            () = stop_requested(&mut commands) => return Ok(Exit::Done),
-        },
+    let (tasks, mut uplink) = tokio::select! {
+        uplink = open_uplink(&broker, &settings, (&metrics, &traces)) => uplink?,
+        () = service.stop_requested() => return Ok(Exit::Done),
     };
     let ingest = Ingest::new(tasks, broker.routes(), &limits, settings.record_limits());
     ingest.register(&metrics).context("metrics")?;
@@ -92,39 +76,42 @@ pub async fn run(
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
     let context =
         Arc::new(GatewayContext { ingest, access, network, tls, limits, maps, budget, instruments, traces });
-
-    let status = Status::new(connected(&metrics), spool, settings.server);
-    if let Some(publisher) = uplink.publisher() {
-        status.watch_routes(publisher);
-    }
-    let interval = broker.common.events.heartbeat;
-    let incarnation = TaskId::random().to_string();
-    let source = HeartbeatSource::new(Program::Gateway, id, incarnation, interval, metrics.clone());
-    uplink.start_heartbeats(&broker, status.heartbeats(source, metrics.clone()));
-    admin.begin(Arc::clone(&status) as _);
+    let status = service.begin(&mut uplink, GatewayState { server: settings.server, metrics });
 
     let watching = Arc::clone(&context);
     let watching = supervise::restarting("watch-files", watching, |it| watch_files(it).boxed()).spawn();
     let stop = CancellationToken::new();
     tracing::info!(%address, server = settings.server.as_str(), "gateway is listening");
     // A gateway that accepts nothing must not look alive: if accepting fails, the process stops.
-    let accepting = serve(listener, Arc::clone(&context), server, stop.clone()).map(Ok::<_, Infallible>);
+    let accepting = serve(listener, context, server, stop.clone()).map(Ok::<_, Infallible>);
     let gateway = supervise::essential("gateway", stop.clone(), accepting).spawn_on(connections.handle());
 
-    stop.run_until_cancelled(stop_requested(&mut commands)).await;
+    stop.run_until_cancelled(service.stop_requested()).await;
     status.stop();
     stop.cancel();
     tracing::info!("stopping: no new connections, open requests are completed");
     let ended = tokio::select! {
         drained = gateway => exit(drained),
-        () = stop_requested(&mut commands) => Ok(Exit::Interrupted),
+        () = service.stop_requested() => Ok(Exit::Interrupted),
     };
     watching.abort();
-    uplink.close().await;
-    let interrupted = matches!(ended, Ok(Exit::Interrupted));
-    context.traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
-    admin.close().await;
+    service.close(uplink, &ended).await;
     ended
+}
+
+/// Connects to the broker, or opens the spool of a site that forwards to a central gateway.
+async fn open_uplink(
+    broker: &BrokerSettings,
+    settings: &GatewaySettings,
+    (metrics, traces): (&Metrics, &Traces),
+) -> Result<(SpoolingSender, Uplink), Failure> {
+    if let Some(forwarder) = settings.forward.forwarder(metrics.connection().up(Role::Publish))? {
+        return Uplink::forwarding(Box::new(forwarder), &settings.spool, metrics).await;
+    }
+    let mut sending = Sending::service(settings.group_commit);
+    sending.publisher.acquire_timeout = SLOT_TIMEOUT;
+    sending.max_confirm_latency = settings.limits.max_confirm_latency;
+    Uplink::open(broker, sending, &settings.spool, (metrics, traces)).await
 }
 
 /// How the process ends after the gateway did, which returns whether all open requests were answered.

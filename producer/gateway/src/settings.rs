@@ -9,13 +9,13 @@ use std::{
 use axum::http::HeaderValue;
 use garenne_common::config::{Invalid, list};
 use garenne_protocol::sensor::{Limits as RecordLimits, Timestamp};
+use garenne_publish::{GroupCommitConfig, SpoolSettings};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     forward::ForwardSettings, limits::Limits, network::Network, server::ServerKind,
-    source_limit::SourceLimit, spool::SpoolSettings, task_publisher::group_commit::GroupCommitConfig,
-    tls::TlsVersion,
+    source_limit::SourceLimit, tls::TlsVersion,
 };
 
 /// The default of `max_clock_skew`.

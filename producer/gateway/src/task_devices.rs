@@ -7,9 +7,10 @@ use garenne_protocol::{
     },
     task::NewTask,
 };
+use garenne_publish::READING;
 use serde::Deserialize;
 
-use crate::{refusal::Refusal, routes::READING};
+use crate::refusal::Refusal;
 
 /// The device in the payload of the kinds that have one.
 #[derive(Deserialize)]

@@ -4,22 +4,15 @@
 mod answers;
 mod command;
 mod influx;
+mod line;
 
 use std::{io, pin::pin, sync::Arc};
 
 use axum::http::StatusCode;
 use bytes::Bytes;
-use futures_util::{
-    FutureExt, StreamExt,
-    future::{self, BoxFuture},
-    stream::FuturesOrdered,
-};
-use garenne_common::telemetry::traces::{Begun, SpanKind};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesOrdered};
 use garenne_map::Map;
-use garenne_protocol::{
-    sensor::parse::Form,
-    task::{TaskId, TraceContext},
-};
+use garenne_protocol::sensor::parse::Form;
 use tokio::{
     io::{AsyncRead, AsyncWriteExt},
     time::timeout,
@@ -32,47 +25,21 @@ use crate::{
     context::GatewayContext,
     expiry,
     influx::Precision,
-    left_out::LeftOut,
     line_reader::{Frame, LineReader},
     maps::Maps,
     memory::{Account, Reservation},
-    payload::{Payload, Receipts},
     readings_format::ReadingsFormat,
-    record_tasks::Sender,
     refusal::Refusal,
-    task_publisher::Durability,
 };
 use answers::Answers;
 use command::{Command, is_influx, precision};
 use influx::InfluxSession;
+use line::{Answer, Line, Reply, WRITE_SIZE, WriteBuffer};
 
 /// Longest line before authentication, in bytes: `auth` and a token.
 const MAX_AUTH_LINE: usize = 4096;
 /// Memory of a line whose answer is outstanding, besides its bytes and its tasks.
 const LINE_OVERHEAD: usize = 1024;
-/// Answers of this many bytes are written at once. A larger buffer is not kept for the next answers.
-const WRITE_SIZE: usize = 64 * 1024;
-
-/// A successful answer.
-enum Reply {
-    /// One task id per record, and what is left out.
-    Receipts(Receipts, LeftOut),
-    /// The command is done: the name of the token's sender, or of what later lines are.
-    Done(Arc<str>),
-}
-
-/// The answer to a line. Its memory is reserved until it is written.
-struct Answer {
-    outcome: Result<Reply, Refusal>,
-    trace: Option<TraceContext>,
-    memory: Option<Reservation>,
-}
-
-impl Answer {
-    fn ready(outcome: Result<Reply, Refusal>, memory: Option<Reservation>) -> BoxFuture<'static, Self> {
-        future::ready(Self { outcome, trace: None, memory }).boxed()
-    }
-}
 
 /// Serves one connection until the sender closes it, sends nothing for `idle_timeout`, or `stop` is cancelled. Then
 /// it reads no more lines and answers those that it has read.
@@ -264,13 +231,17 @@ impl<'a> Session<'a> {
                 Ok(Step::Influx(Handover { precision: precision(None)?, first: Some(line.clone()) }))
             }
             _ => {
-                let reserved = self.memory.reserve(line.len())?;
                 let memory = memory.take().ok_or_else(|| self.memory.exhausted())?;
-                let payload = Payload::plain(line.to_vec(), reserved);
-                let answer =
-                    ingest_line(gateway, self.format.of_line(), payload, Arc::clone(&current), memory);
+                let line = Line::new(
+                    gateway,
+                    Arc::clone(&current),
+                    self.format.of_line(),
+                    line,
+                    self.memory,
+                    memory,
+                );
                 self.caller = Some(current);
-                Ok(Step::Answer(answer))
+                Ok(Step::Answer(line.answered(Arc::clone(gateway))))
             }
         }
     }
@@ -298,99 +269,3 @@ impl Format {
 }
 
 const AUTH_FIRST: &str = "the first line must be auth TOKEN";
-
-/// Publishes the readings of a line. The protocol carries no trace context, so each line starts a trace. `memory` is
-/// held until the answer is written.
-fn ingest_line(
-    gateway: &Arc<GatewayContext>,
-    format: ReadingsFormat,
-    payload: Payload,
-    caller: Arc<Caller>,
-    memory: Reservation,
-) -> BoxFuture<'static, Answer> {
-    let Begun { context, span } = gateway.traces.begin(None, SpanKind::Server, |span| {
-        span.name("line");
-        span.set("network.transport", "tcp");
-    });
-    let span = span.map(Box::new);
-    let sender = Sender { caller, idempotency_key: None, trace: context.clone(), atomic: false };
-    let receipts = gateway.ingest.ingest_readings(format, payload, sender);
-    let answer = receipts.map(move |outcome| {
-        if let Some(mut span) = span {
-            match &outcome {
-                Ok((receipts, _)) => {
-                    span.set("garenne.records", i64::try_from(receipts.ids.len()).unwrap_or(i64::MAX));
-                }
-                Err(refusal) => {
-                    span.set("error.type", refusal.code);
-                    if refusal.status.is_server_error() {
-                        span.failed(refusal.to_string());
-                    }
-                }
-            }
-        }
-        Answer {
-            outcome: outcome.map(|(receipts, left_out)| Reply::Receipts(receipts, left_out)),
-            trace: context,
-            memory: Some(memory),
-        }
-    });
-    answer.boxed()
-}
-
-/// Answers that are written together, and their memory reservations.
-#[derive(Default)]
-struct WriteBuffer {
-    bytes: Vec<u8>,
-    memory: Vec<Reservation>,
-}
-
-impl WriteBuffer {
-    /// Adds one line: `ok <id>…` with one id per record, `-` for one that is refused, then `spooled` if the broker has not
-    /// confirmed them, then `; error <code> <message>` for all that is left out. If nothing is accepted, `error <code>
-    /// <message>`.
-    fn add(&mut self, Answer { outcome, trace, memory }: Answer, gateway: &GatewayContext, peer: &Peer) {
-        self.memory.extend(memory);
-        let out = &mut self.bytes;
-        match outcome {
-            Ok(Reply::Done(name)) => {
-                gateway.instruments.answered("tcp", "welcome", 0);
-                out.extend_from_slice(format!("ok {name}").as_bytes());
-            }
-            Ok(Reply::Receipts(Receipts { ids, durability, memory }, left_out)) => {
-                gateway.instruments.answered("tcp", "ok", ids.len());
-                out.extend_from_slice(b"ok");
-                for id in left_out.by_position(&ids) {
-                    out.push(b' ');
-                    out.extend_from_slice(id.map_or("-", TaskId::as_str).as_bytes());
-                }
-                if durability == Durability::Spooled {
-                    out.extend_from_slice(b" spooled");
-                }
-                gateway.instruments.left_out("tcp", left_out.all());
-                for code in left_out.codes() {
-                    gateway.instruments.audit.refused(peer, "tcp", code, trace.as_ref());
-                }
-                for refusal in left_out.all() {
-                    out.extend_from_slice(b"; ");
-                    out.extend_from_slice(refusal.line().as_bytes());
-                }
-                self.memory.push(memory);
-            }
-            Err(refusal) => {
-                gateway.instruments.answered("tcp", refusal.code, 0);
-                gateway.instruments.refused_records("tcp", &refusal);
-                gateway.instruments.audit.refused(peer, "tcp", refusal.code, trace.as_ref());
-                out.extend_from_slice(refusal.line().as_bytes());
-            }
-        }
-        out.push(b'\n');
-    }
-
-    /// Empties the buffer after a write.
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.bytes.shrink_to(WRITE_SIZE);
-        self.memory.clear();
-    }
-}

@@ -11,7 +11,6 @@ mod influx;
 mod influx_lines;
 mod keep_alive;
 mod maps;
-pub(crate) mod memory_publisher;
 mod origins;
 mod otlp;
 mod partial;
@@ -29,7 +28,11 @@ use garenne_common::{
     config::{Concurrency, Size},
     telemetry::{Metrics, Traces, metrics::Role},
 };
-use garenne_protocol::topology::Names;
+use garenne_protocol::{task::Kind, topology::Names};
+use garenne_publish::{
+    BrokerSender, GroupCommit, GroupCommitConfig, Routes, SpoolDrain, SpoolSettings, SpoolingSender,
+    TaskSender, Uplink, export_metrics, testing::MemorySender,
+};
 use garenne_spool::Spool;
 use serde_json::{Value, json};
 use tokio::{
@@ -42,31 +45,29 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Access, ForwardSettings, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps,
-    MemoryBudget, Routes, ServerKind, SpoolSettings, Tls,
-    task_publisher::{SpoolingPublisher, TracedPublisher},
+    MemoryBudget, ServerKind, Tls,
 };
-use memory_publisher::MemoryPublisher;
 
 struct Running {
     address: std::net::SocketAddr,
-    publisher: Arc<MemoryPublisher>,
+    publisher: Arc<MemorySender>,
     stop: CancellationToken,
     serving: JoinHandle<bool>,
     metrics: Metrics,
     context: Arc<GatewayContext>,
 }
 
-async fn start(publisher: Arc<MemoryPublisher>, limits: Limits) -> Running {
+async fn start(publisher: Arc<MemorySender>, limits: Limits) -> Running {
     start_on(ServerKind::default(), publisher, limits).await
 }
 
-async fn start_on(kind: ServerKind, publisher: Arc<MemoryPublisher>, limits: Limits) -> Running {
+async fn start_on(kind: ServerKind, publisher: Arc<MemorySender>, limits: Limits) -> Running {
     start_secured(kind, publisher, limits, (Access::default(), None)).await
 }
 
 async fn start_secured(
     kind: ServerKind,
-    publisher: Arc<MemoryPublisher>,
+    publisher: Arc<MemorySender>,
     limits: Limits,
     security: (Access, Option<Tls>),
 ) -> Running {
@@ -75,7 +76,7 @@ async fn start_secured(
 
 async fn start_traced(
     kind: ServerKind,
-    publisher: Arc<MemoryPublisher>,
+    publisher: Arc<MemorySender>,
     limits: Limits,
     security: (Access, Option<Tls>),
     traces: Traces,
@@ -86,25 +87,34 @@ async fn start_traced(
 
 async fn start_with(
     settings: GatewaySettings,
-    publisher: Arc<MemoryPublisher>,
+    publisher: Arc<MemorySender>,
     security: (Access, Option<Tls>),
     traces: Traces,
 ) -> Running {
     settings.validate().unwrap();
-    let traced = TracedPublisher::wrap(publisher.clone(), &traces, &Names::new("garenne"));
-    let spooling = SpoolingPublisher::direct(traced);
+    let direct: Arc<dyn TaskSender> = match traces.is_on() {
+        true => {
+            let kind = Kind::parse("reading.process").unwrap();
+            let groups = GroupCommit::start(publisher.clone(), GroupCommitConfig::off(), kind);
+            Arc::new(BrokerSender::new(groups, &traces, &Names::new("garenne")))
+        }
+        false => publisher.clone(),
+    };
+    let spooling = SpoolingSender::direct(direct);
     serve_on(settings, (publisher, spooling), security, traces).await
 }
 
 /// A gateway with a spool, which is drained.
-async fn start_with_spool(publisher: Arc<MemoryPublisher>, spool: SpoolSettings) -> (Running, Spool) {
+async fn start_with_spool(publisher: Arc<MemorySender>, spool: SpoolSettings) -> (Running, Spool) {
     let settings = GatewaySettings { spool, ..GatewaySettings::default() };
     let opened = settings.spool.open().await.unwrap().unwrap();
     let wait = settings.spool.spool_after;
-    let spooling = SpoolingPublisher::with_spool(publisher.clone(), opened.clone(), wait);
-    settings.spool.start_drain(opened.clone(), publisher.clone()).detach();
+    let spooling = SpoolingSender::with_spool(publisher.clone(), opened.clone(), wait);
+    SpoolDrain::new(opened.clone(), publisher.clone(), settings.spool.drain_rate())
+        .start(CancellationToken::new())
+        .detach();
     let running = serve_on(settings, (publisher, spooling), Default::default(), Traces::default()).await;
-    crate::spool::export_metrics(&running.metrics, &opened).unwrap();
+    export_metrics(&running.metrics, &opened).unwrap();
     (running, opened)
 }
 
@@ -117,18 +127,20 @@ async fn start_site(
     let forward = ForwardSettings { url: Some(url.parse().unwrap()), token_file, ..Default::default() };
     let settings = GatewaySettings { spool, forward, ..GatewaySettings::default() };
     settings.validate().unwrap();
-    let opened = settings.spool.open().await.unwrap().unwrap();
     let metrics = Metrics::new("gateway");
     let forwarder = settings.forward.forwarder(metrics.connection().up(Role::Publish)).unwrap().unwrap();
-    let (spooling, draining) = settings.spool.forward(&opened, forwarder, &metrics).unwrap();
-    draining.detach();
-    let unused = MemoryPublisher::new();
+    let (spooling, uplink) =
+        Uplink::forwarding(Box::new(forwarder), &settings.spool, &metrics).await.unwrap();
+    let opened = uplink.spool().unwrap().clone();
+    // The drain runs on.
+    std::mem::forget(uplink);
+    let unused = MemorySender::new();
     (serve_on(settings, (unused, spooling), Default::default(), Traces::default()).await, opened)
 }
 
 async fn serve_on(
     settings: GatewaySettings,
-    (publisher, spooling): (Arc<MemoryPublisher>, SpoolingPublisher),
+    (publisher, spooling): (Arc<MemorySender>, SpoolingSender),
     security: (Access, Option<Tls>),
     traces: Traces,
 ) -> Running {

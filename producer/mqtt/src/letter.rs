@@ -13,7 +13,7 @@ use garenne_protocol::{
 use serde::{Deserialize, Serialize};
 
 /// The kind of dead letters with the payload of an MQTT message. No worker has a handler for it.
-pub const UNMAPPED_KIND: &str = "mqtt.message";
+const UNMAPPED_KIND: &str = "mqtt.message";
 
 /// A message that no reading comes out of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Letter {
     }
 
     /// The letter that the task stands for, and the name of its bridge. `None` for any other task.
-    pub(crate) fn of_task(task: &NewTask) -> Option<(Self, String)> {
+    fn of_task(task: &NewTask) -> Option<(Self, String)> {
         if task.kind.as_str() != UNMAPPED_KIND {
             return None;
         }
@@ -79,7 +79,7 @@ impl Letter {
     }
 
     /// The message for the exchange of dead letters. `bridge` is the name of the bridge that received it.
-    pub(crate) fn message(&self, names: &Names, bridge: &str) -> Message {
+    fn message(&self, names: &Names, bridge: &str) -> Message {
         let content_type = self.content_type.as_deref().unwrap_or("application/octet-stream");
         let source = Source::Topic(&self.topic).to_label();
         let copied = Copied::foreign(&self.id, UNMAPPED_KIND, content_type, &source)
@@ -91,6 +91,12 @@ impl Letter {
             body: self.payload.clone(),
         }
     }
+}
+
+/// The message of a task that stands for a dead letter; `None` for any other task.
+#[must_use]
+pub fn letter_of(task: &NewTask, names: &Names) -> Option<Message> {
+    Letter::of_task(task).map(|(letter, bridge)| letter.message(names, &bridge))
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub enum MqttPublishError {
     /// The broker refused a message.
     #[error("message {index}: {reason}")]
     Message {
-        /// Its index.
+        /// The index of the message.
         index: usize,
         /// The reason.
         reason: String,

@@ -1,23 +1,16 @@
 //! `garenne-producer mqtt`: starts the bridge, waits for a stop command, and drains it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::Context;
 use garenne_common::{
     config::{Invalid, host_name},
     exit::{Exit, Failure},
-    shutdown::{Command, Mode, stop_requested},
+    shutdown::Command,
     supervise,
-    telemetry::{
-        HeartbeatSource, Metrics,
-        admin::{self, AdminPort},
-        metrics::Role,
-        traces::LAST_EXPORT,
-    },
 };
-use garenne_gateway::{BrokerSettings, READING};
 use garenne_map::MapChain;
-use garenne_protocol::{heartbeat::Program, task::TaskId};
+use garenne_publish::{BrokerSettings, GroupCommitConfig, READING, Sending, Service, Uplink};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -27,10 +20,10 @@ use crate::{
     converter::Converter,
     endpoint::Endpoint,
     instruments::Instruments,
+    letter::letter_of,
     settings::{MqttSettings, Shared},
-    status::Status,
+    status::BridgeState,
     store::Store,
-    uplink::Uplink,
 };
 
 /// Runs the bridge until a command stops it.
@@ -46,7 +39,6 @@ pub async fn run(
     settings: MqttSettings,
     commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
 ) -> Result<Exit, Failure> {
-    let (sender, mut commands) = commands;
     let url = settings.required()?.clone();
     let mqtt_broker =
         Endpoint::parse(&url).map_err(|problem| Invalid::new("mqtt.url", url.masked(), problem))?;
@@ -56,38 +48,25 @@ pub async fn run(
     let kind = routes.kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
     let client_id = settings.client_id.clone();
     let client_id = client_id.unwrap_or_else(|| format!("{}-mqtt-{}", broker.common.prefix, host_name()));
-    let admin = admin::bind(&broker.common).await?;
-    let metrics = Metrics::new("mqtt");
+    let mut service = Service::open::<BridgeState>(&broker, client_id.clone(), commands).await?;
+    let (metrics, traces) = (service.metrics.clone(), service.traces.clone());
     let instruments = Instruments::register(&metrics).context("metrics")?;
-    let awaited = "starting: connecting to the AMQP broker";
-    let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, sender, awaited);
-    let traces = broker.traces("garenne-mqtt", client_id.clone(), &metrics)?;
 
-    let spool = shared.spool.open().await?;
-    let opening = Uplink::open(&broker, &shared, settings.linger, spool.as_ref(), (&metrics, &traces));
-    let (tasks, uplink) = tokio::select! {
-        opened = opening => opened?,
-        () = stop_requested(&mut commands) => return Ok(Exit::Done),
+    let group_commit = GroupCommitConfig { linger: settings.linger, ..shared.group_commit };
+    let sending = Sending { letter_of: Some(letter_of), ..Sending::service(group_commit) };
+    let (tasks, mut uplink) = tokio::select! {
+        opened = Uplink::open(&broker, sending, &shared.spool, (&metrics, &traces)) => opened?,
+        () = service.stop_requested() => return Ok(Exit::Done),
     };
     let store = Store::new(tasks, client_id.clone());
-    let converter = Converter::new(
-        maps,
-        kind,
-        routes.readings_are_sharded(),
-        shared.records,
-        instruments.unmeasured.clone(),
-    );
+    let unmeasured = instruments.unmeasured.clone();
+    let converter = Converter::new(maps, kind, routes.readings_are_sharded, shared.records, unmeasured);
+    let letters = Arc::clone(uplink.letters().expect("there is a broker"));
+    let subscriptions = settings.subscribe.clone();
+    let state = BridgeState { mqtt: instruments.clone(), letters, broker: mqtt_broker, subscriptions };
+    let status = service.begin(&mut uplink, state);
 
-    let connected = metrics.connection().up(Role::Publish);
     let patience = broker.connect_timeout;
-    let status = Status::new(connected, instruments.clone(), spool, uplink.letters());
-    let interval = broker.common.events.heartbeat;
-    let (id, incarnation) = (client_id.clone(), TaskId::random().to_string());
-    let source = HeartbeatSource::new(Program::Bridge, id, incarnation, interval, metrics.clone());
-    let heartbeat = status.heartbeats(source, mqtt_broker, settings.subscribe.clone());
-    let heartbeats = uplink.start_heartbeats(&broker, heartbeat);
-    admin.begin(Arc::clone(&status) as _);
-
     let stop = CancellationToken::new();
     let mut bridge = Bridge::new(url, settings, client_id, converter, store, instruments);
     let stopped = stop.clone();
@@ -96,22 +75,18 @@ pub async fn run(
     let mut bridging = supervise::isolated("mqtt-bridge", bridging).spawn();
     let ended = tokio::select! {
         ended = &mut bridging => exit(ended),
-        () = stop_requested(&mut commands) => {
+        () = service.stop_requested() => {
             status.stop();
             stop.cancel();
             tracing::info!("stopping: received messages are stored and acknowledged");
             tokio::select! {
                 ended = bridging => exit(ended),
-                () = stop_requested(&mut commands) => Ok(Exit::Interrupted),
+                () = service.stop_requested() => Ok(Exit::Interrupted),
             }
         }
     };
     status.stop();
-    heartbeats.stop().await;
-    uplink.close().await;
-    let interrupted = matches!(ended, Ok(Exit::Interrupted));
-    traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
-    admin.close().await;
+    service.close(uplink, &ended).await;
     ended
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use garenne_common::config::{Certificates, Invalid, SecretUrl, Size, list, scheme};
-use garenne_gateway::{SpoolSettings, task_publisher::group_commit::GroupCommitConfig};
 use garenne_protocol::sensor::Limits;
+use garenne_publish::{GroupCommitConfig, SpoolSettings};
 use rumqttc::mqttbytes::valid_filter;
 use serde::{Deserialize, Serialize};
 

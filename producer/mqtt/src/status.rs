@@ -1,92 +1,44 @@
-//! The state of the bridge for its admin port and heartbeats.
+//! What only the bridge has in its readiness and heartbeats.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 
 use garenne_amqp::DeadLetters;
-use garenne_common::telemetry::{HeartbeatSource, admin::Process};
-use garenne_gateway::{spool_beat, spool_warning};
-use garenne_protocol::heartbeat::{BridgeBeat, Heartbeat, Stance};
-use garenne_spool::Spool;
-use prometheus::IntGauge;
+use garenne_protocol::heartbeat::{BridgeBeat, Heartbeat, Program};
+use garenne_publish::State;
 
 use crate::instruments::Instruments;
 
 /// The state of the bridge for its admin port and heartbeats.
-pub(crate) struct Status {
-    stopping: AtomicBool,
-    /// 1 while the connection for publishing is open.
-    amqp: IntGauge,
+pub(crate) struct BridgeState {
     /// The state of the connection to the MQTT broker, and counters of messages.
-    mqtt: Instruments,
-    /// With it, messages are stored without the connection for publishing.
-    spool: Option<Spool>,
-    letters: Arc<DeadLetters>,
+    pub(crate) mqtt: Instruments,
+    pub(crate) letters: Arc<DeadLetters>,
+    /// The MQTT broker.
+    pub(crate) broker: String,
+    pub(crate) subscriptions: Vec<String>,
 }
 
-impl Status {
-    pub(crate) fn new(
-        amqp: IntGauge,
-        mqtt: Instruments,
-        spool: Option<Spool>,
-        letters: Arc<DeadLetters>,
-    ) -> Arc<Self> {
-        Arc::new(Self { stopping: AtomicBool::new(false), amqp, mqtt, spool, letters })
+impl State for BridgeState {
+    const PROGRAM: Program = Program::Bridge;
+    const METRICS: &'static str = "mqtt";
+    const TRACES: &'static str = "garenne-mqtt";
+    const NAME: &'static str = "bridge";
+    const STARTING: &'static str = "starting: connecting to the AMQP broker";
+    const BROKER: &'static str = "AMQP broker";
+
+    fn problems(&self) -> Vec<String> {
+        let not_subscribed = self.mqtt.connected.get() == 0;
+        let not_subscribed = not_subscribed.then(|| "not subscribed to the MQTT broker".to_owned());
+        not_subscribed.into_iter().chain(self.letters.problem()).collect()
     }
 
-    /// From now on the bridge is not ready and its heartbeats say that it stops.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns a function that makes the next heartbeat of a bridge with these subscriptions.
-    pub(crate) fn heartbeats(
-        self: &Arc<Self>,
-        source: HeartbeatSource,
-        broker: String,
-        subscriptions: Vec<String>,
-    ) -> impl Fn() -> Heartbeat + Send + Sync + 'static {
-        let status = Arc::clone(self);
-        move || {
-            let stopping = status.stopping.load(Ordering::Relaxed);
-            let bridge = BridgeBeat {
-                broker: broker.clone(),
-                connected: status.mqtt.connected.get() != 0,
-                subscriptions: subscriptions.clone(),
-                in_flight: status.mqtt.in_flight.get().unsigned_abs(),
-                messages: status.mqtt.message_counts(),
-            };
-            let mut beat = Heartbeat {
-                bridge: Some(bridge),
-                spool: status.spool.as_ref().map(spool_beat),
-                ..source.heartbeat(if stopping { Stance::Stopping } else { Stance::Open })
-            };
-            beat.bound();
-            beat
-        }
-    }
-}
-
-impl Process for Status {
-    fn ready(&self) -> Result<(), Vec<String>> {
-        let missing = [
-            (self.stopping.load(Ordering::Relaxed), "the bridge is stopping"),
-            (self.mqtt.connected.get() == 0, "not subscribed to the MQTT broker"),
-            (self.amqp.get() == 0 && self.spool.is_none(), "no connection to the AMQP broker"),
-        ];
-        let mut reasons: Vec<String> = missing
-            .into_iter()
-            .filter(|(missing, _)| *missing)
-            .map(|(_, reason)| reason.to_owned())
-            .collect();
-        reasons.extend(self.letters.problem());
-        reasons.extend(self.letters.publisher().route_problem().filter(|_| self.spool.is_none()));
-        if reasons.is_empty() { Ok(()) } else { Err(reasons) }
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        self.spool.as_ref().and_then(spool_warning).into_iter().collect()
+    fn add_to(&self, heartbeat: &mut Heartbeat) {
+        heartbeat.bridge = Some(BridgeBeat {
+            broker: self.broker.clone(),
+            connected: self.mqtt.connected.get() != 0,
+            subscriptions: self.subscriptions.clone(),
+            in_flight: self.mqtt.in_flight.get().unsigned_abs(),
+            messages: self.mqtt.message_counts(),
+        });
     }
 }

@@ -10,8 +10,8 @@ use std::{
 
 use garenne_amqp::PublishError;
 use garenne_common::backoff::Backoff;
-use garenne_gateway::task_publisher::{NotAccepted, SpoolingPublisher};
 use garenne_protocol::task::{DeadReason, NewTask};
+use garenne_publish::{NotAccepted, SpoolingSender};
 
 use crate::{converter::Content, letter::Letter};
 
@@ -20,7 +20,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Stores tasks and dead letters.
 pub(crate) struct Store {
-    publisher: SpoolingPublisher,
+    publisher: SpoolingSender,
     /// The name of this process in dead letters.
     bridge: String,
     /// The last attempt failed. The first failure is logged, and the next success.
@@ -29,7 +29,7 @@ pub(crate) struct Store {
 
 impl Store {
     /// `publisher` also publishes tasks that stand for letters.
-    pub(crate) fn new(publisher: SpoolingPublisher, bridge: String) -> Arc<Self> {
+    pub(crate) fn new(publisher: SpoolingSender, bridge: String) -> Arc<Self> {
         Arc::new(Self { publisher, bridge, failing: AtomicBool::new(false) })
     }
 
@@ -70,7 +70,7 @@ impl Store {
     ) -> Option<NotAccepted> {
         let mut backoff = Backoff::limited(Duration::from_millis(100), MAX_PAUSE).with_jitter();
         loop {
-            match self.publisher.publish(tasks.to_vec()).await {
+            match self.publisher.send(tasks.to_vec()).await {
                 Ok(_) => {
                     if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
                         tracing::info!("messages are stored again");

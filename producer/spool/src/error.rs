@@ -20,7 +20,7 @@ pub enum OpenError {
     /// A directory or another thing that is no file has the name of a segment.
     #[error("spool segment {} is no file: move it out of the spool", segment.display())]
     NoFile {
-        /// Its path.
+        /// The path of the segment.
         segment: PathBuf,
     },
     /// A segment has a format that this program does not know.
@@ -28,7 +28,7 @@ pub enum OpenError {
     Version {
         /// The file.
         segment: String,
-        /// Its version.
+        /// The version of the format.
         found: u32,
     },
     /// The file system failed.

@@ -1,87 +1,64 @@
-//! Publishes to the broker, without a gateway.
+//! Sends to the broker, without a gateway, through a spool if there is one.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use garenne_amqp::{DeadLetters, PublishError, PublisherConfig};
+use garenne_amqp::PublishError;
 use garenne_common::{
     config::host_name,
     exit::{Exit, Failure, HasExit},
     telemetry::{Metrics, Traces, traces::LAST_EXPORT},
 };
-use garenne_gateway::{
-    BrokerLink, BrokerSettings, FirstConnection,
-    task_publisher::{BrokerPublisher, NotAccepted, SpoolingPublisher, TaskPublisher, TracedPublisher},
-};
-use garenne_mqtt::LetterPublisher;
 use garenne_protocol::{
     sensor::Reading,
     task::{ContentType, Kind, NewTask, TaskId, reading_id},
-    topology::Names,
+};
+use garenne_publish::{
+    BrokerSettings, NotAccepted, Sending, SpoolCounts, SpoolSettings, SpoolingSender, Uplink,
 };
 
 use super::{Destination, SendError};
 
-/// A connected publisher of tasks, and the export of its spans.
+/// A connection to the broker of a command, and the export of its spans.
 pub(crate) struct BrokerConnection {
-    /// Publishes the tasks.
-    pub(crate) tasks: Arc<dyn TaskPublisher>,
-    link: BrokerLink,
+    /// Sends or spools the tasks.
+    pub(crate) tasks: Arc<SpoolingSender>,
+    pub(crate) uplink: Uplink,
     traces: Traces,
 }
 
 impl BrokerConnection {
-    /// Connects to the broker of the settings.
+    /// Connects to the broker, and opens the spool if the settings have one, which is drained from now on.
     ///
     /// # Errors
-    /// The broker is not available.
-    pub(crate) async fn open(settings: &BrokerSettings, config: PublisherConfig) -> Result<Self, Failure> {
-        Self::open_within(settings, config, FirstConnection::Required).await
-    }
-
-    /// As [`BrokerConnection::open`]. If the broker is unavailable for `wait`, connects later.
-    ///
-    /// # Errors
-    /// The broker denies access.
-    pub(super) async fn open_if_available(
+    /// The broker is unavailable and there is no spool, the broker denies access, or the spool cannot be opened.
+    pub(crate) async fn open(
         settings: &BrokerSettings,
-        config: PublisherConfig,
-        wait: Duration,
-    ) -> Result<Self, Failure> {
-        Self::open_within(settings, config, FirstConnection::Optional(wait)).await
-    }
-
-    async fn open_within(
-        settings: &BrokerSettings,
-        config: PublisherConfig,
-        first: FirstConnection,
+        sending: Sending,
+        spool: &SpoolSettings,
     ) -> Result<Self, Failure> {
         let metrics = Metrics::new("producer");
-        let link = BrokerLink::open(settings, config, &metrics, first).await?;
         let instance = format!("{}-{}", host_name(), std::process::id());
         let traces = settings.traces("garenne-producer", instance, &metrics)?;
-        let names = settings.names();
-        let tasks = BrokerPublisher::new(link.publisher().clone(), &names, &settings.lanes);
-        let tasks = TracedPublisher::wrap(tasks, &traces, &names);
-        Ok(Self { tasks: link.after_topology(tasks), link, traces })
+        let (tasks, uplink) = Uplink::open(settings, sending, spool, (&metrics, &traces)).await?;
+        Ok(Self { tasks: Arc::new(tasks), uplink, traces })
     }
 
-    /// Publishes the tasks, and dead letters that the spool of a bridge has.
-    pub(crate) fn with_letters(&self, names: Names) -> Arc<dyn TaskPublisher> {
-        let letters = DeadLetters::new(self.link.publisher().clone(), names.clone());
-        LetterPublisher::in_front_of(Arc::clone(&self.tasks), Arc::new(letters), names)
-    }
-
-    /// Closes the connection and exports the remaining spans.
-    pub(crate) async fn close(self) {
-        self.link.close().await;
-        self.traces.close(LAST_EXPORT).await;
+    /// Drains the spool until it is empty or the broker does not confirm, closes the connection and exports the remaining
+    /// spans.
+    pub(crate) async fn close(self) -> Option<SpoolCounts> {
+        let Self { tasks, uplink, traces } = self;
+        // It has a handle of the spool, which is to be closed.
+        drop(tasks);
+        let counts = uplink.finish().await;
+        traces.close(LAST_EXPORT).await;
+        counts
     }
 }
 
-/// Publishes each reading as a task.
+/// Sends each reading as a task.
 pub(super) struct BrokerDestination {
-    pub(super) publisher: Arc<SpoolingPublisher>,
+    pub(super) tasks: Arc<SpoolingSender>,
     pub(super) kind: Kind,
     /// Whether the lane of these tasks has several shards: then each task has its device as its key.
     pub(super) sharded: bool,
@@ -100,12 +77,12 @@ impl Destination for BrokerDestination {
             };
             let tasks: Vec<NewTask> = readings.iter().map(task).collect();
             let ids = tasks.iter().map(|task| task.id.clone()).collect();
-            self.publisher.publish(tasks).await.map(|_| ids).map_err(|error| not_accepted(&error))
+            self.tasks.send(tasks).await.map(|_| ids).map_err(|error| not_accepted(&error))
         })
     }
 }
 
-/// Classifies a failure to publish or spool by whether a repetition can succeed.
+/// Classifies a failure to send or spool by whether a repetition can succeed.
 pub(crate) fn not_accepted(error: &NotAccepted) -> SendError {
     match error {
         NotAccepted::Broker(error) => send_error(error),

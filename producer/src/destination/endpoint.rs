@@ -2,28 +2,28 @@
 
 use std::sync::Arc;
 
-use garenne_amqp::PublisherConfig;
 use garenne_common::{
     client_tls::{self, CertificateError},
     config::{Certificates, SecretUrl},
     exit::{Exit, Failure},
 };
-use garenne_gateway::{BrokerSettings, READING, SpoolSettings};
-
 use garenne_mqtt::{MqttPublisher, Version};
+use garenne_publish::{BrokerSettings, READING, Sending, SpoolCounts, SpoolSettings};
 use tokio_rustls::TlsConnector;
 
 use super::{
     Destination,
-    broker::BrokerDestination,
+    broker::{BrokerConnection, BrokerDestination},
     http::HttpDestination,
     line_connection::LineConnector,
     lines::LineDestination,
     mqtt::MqttDestination,
-    spooled::{SpoolCounts, SpooledConnection},
     token::Token,
 };
 use crate::args::SendingArgs;
+
+/// Most unconfirmed messages.
+const IN_FLIGHT: usize = 1000;
 
 /// An open destination and what must be closed with it.
 pub(crate) struct Endpoint {
@@ -32,7 +32,7 @@ pub(crate) struct Endpoint {
     /// The URL for the summary, without a password.
     pub(crate) name: String,
     /// `None` for a gateway, which starts the traces of its requests itself.
-    broker: Option<SpooledConnection>,
+    broker: Option<BrokerConnection>,
     /// Opens more connections of the line protocol.
     lines: Option<Arc<LineConnector>>,
 }
@@ -122,9 +122,9 @@ impl Endpoint {
 
     async fn broker(settings: &BrokerSettings, spool: &SpoolSettings) -> Result<Self, Failure> {
         let kind = settings.routes().kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
-        let broker = SpooledConnection::open(settings, PublisherConfig::default(), spool).await?;
+        let broker = BrokerConnection::open(settings, Sending::command(IN_FLIGHT), spool).await?;
         let destination = BrokerDestination {
-            publisher: Arc::clone(&broker.tasks),
+            tasks: Arc::clone(&broker.tasks),
             kind,
             sharded: settings.lanes.spread(READING),
         };

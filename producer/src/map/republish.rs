@@ -3,7 +3,6 @@
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -11,22 +10,21 @@ use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use garenne_amqp::PublisherConfig;
 use garenne_common::{
     exit::{Exit, Failure},
     stdout,
 };
-use garenne_gateway::{BrokerSettings, READING, Routes, task_publisher::SpoolingPublisher};
 use garenne_map::{MapChain, Source};
 use garenne_protocol::{
     sensor::{Limits, Timestamp},
     task::{NewTask, ReadingTasks, TaskId, UNMAPPED_TASK_KIND},
 };
+use garenne_publish::{BrokerSettings, READING, Routes, Sending, SpoolSettings};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::{destination::BrokerConnection, input, progress::print_summary_to_stderr, publish::publish};
+use crate::{destination::BrokerConnection, input, progress::print_summary_to_stderr, publish::send};
 
 pub(super) const EXAMPLE: &str = "Example:
   garenne dead list --reason unmapped --json | jq -r .id | xargs garenne dead show --json >letters.ndjson
@@ -105,8 +103,8 @@ pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result
     let path = args.file.as_deref().unwrap_or(Path::new("-"));
     let (input, _) = input::open(path).with_context(|| path.display().to_string())?;
     let routes = settings.routes();
-    let broker = BrokerConnection::open(&settings, PublisherConfig::default()).await?;
-    let publisher = SpoolingPublisher::direct(Arc::clone(&broker.tasks));
+    let broker =
+        BrokerConnection::open(&settings, Sending::command(IN_FLIGHT), &SpoolSettings::default()).await?;
     let mut summary = Summary { event: "map_publish_summary", ..Summary::default() };
     for (number, line) in (1..).zip(BufReader::new(input).lines()) {
         let line = line.with_context(|| format!("line {number}"))?;
@@ -122,7 +120,7 @@ pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result
             Ok((id, tasks, refused)) => {
                 summary.readings += tasks.len() as u64;
                 let published = stream::iter(tasks)
-                    .map(|task| async { publish(&publisher, task, args.retry_for).await.1 })
+                    .map(|task| async { send(&broker.tasks, task, args.retry_for).await.1 })
                     .buffer_unordered(IN_FLIGHT);
                 published.try_for_each(|_| async { Ok(()) }).await?;
                 for problem in &refused {
@@ -174,7 +172,7 @@ fn tasks(
     let kind = routes.kind(READING).map_err(|refusal| refusal.to_string())?;
     // So publishing the letter again has no second effect.
     let derived = |index: usize| TaskId::derived(&id, &index.to_string());
-    let readings = ReadingTasks::new(&kind, routes.readings_are_sharded(), &mapped.records, derived);
+    let readings = ReadingTasks::new(&kind, routes.readings_are_sharded, &mapped.records, derived);
     let refused = mapped.refused.iter().map(ToString::to_string).collect();
     Ok((id, readings.tasks, refused))
 }

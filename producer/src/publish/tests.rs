@@ -9,7 +9,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use garenne_amqp::PublishError;
 use garenne_common::config::Size;
-use garenne_gateway::task_publisher::TaskPublisher;
+use garenne_publish::TaskSender;
 use garenne_spool::{Spool, SpoolConfig};
 
 use super::*;
@@ -71,8 +71,8 @@ fn an_invalid_line_is_explained() {
 /// Confirms every task.
 struct Confirming;
 
-impl TaskPublisher for Confirming {
-    fn publish(&self, _: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+impl TaskSender for Confirming {
+    fn send(&self, _: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         Box::pin(async { Ok(()) })
     }
 }
@@ -99,7 +99,7 @@ async fn publish_all(
     print_id: impl Fn(TaskId) -> Result<(), Failure>,
 ) -> (Summary, Option<Failure>) {
     let kind = Kind::parse(&args.kind).unwrap();
-    let publisher = SpoolingPublisher::direct(Arc::new(Confirming));
+    let publisher = SpoolingSender::direct(Arc::new(Confirming));
     let (_sender, mut commands) = mpsc::channel(1);
     let progress = Progress::new("publish", None);
     publish_lines(input, (&kind, &Limits::default()), args, &publisher, &progress, &mut commands, print_id)
@@ -156,8 +156,8 @@ async fn a_read_error_is_a_failure_after_the_lines_before_it() {
 /// Confirms nothing.
 struct Blocked;
 
-impl TaskPublisher for Blocked {
-    fn publish(&self, _: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+impl TaskSender for Blocked {
+    fn send(&self, _: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         Box::pin(async { Err(PublishError::Blocked) })
     }
 }
@@ -167,7 +167,7 @@ async fn lines_that_the_broker_does_not_confirm_are_spooled_with_their_ids() {
     let folder = tempfile::tempdir().unwrap();
     let config = SpoolConfig { min_free: Size(0), ..SpoolConfig::default() };
     let spool = Spool::open(folder.path(), config).await.unwrap();
-    let publisher = SpoolingPublisher::with_spool(Arc::new(Blocked), spool.clone(), Duration::from_secs(1));
+    let publisher = SpoolingSender::with_spool(Arc::new(Blocked), spool.clone(), Duration::from_secs(1));
     let args = args("bench.noop", Some("key"));
     let (_sender, mut commands) = mpsc::channel(1);
     let (kind, progress) = (Kind::parse(&args.kind).unwrap(), Progress::new("publish", None));

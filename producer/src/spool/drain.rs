@@ -4,16 +4,13 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
-use garenne_amqp::PublisherConfig;
 use garenne_common::{
     backoff::Backoff,
     exit::{Exit, Failure},
     shutdown::{Command, Mode, signal, stop_requested},
 };
-use garenne_gateway::{
-    BrokerSettings,
-    task_publisher::{DrainError, SpoolDrain},
-};
+use garenne_mqtt::letter_of;
+use garenne_publish::{BrokerSettings, DrainError, Sending, SpoolDrain, SpoolSettings};
 use garenne_spool::{Spool, SpoolConfig};
 use serde::Serialize;
 use tokio::{sync::mpsc, time::Instant};
@@ -23,6 +20,9 @@ use crate::{
     destination::{BrokerConnection, SendError, send_error},
     progress::{Progress, print_summary, thousandths},
 };
+
+/// Most unconfirmed messages.
+const IN_FLIGHT: usize = 1000;
 
 /// Flags of `spool drain`.
 #[derive(Debug, Clone, Args)]
@@ -65,8 +65,10 @@ pub(super) async fn run(settings: BrokerSettings, args: DrainArgs) -> Result<Exi
     let (_sender, mut commands) = signal::commands(Mode::Soft).context("cannot install signal handlers")?;
     let opened = Spool::open(&args.directory, SpoolConfig::default()).await;
     let spool = opened.map_err(|error| Failure::new(Exit::Failed, error))?;
-    let broker = BrokerConnection::open(&settings, PublisherConfig::default()).await?;
-    let drain = SpoolDrain::new(spool.clone(), broker.with_letters(settings.names()), args.rate);
+    let sending = Sending { letter_of: Some(letter_of), ..Sending::command(IN_FLIGHT) };
+    let broker = BrokerConnection::open(&settings, sending, &SpoolSettings::default()).await?;
+    let sender = broker.uplink.sender().expect("there is a broker");
+    let drain = SpoolDrain::new(spool.clone(), sender, args.rate);
     let progress = Progress::new("drain", None);
     let (summary, failure) = drain_all(drain, &spool, args.retry_for, &progress, &mut commands).await;
     broker.close().await;

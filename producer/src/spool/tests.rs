@@ -10,8 +10,8 @@ use std::{
 use futures_util::future::BoxFuture;
 use garenne_amqp::PublishError;
 use garenne_common::{config::Size, exit::Exit};
-use garenne_gateway::task_publisher::{SpoolDrain, TaskPublisher};
 use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId};
+use garenne_publish::{SpoolDrain, TaskSender};
 use garenne_spool::{Inspection, Record, Spool, SpoolConfig, SpoolError, task::record_of};
 use tokio::sync::mpsc;
 
@@ -155,8 +155,8 @@ struct Refusing {
     confirmed: Mutex<Vec<String>>,
 }
 
-impl TaskPublisher for Refusing {
-    fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+impl TaskSender for Refusing {
+    fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         Box::pin(async move {
             let mut refusals = self.refusals.lock().unwrap();
             if *refusals > 0 {

@@ -17,17 +17,16 @@ use garenne_common::{
     telemetry::{Metrics, Traces, metrics::Role},
 };
 use garenne_gateway::{
-    Access, BrokerSettings, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps, MemoryBudget,
-    Routes,
-    task_publisher::{
-        BrokerPublisher, GroupPublisher, SpoolingPublisher, TaskPublisher,
-        group_commit::{GroupCommit, GroupCommitConfig},
-    },
+    Access, GatewayContext, GatewaySettings, Ingest, Instruments, Limits, Maps, MemoryBudget,
 };
 use garenne_protocol::{
     sensor::Limits as RecordLimits,
     task::{Kind, NewTask},
     topology::Names,
+};
+use garenne_publish::{
+    BrokerMessages, BrokerSender, BrokerSettings, GroupCommit, GroupCommitConfig, GroupSender, Routes,
+    SpoolingSender, TaskSender,
 };
 use lapin::{BasicProperties, Confirmation, options::ConfirmSelectOptions};
 use serde_json::Value;
@@ -69,8 +68,8 @@ pub(crate) const CAPACITY: u32 = 2000;
 #[derive(Default)]
 struct Throttled(Arc<Mutex<()>>);
 
-impl GroupPublisher for Throttled {
-    fn publish_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+impl GroupSender for Throttled {
+    fn send_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
         let turn = Arc::clone(&self.0);
         Box::pin(async move {
             let _turn = turn.lock().await;
@@ -84,8 +83,8 @@ impl GroupPublisher for Throttled {
 /// Confirms at once and keeps nothing, so that a long run does not use the memory that it measures.
 struct Nowhere;
 
-impl TaskPublisher for Nowhere {
-    fn publish(&self, _tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+impl TaskSender for Nowhere {
+    fn send(&self, _tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         Box::pin(async { Ok(()) })
     }
 }
@@ -93,8 +92,8 @@ impl TaskPublisher for Nowhere {
 /// Confirms nothing.
 struct Blocked;
 
-impl TaskPublisher for Blocked {
-    fn publish(&self, _tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+impl TaskSender for Blocked {
+    fn send(&self, _tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         Box::pin(async { Err(PublishError::Blocked) })
     }
 }
@@ -156,12 +155,12 @@ pub(crate) fn serve(words: &str) -> ExitCode {
     garenne_gateway::raise_file_limit();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async move {
-        let publisher: Arc<dyn TaskPublisher> = match mode.as_str() {
+        let publisher: Arc<dyn TaskSender> = match mode.as_str() {
             "" | "scoped" => Arc::new(Nowhere),
             "spooled" => Arc::new(Blocked),
-            "throttled" => group_commit(Arc::new(Throttled::default())),
+            "throttled" => grouped(Arc::new(Throttled::default()), GroupCommitConfig::default()),
             "bare" => return bare(&url).await,
-            mode => broker_publisher(&url, mode == "gathered").await,
+            mode => broker_sender(&url, mode == "gathered").await,
         };
         let limits = Limits {
             max_connections: 20_000,
@@ -172,11 +171,11 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         let budget = MemoryBudget::new(&limits);
         let instruments = Instruments::register(&Metrics::new("bench"), &budget).expect("metrics");
         let routes = Routes::new(["reading.#".to_owned()]);
-        let mut spooling = SpoolingPublisher::direct(Arc::clone(&publisher));
+        let mut spooling = SpoolingSender::direct(Arc::clone(&publisher));
         if mode == "spooled" {
             let settings = spooling::settings(Path::new(&url));
             let spool = settings.open().await.expect("a spool").expect("it is set");
-            spooling = SpoolingPublisher::with_spool(publisher, spool, settings.spool_after);
+            spooling = SpoolingSender::with_spool(publisher, spool, settings.spool_after);
         }
         let ingest = Ingest::new(spooling, routes, &limits, RecordLimits::default());
         let server = servers::start(&server, &limits, &instruments);
@@ -210,9 +209,10 @@ fn scoped() -> Access {
     access
 }
 
-fn group_commit(publisher: Arc<dyn GroupPublisher>) -> Arc<GroupCommit> {
+fn grouped(sender: Arc<dyn GroupSender>, config: GroupCommitConfig) -> Arc<dyn TaskSender> {
     let kind = Kind::parse("reading.process").expect("a constant");
-    GroupCommit::start(publisher, GroupCommitConfig::default(), kind)
+    let groups = GroupCommit::start(sender, config, kind);
+    Arc::new(BrokerSender::new(groups, &Traces::default(), &Names::new("garenne-bench")))
 }
 
 /// Declares the topology and purges the lane: messages of earlier rounds would slow this one down.
@@ -232,11 +232,12 @@ async fn prepared(url: &str) -> (Broker, Names) {
     (broker, names)
 }
 
-pub(crate) async fn broker_publisher(url: &str, grouped: bool) -> Arc<dyn TaskPublisher> {
+pub(crate) async fn broker_sender(url: &str, is_grouped: bool) -> Arc<dyn TaskSender> {
     let (broker, names) = prepared(url).await;
     let config = PublisherConfig { in_flight: 8192, ..PublisherConfig::default() };
-    let direct = BrokerPublisher::new(Publisher::new(broker, config), &names, &Lanes::default());
-    if grouped { group_commit(direct) } else { direct }
+    let publisher = Publisher::new(broker, config);
+    let messages = BrokerMessages::new(publisher, &names, &Lanes::default(), Duration::MAX);
+    grouped(messages, if is_grouped { GroupCommitConfig::default() } else { GroupCommitConfig::off() })
 }
 
 /// [`PublishMode::Bare`]: no limits, no validation, no handling of unroutable messages.

@@ -4,16 +4,16 @@ use std::{path::Path, time::Instant};
 
 use garenne_bench::Rows;
 use garenne_common::config::Size;
-use garenne_gateway::SpoolSettings;
 use garenne_protocol::{
     sensor::{Reading, Timestamp},
     task::{ContentType, Kind, NewTask, reading_id},
 };
+use garenne_publish::{SpoolDrain, SpoolSettings};
 use garenne_spool::{Spool, task::record_of};
 
 use crate::{
     Plan,
-    child::{Backend, PublishMode, broker_publisher},
+    child::{Backend, PublishMode, broker_sender},
     load::Load,
     measure,
 };
@@ -66,7 +66,7 @@ async fn drain(url: &str) -> f64 {
     for first in (0..DRAINED).step_by(APPEND as usize) {
         append(&spool, first).await;
     }
-    let mut drain = settings.drain(spool, broker_publisher(url, true).await);
+    let mut drain = SpoolDrain::new(spool, broker_sender(url, true).await, None);
     let began = Instant::now();
     while drain.next_batch().await.expect("the broker confirms") > 0 {}
     DRAINED as f64 / began.elapsed().as_secs_f64()

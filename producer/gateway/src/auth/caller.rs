@@ -42,21 +42,16 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Checks that it may send records of this kind and these devices now.
-    ///
-    /// # Errors
-    /// As [`Caller::check_scope`] and [`Caller::take`].
-    pub(crate) fn admit<'a>(
+    /// As [`Caller::check_scope`], with the record in the text of the refusal.
+    pub(crate) fn check_records<'a>(
         &self,
         kind: &str,
-        devices: impl ExactSizeIterator<Item = &'a str>,
+        devices: impl Iterator<Item = &'a str>,
     ) -> Result<(), Refusal> {
-        let records = devices.len();
         self.check_scope(kind, devices).map_err(|refusal| match refusal.record {
             Some(record) => refusal.of_record(record),
             None => refusal,
-        })?;
-        self.take(records)
+        })
     }
 
     /// Checks that it may send records of this kind and these devices.

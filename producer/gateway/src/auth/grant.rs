@@ -5,7 +5,7 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 
 use super::{pattern::Pattern, rate::Rate};
-use crate::routes::READING;
+use garenne_publish::READING;
 
 /// Kinds with this start make a worker send signed requests to webhooks. Only a pattern with the same start allows them;
 /// `*` does not.

@@ -14,7 +14,7 @@ use super::{
     rate::Rate,
     senders::Senders,
 };
-use crate::routes::READING;
+use garenne_publish::READING;
 
 /// Limits for reading the file.
 #[derive(Clone, Copy)]

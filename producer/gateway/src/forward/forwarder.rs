@@ -4,12 +4,14 @@ use std::{io::Write, path::PathBuf};
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
+use futures_util::future::BoxFuture;
 use garenne_common::config::{Certificates, ConfigError, read_secret_file};
 use garenne_gateway_client::{
     GatewayClient, HeaderMap, InvalidGateway, InvalidToken, NoAnswer, StatusCode, authorize,
     header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue},
 };
 use garenne_protocol::task::NewTask;
+use garenne_publish::{Forward, ForwardError};
 use prometheus::IntGauge;
 use secrecy::ExposeSecret;
 use thiserror::Error;
@@ -18,7 +20,7 @@ use super::{Forwarded, JsonTask, PATH, Rejected};
 
 /// Why no task of a request is known to be stored. Sending all of them again has no second effect.
 #[derive(Debug, Error)]
-pub enum ForwardError {
+enum NotForwarded {
     /// The token file cannot be read.
     #[error(transparent)]
     Token(#[from] ConfigError),
@@ -38,9 +40,9 @@ pub enum ForwardError {
     },
 }
 
-impl ForwardError {
+impl NotForwarded {
     /// Whether it lasts until an operator changes a setting or a file of this gateway or the central one.
-    pub(crate) fn needs_operator(&self) -> bool {
+    fn needs_operator(&self) -> bool {
         match self {
             Self::Token(_) | Self::InvalidToken(_) => true,
             Self::NoAnswer(_) => false,
@@ -76,12 +78,8 @@ impl Forwarder {
         Ok(Self { client, token_file, connected })
     }
 
-    /// Resolves when the central broker has confirmed all tasks except those that are returned: the central gateway
-    /// refuses them for good.
-    ///
-    /// # Errors
-    /// Any of the tasks may not be stored.
-    pub(crate) async fn forward(&self, tasks: &[NewTask]) -> Result<Vec<Rejected>, ForwardError> {
+    /// As [`Forward::forward`].
+    async fn send(&self, tasks: &[NewTask]) -> Result<Vec<Rejected>, NotForwarded> {
         let mut rejected = Vec::new();
         // The first index of each part. Parts that are too large for the central gateway are halved.
         let mut parts = vec![(0, tasks)];
@@ -89,7 +87,7 @@ impl Forwarder {
             match self.post(part).await {
                 Ok(refused) => rejected
                     .extend(refused.into_iter().map(|it| Rejected { record: start + it.record, ..it })),
-                Err(ForwardError::Refused { status: StatusCode::PAYLOAD_TOO_LARGE, detail }) => {
+                Err(NotForwarded::Refused { status: StatusCode::PAYLOAD_TOO_LARGE, detail }) => {
                     if part.len() > 1 {
                         let (first, second) = part.split_at(part.len() / 2);
                         parts.extend([(start + first.len(), second), (start, first)]);
@@ -107,7 +105,7 @@ impl Forwarder {
         Ok(rejected)
     }
 
-    async fn post(&self, tasks: &[NewTask]) -> Result<Vec<Rejected>, ForwardError> {
+    async fn post(&self, tasks: &[NewTask]) -> Result<Vec<Rejected>, NotForwarded> {
         let mut rejected = Vec::new();
         let mut sent = Vec::with_capacity(tasks.len());
         let mut indexes = Vec::with_capacity(tasks.len());
@@ -135,7 +133,7 @@ impl Forwarder {
             authorize(&mut headers, read_secret_file("forward.token_file", file)?.expose_secret())?;
         }
         let answer = self.client.post(headers, compressed(&sent)).await?;
-        let refused = |detail| ForwardError::Refused { status: answer.status, detail };
+        let refused = |detail| NotForwarded::Refused { status: answer.status, detail };
         if answer.status != StatusCode::ACCEPTED {
             return Err(refused(answer.problem().detail));
         }
@@ -146,6 +144,22 @@ impl Forwarder {
         let refused = outcome.rejected.into_iter();
         rejected.extend(refused.map(|it| Rejected { record: indexes[it.record], ..it }));
         Ok(rejected)
+    }
+}
+
+impl Forward for Forwarder {
+    fn forward<'t>(
+        &'t self,
+        tasks: &'t [NewTask],
+    ) -> BoxFuture<'t, Result<Vec<(usize, String)>, ForwardError>> {
+        Box::pin(async move {
+            match self.send(tasks).await {
+                Ok(rejected) => Ok(rejected.into_iter().map(|it| (it.record, it.detail)).collect()),
+                Err(error) => {
+                    Err(ForwardError { problem: error.to_string(), needs_operator: error.needs_operator() })
+                }
+            }
+        })
     }
 }
 

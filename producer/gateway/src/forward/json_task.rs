@@ -3,12 +3,12 @@
 use std::{borrow::Cow, time::Duration};
 
 use garenne_protocol::task::{BadVersion, ContentType, NewTask, TaskId, TraceContext, span_ms};
+use garenne_publish::Routes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{
     refusal::Refusal,
-    routes::Routes,
     task_properties::{content_type, milliseconds, short_text},
 };
 

@@ -6,17 +6,32 @@ use axum::{
     Extension, Json,
     body::{Body, Bytes},
     extract::{Path, Request, State},
-    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts},
     response::IntoResponse,
 };
-use garenne_protocol::{sensor::parse::Form, task::TaskId};
+use garenne_protocol::{
+    sensor::parse::Form,
+    task::{NewTask, TaskId},
+};
+use garenne_publish::{Durability, READING};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
-use super::request::{Authenticated, ConfirmedRecords, LeftOutCodes, text};
+use super::request::{self, ConfirmedRecords, HttpRequest, LeftOutCodes, idempotency_key, text};
 use crate::{
-    cloud_event::EventFormat, context::GatewayContext, left_out::LeftOut, memory::Reservation,
-    payload::Receipts, problem::Entry, readings_format::ReadingsFormat, refusal::Refusal,
-    task_publisher::Durability,
+    cloud_event::EventFormat,
+    context::GatewayContext,
+    forward::{Forwarded, ForwardedTasks},
+    idempotency::Fingerprint,
+    ingest::{Format, Ingest, Parsed, Stored},
+    left_out::LeftOut,
+    memory::Reservation,
+    payload::{Receipts, RecordCount},
+    problem::Entry,
+    readings_format::ReadingsFormat,
+    record_tasks::Sender,
+    refusal::Refusal,
+    request::take,
 };
 
 /// `POST /v1/readings`.
@@ -24,13 +39,12 @@ pub(super) async fn readings(
     State(gateway): State<Arc<GatewayContext>>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let mut request = Authenticated::new(&gateway, request, None)?;
-    let format =
-        ReadingsFormat::Json(Form::of(text(&request.head.headers, "content-type")?.unwrap_or_default())?);
-    let idempotency_key = request.idempotency_key()?;
-    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    let sent = gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await;
-    counted(&gateway, "http", sent)
+    let format = |head: &Parts, sender: &mut Sender| {
+        let form = Form::of(text(&head.headers, "content-type")?.unwrap_or_default())?;
+        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
+        Ok(ReadingsFormat::Json(form))
+    };
+    take(&gateway, HttpRequest::new(request, format, counted("http"))).await
 }
 
 /// `POST /v1/map/{name}`.
@@ -39,13 +53,12 @@ pub(super) async fn mapped(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let mut request = Authenticated::new(&gateway, request, None)?;
-    let map = gateway.maps.get(&name)?;
-    let format = ReadingsFormat::Mapped { map, path: request.head.uri.path().into() };
-    let idempotency_key = request.idempotency_key()?;
-    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    let sent = gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await;
-    counted(&gateway, "map", sent)
+    let format = |head: &Parts, sender: &mut Sender| {
+        let map = gateway.maps.get(&name)?;
+        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
+        Ok(ReadingsFormat::Mapped { map, path: head.uri.path().into() })
+    };
+    take(&gateway, HttpRequest::new(request, format, counted("map"))).await
 }
 
 /// `POST /v1/tasks/{kind}`.
@@ -54,11 +67,11 @@ pub(super) async fn task(
     Path(kind): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let mut request = Authenticated::new(&gateway, request, None)?;
-    let idempotency_key = request.idempotency_key()?;
-    let task = request.task(gateway.ingest.routes.kind(&kind)?, idempotency_key.as_ref())?;
-    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    gateway.ingest.ingest_task(task, body, request.into_sender(idempotency_key)).await.map(all_accepted)
+    let format = |head: &Parts, sender: &mut Sender| {
+        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
+        request::task(head, gateway.ingest.routes.kind(&kind)?, sender).map(TaskFormat)
+    };
+    take(&gateway, HttpRequest::new(request, format, all_accepted)).await
 }
 
 /// `POST /v1/tasks`.
@@ -66,14 +79,17 @@ pub(super) async fn forwarded(
     State(gateway): State<Arc<GatewayContext>>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let mut request = Authenticated::new(&gateway, request, None)?;
-    if !request.caller.may_forward() {
-        return Err(Refusal::may_not_forward(&request.caller.name));
-    }
-    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    let forwarded = gateway.ingest.ingest_forwarded(body, request.into_sender(None)).await?;
-    let records = Extension(ConfirmedRecords(forwarded.accepted));
-    Ok((StatusCode::ACCEPTED, records, Json(forwarded)).into_response())
+    let format = |_: &Parts, sender: &mut Sender| match sender.caller.may_forward() {
+        true => Ok(ForwardedTasks),
+        false => Err(Refusal::may_not_forward(&sender.caller.name)),
+    };
+    let answer = |_: &GatewayContext, stored: Result<Stored<_>, Refusal>| {
+        let (Receipts { ids, .. }, rejected) = stored?;
+        let records = Extension(ConfirmedRecords(ids.len()));
+        let forwarded = Json(Forwarded { accepted: ids.len(), rejected });
+        Ok((StatusCode::ACCEPTED, records, forwarded).into_response())
+    };
+    take(&gateway, HttpRequest::new(request, format, answer)).await
 }
 
 /// `POST /v1/events`.
@@ -81,10 +97,31 @@ pub(super) async fn events(
     State(gateway): State<Arc<GatewayContext>>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let mut request = Authenticated::new(&gateway, request, None)?;
-    let format = EventFormat::of(&request.head.headers)?;
-    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    gateway.ingest.ingest_events(format, body, request.into_sender(None)).await.map(all_accepted)
+    let format = |head: &Parts, _: &mut Sender| EventFormat::of(&head.headers);
+    take(&gateway, HttpRequest::new(request, format, all_accepted)).await
+}
+
+/// The payload of this task.
+struct TaskFormat(NewTask);
+
+impl Format for TaskFormat {
+    type Notes = ();
+
+    fn count(&self, sender: &Sender) -> RecordCount {
+        // Its readings are parsed to count them and to compare their devices.
+        let has_readings = self.0.kind.as_str() == READING && sender.caller.is_limited();
+        if has_readings { RecordCount::Mark(b'{') } else { RecordCount::One }
+    }
+
+    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<()>, Refusal> {
+        let Self(task) = self;
+        // A body that no worker could parse is refused here, where the sender gets the error.
+        serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::not_json)?;
+        let records = ingest.allow_task(&task, &body, &sender.caller)?;
+        let content = |key: &TaskId| (key.clone(), Fingerprint::of(task.kind.as_str(), &body));
+        let keys = sender.idempotency_key.iter().map(content).collect();
+        Ok(Parsed { keys, ..Parsed::tasks(vec![NewTask { body, ..task }], records, ()) })
+    }
 }
 
 /// The body of a 202.
@@ -126,11 +163,9 @@ pub(super) fn durability_header(durability: Durability) -> HeaderMap {
 
 /// Counts what is left out of a request, and answers it.
 fn counted(
-    gateway: &GatewayContext,
     door: &'static str,
-    sent: Result<(Receipts, LeftOut), Refusal>,
-) -> Result<Response<Body>, Refusal> {
-    match sent {
+) -> impl FnOnce(&GatewayContext, Result<Stored<LeftOut>, Refusal>) -> Result<Response<Body>, Refusal> {
+    move |gateway, stored| match stored {
         Ok((receipts, left_out)) => {
             gateway.instruments.left_out(door, left_out.all());
             Ok(accepted(receipts, &left_out))
@@ -142,8 +177,8 @@ fn counted(
     }
 }
 
-fn all_accepted(receipts: Receipts) -> Response<Body> {
-    accepted(receipts, &LeftOut::default())
+fn all_accepted(_: &GatewayContext, stored: Result<Stored<()>, Refusal>) -> Result<Response<Body>, Refusal> {
+    stored.map(|(receipts, ())| accepted(receipts, &LeftOut::default()))
 }
 
 /// 202 with the task ids by position.

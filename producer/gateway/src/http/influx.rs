@@ -7,7 +7,7 @@ use axum::{
     Extension, Json,
     body::Body,
     extract::{Query, Request, State},
-    http::{Response, StatusCode},
+    http::{Response, StatusCode, request::Parts},
     response::IntoResponse,
 };
 use garenne_common::config::Size;
@@ -16,9 +16,18 @@ use serde_json::json;
 
 use super::{
     api::durability_header,
-    request::{Authenticated, ConfirmedRecords, LeftOutCodes},
+    request::{ConfirmedRecords, HttpRequest, LeftOutCodes, authenticate, read_body},
 };
-use crate::{context::GatewayContext, influx::Precision, problem::Entry, refusal::Refusal};
+use crate::{
+    context::GatewayContext,
+    dropped_lines::{DroppedLines, LineBody},
+    influx::Precision,
+    ingest::Stored,
+    problem::Entry,
+    record_tasks::Sender,
+    refusal::Refusal,
+    request::take,
+};
 
 /// The query parameters of both versions of the API. Others, such as `db` and `bucket`, are ignored.
 #[derive(Debug, Default, Deserialize)]
@@ -38,13 +47,20 @@ pub(super) async fn write(
     Query(Parameters { precision, p, .. }): Query<Parameters>,
     request: Request,
 ) -> Result<Response<Body>, InfluxRefusal> {
-    let mut request = Authenticated::new(&gateway, request, p.as_deref())?;
-    let given = precision.as_deref();
-    let precision = Precision::parse(given).ok_or_else(|| Refusal::precision(given.unwrap_or_default()))?;
-    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    let sent = gateway.ingest.ingest_line_body(precision, body, request.into_sender(None)).await;
+    let format = |_: &Parts, _: &mut Sender| {
+        let given = precision.as_deref();
+        let unknown = || Refusal::precision(given.unwrap_or_default());
+        Precision::parse(given).map(LineBody).ok_or_else(unknown)
+    };
+    Ok(take(&gateway, HttpRequest::new(request, format, written).with_password(p)).await?)
+}
+
+fn written(
+    gateway: &GatewayContext,
+    stored: Result<Stored<DroppedLines>, Refusal>,
+) -> Result<Response<Body>, Refusal> {
     let (receipts, dropped) =
-        sent.inspect_err(|refusal| gateway.instruments.refused_records("influx", refusal))?;
+        stored.inspect_err(|refusal| gateway.instruments.refused_records("influx", refusal))?;
     let records = Extension(ConfirmedRecords(receipts.ids.len()));
     let durability = durability_header(receipts.durability);
     if dropped.is_empty() {
@@ -115,11 +131,12 @@ pub(super) async fn query(
     Query(Parameters { q, p, .. }): Query<Parameters>,
     request: Request,
 ) -> Result<Response<Body>, InfluxRefusal> {
-    let mut request = Authenticated::new(&gateway, request, p.as_deref())?;
+    let (head, mut body) = request.into_parts();
+    authenticate(&gateway, &head, p.as_deref())?;
     let statement = match q {
         Some(statement) => statement,
         None => {
-            let body = request.read_body(&gateway, MAX_STATEMENT).await?;
+            let body = read_body(&gateway, &head, &mut body, MAX_STATEMENT).await?;
             let (form, _memory) = body.small(MAX_STATEMENT)?;
             let form = serde_urlencoded::from_bytes::<Parameters>(&form);
             form.ok().and_then(|form| form.q).unwrap_or_default()

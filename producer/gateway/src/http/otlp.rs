@@ -6,31 +6,74 @@ use axum::{
     Extension,
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, Response, StatusCode, header},
+    http::{HeaderMap, Response, StatusCode, header, request::Parts},
     response::IntoResponse,
 };
 
 use super::{
     api::durability_header,
-    request::{Authenticated, ConfirmedRecords, text},
+    request::{ConfirmedRecords, HttpRequest, text},
+    request_trace::RequestTrace,
 };
 use crate::{
     auth::Peer,
     context::GatewayContext,
-    otlp::{self, OtlpEncoding},
+    ingest::{Format, Ingest, Parsed, Stored, now},
+    otlp::{self, OtlpEncoding, Rejected},
+    payload::{Receipts, RecordCount},
+    record_tasks::{Sender, devices, leave_out_foreign},
     refusal::Refusal,
+    request::take,
 };
 
-/// Publishes the data points of gauges and sums as readings. 200 after the broker has confirmed all of them.
+/// Stores the data points of gauges and sums as readings. 200 after the broker has confirmed all of them.
 pub(super) async fn metrics(State(gateway): State<Arc<GatewayContext>>, request: Request) -> Response<Body> {
-    let encoding = encoding_of(request.headers());
+    let encoding = encoding_of(request.headers()).unwrap_or(OtlpEncoding::Json);
     let peer = request.extensions().get::<Peer>().cloned();
-    match export(&gateway, request, peer.as_ref()).await {
-        Ok(response) => response,
+    let trace = request.extensions().get::<RequestTrace>().cloned();
+    let format = |head: &Parts, _: &mut Sender| encoding_of(&head.headers);
+    let answer = |gateway: &GatewayContext, stored: Result<Stored<Rejected>, Refusal>| match stored {
+        Ok((receipts, rejected)) => {
+            for (code, count) in &rejected.counts {
+                gateway.instruments.rejected("otlp", code, *count);
+            }
+            if let Some(peer) = peer.filter(|_| !rejected.is_empty()) {
+                let trace = trace.and_then(|trace| trace.context());
+                gateway.instruments.audit.refused(&peer, "otlp", "rejected-points", trace.as_ref());
+            }
+            exported(encoding, &receipts, &rejected)
+        }
         Err(refusal) => {
-            let encoding = encoding.unwrap_or(OtlpEncoding::Json);
-            let retry_after = gateway.limits.retry_after;
-            refused(encoding, Refusal { retry_after: retry_of(&refusal, retry_after), ..refusal })
+            let retry_after = retry_of(&refusal, gateway.limits.retry_after);
+            refused(encoding, Refusal { retry_after, ..refusal })
+        }
+    };
+    take(&gateway, HttpRequest::new(request, format, answer)).await
+}
+
+/// Gauges and sums. Data points that cannot be readings are returned.
+impl Format for OtlpEncoding {
+    type Notes = Rejected;
+
+    fn count(&self, _: &Sender) -> RecordCount {
+        RecordCount::Weight(self.weight())
+    }
+
+    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Rejected>, Refusal> {
+        let (mut records, mut rejected) = self.records(&body, now(), &ingest.records)?;
+        drop(body);
+        let foreign = leave_out_foreign(&mut records, &sender.caller, |reading, refusal| {
+            rejected.add(&reading.metric, 1, refusal.code, &refusal.message);
+        });
+        match foreign {
+            Some(refusal) if records.is_empty() => Err(refusal),
+            _ if sender.atomic && !rejected.is_empty() => Err(Refusal::rejected_points(rejected.message())),
+            _ if records.is_empty() => Ok(Parsed::tasks(Vec::new(), 0, rejected)),
+            _ => {
+                let kind = ingest.reading_kind()?;
+                sender.caller.check_records(kind.as_str(), devices(&records))?;
+                Ok(Parsed::readings(kind, records, rejected))
+            }
         }
     }
 }
@@ -40,27 +83,11 @@ fn encoding_of(headers: &HeaderMap) -> Result<OtlpEncoding, Refusal> {
     OtlpEncoding::of(content_type).ok_or_else(|| Refusal::media_type(content_type, "application/x-protobuf"))
 }
 
-async fn export(
-    gateway: &Arc<GatewayContext>,
-    request: Request,
-    peer: Option<&Peer>,
-) -> Result<Response<Body>, Refusal> {
-    let mut request = Authenticated::new(gateway, request, None)?;
-    let encoding = encoding_of(&request.head.headers)?;
-    let body = request.read_body(gateway, gateway.limits.max_body).await?;
-    let trace = request.trace();
-    let stored = gateway.ingest.ingest_metrics(encoding, body, request.into_sender(None)).await;
-    let (receipts, rejected) = stored?;
-    for (code, count) in &rejected.counts {
-        gateway.instruments.rejected("otlp", code, *count);
-    }
-    if let Some(peer) = peer.filter(|_| !rejected.is_empty()) {
-        gateway.instruments.audit.refused(peer, "otlp", "rejected-points", trace.as_ref());
-    }
+fn exported(encoding: OtlpEncoding, receipts: &Receipts, rejected: &Rejected) -> Response<Body> {
     let records = Extension(ConfirmedRecords(receipts.ids.len()));
     let media_type = [(header::CONTENT_TYPE, encoding.media_type())];
-    let body = otlp::exported(encoding, &rejected);
-    Ok((StatusCode::OK, records, media_type, durability_header(receipts.durability), body).into_response())
+    let body = otlp::exported(encoding, rejected);
+    (StatusCode::OK, records, media_type, durability_header(receipts.durability), body).into_response()
 }
 
 /// A body that was too slow may be sent again, so that exporters keep it.

@@ -1,17 +1,17 @@
-//! An authenticated request, its headers and its body.
+//! A request over HTTP, its headers and its body.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
-    extract::Request,
-    http::{HeaderMap, HeaderValue, request},
+    extract,
+    http::{HeaderMap, HeaderValue, request::Parts},
 };
 use base64::Engine;
 use garenne_common::config::Size;
 use garenne_protocol::{
     quoted,
-    task::{Kind, NewTask, TaskId, TraceContext},
+    task::{Kind, NewTask, TaskId},
 };
 use http_body_util::BodyExt;
 use serde::Deserialize;
@@ -22,10 +22,12 @@ use crate::{
     auth::{Caller, Peer},
     context::GatewayContext,
     decompress::Encoding,
+    ingest::{Format, Stored},
     memory::{Account, append},
     payload::Payload,
     record_tasks::Sender,
     refusal::Refusal,
+    request::Request,
     task_properties::{content_type, milliseconds, short_text},
 };
 
@@ -37,118 +39,150 @@ pub(super) struct ConfirmedRecords(pub(super) usize);
 #[derive(Clone)]
 pub(super) struct LeftOutCodes(pub(super) Vec<&'static str>);
 
-/// An authenticated request. Its body is not read yet.
-pub(super) struct Authenticated {
-    pub(super) caller: Arc<Caller>,
-    pub(super) head: request::Parts,
-    /// Whether the sender wants all records accepted or none.
-    pub(super) atomic: bool,
+/// A request over HTTP: its format by its headers, and its answer.
+pub(super) struct HttpRequest<F, A> {
+    head: Parts,
     body: Body,
+    /// The password of the query.
+    password: Option<String>,
+    format: F,
+    answer: A,
 }
 
-impl Authenticated {
-    /// Authenticates a request. The token is the credential of the schemes `Bearer` and `Token`, the password of
-    /// `Basic`, or the `password` of the query.
-    pub(super) fn new(
-        gateway: &GatewayContext,
-        request: Request,
-        password: Option<&str>,
-    ) -> Result<Self, Refusal> {
+impl<F, A> HttpRequest<F, A> {
+    /// `format` may also set the properties of the sender that headers give.
+    pub(super) fn new<T: Format, R>(request: extract::Request, format: F, answer: A) -> Self
+    where
+        F: Fn(&Parts, &mut Sender) -> Result<T, Refusal>,
+        A: FnOnce(&GatewayContext, Result<Stored<T::Notes>, Refusal>) -> R,
+    {
         let (head, body) = request.into_parts();
-        let peer: &Peer = head.extensions.get().ok_or_else(|| Refusal::unauthorized("unknown peer"))?;
-        let given = text(&head.headers, "authorization")?.and_then(|value| value.split_once(' '));
-        let is = |scheme: &str, name: &str| scheme.eq_ignore_ascii_case(name);
-        let basic;
-        let token = match given {
-            Some((scheme, token)) if is(scheme, "bearer") || is(scheme, "token") => Some(token.trim()),
-            Some((scheme, credentials)) if is(scheme, "basic") => {
-                basic = base64::prelude::BASE64_STANDARD.decode(credentials.trim()).unwrap_or_default();
-                str::from_utf8(&basic)
-                    .ok()
-                    .and_then(|pair| pair.split_once(':'))
-                    .map(|(_, password)| password)
-            }
-            _ => password,
-        };
-        let caller = gateway.access.caller(peer, token)?;
-        if let Some(trace) = head.extensions.get::<RequestTrace>() {
-            trace.start(&gateway.traces, &head);
-        }
-        let atomic = atomic(head.uri.query().unwrap_or_default())?;
-        Ok(Self { caller, head, atomic, body })
+        Self { head, body, password: None, format, answer }
     }
 
-    /// The trace context that the request's tasks continue.
-    pub(super) fn trace(&self) -> Option<TraceContext> {
-        self.head.extensions.get::<RequestTrace>()?.context()
+    pub(super) fn with_password(self, password: Option<String>) -> Self {
+        Self { password, ..self }
+    }
+}
+
+impl<T, F, A, R> Request for HttpRequest<F, A>
+where
+    T: Format,
+    F: Fn(&Parts, &mut Sender) -> Result<T, Refusal> + Send,
+    A: FnOnce(&GatewayContext, Result<Stored<T::Notes>, Refusal>) -> R + Send,
+{
+    type Format = T;
+    type Answer = R;
+
+    fn authenticate(&mut self, gateway: &GatewayContext) -> Result<Arc<Caller>, Refusal> {
+        authenticate(gateway, &self.head, self.password.as_deref())
     }
 
-    /// The id that the sender gave the request, as an id of its own.
-    pub(super) fn idempotency_key(&self) -> Result<Option<TaskId>, Refusal> {
-        let key = text(&self.head.headers, "idempotency-key")?;
-        let key = key.map(TaskId::parse).transpose()?;
-        Ok(key.map(|key| self.caller.own_id(key)))
-    }
-
-    /// The sender of the request's readings.
-    pub(super) fn into_sender(self, idempotency_key: Option<TaskId>) -> Sender {
-        Sender { idempotency_key, trace: self.trace(), caller: self.caller, atomic: self.atomic }
-    }
-
-    /// A task of this kind with the properties of the headers and without a body. Its id is the idempotency key, if
-    /// there is one.
-    pub(super) fn task(&self, kind: Kind, idempotency_key: Option<&TaskId>) -> Result<NewTask, Refusal> {
-        let headers = &self.head.headers;
-        let content_type = content_type(text(headers, "content-type")?)?;
-        let task = NewTask::new(kind, content_type, Vec::new());
-        Ok(NewTask {
-            id: idempotency_key.cloned().unwrap_or(task.id),
-            group: name(headers, "garenne-group")?,
-            key: name(headers, "garenne-key")?,
-            delay: duration(headers, "garenne-delay-ms")?,
-            timeout: duration(headers, "garenne-timeout-ms")?,
-            trace: self.trace(),
-            ..task
-        })
-    }
-
-    /// Reads the body within limits on its size, its duration and the memory budget.
-    ///
-    /// Chunks are copied into one buffer, because even a chunk of one byte would keep hyper's read buffer alive. Memory
-    /// is reserved as bytes arrive and not by `content-length`, so that a sender that sends nothing reserves nothing.
-    pub(super) async fn read_body(
+    async fn read(
         &mut self,
         gateway: &GatewayContext,
-        limit: Size,
-    ) -> Result<Payload, Refusal> {
-        let headers = &self.head.headers;
-        let announced = text(headers, "content-length")?.and_then(|length| length.parse().ok());
-        if announced.is_some_and(|length: u64| length > limit.0) {
-            return Err(Refusal::too_large("body", limit));
-        }
-        let encoding = Encoding::parse(text(headers, "content-encoding")?)?;
-        let limit = announced.map_or(limit, Size);
-        let account = self.head.extensions.get::<Account>();
-        let account = account.cloned().unwrap_or_else(|| gateway.budget.account(None));
-        let (mut bytes, mut memory) = (Vec::new(), account.empty());
-        let collecting = async {
-            while let Some(frame) = self.body.frame().await {
-                let frame = frame.map_err(|error| {
-                    Refusal::not_json(format!("connection lost: {}", quoted(&error.to_string())))
-                })?;
-                // Trailers are ignored.
-                let Ok(data) = frame.into_data() else { continue };
-                append(&mut bytes, &data, &mut memory, "body", limit)?;
-            }
-            Ok::<_, Refusal>(())
-        };
-        let body_timeout = gateway.limits.body_timeout;
-        timeout(body_timeout, collecting).await.map_err(|_| Refusal::timeout("body", body_timeout))??;
-        match encoding {
-            Some(encoding) => Payload::compressed(encoding, bytes, memory),
-            None => Ok(Payload::plain(bytes, memory)),
-        }
+        caller: Arc<Caller>,
+    ) -> Result<(Sender, T, Payload), Refusal> {
+        let trace = self.head.extensions.get::<RequestTrace>().and_then(RequestTrace::context);
+        let atomic = atomic(self.head.uri.query().unwrap_or_default())?;
+        let mut sender = Sender { caller, idempotency_key: None, trace, atomic };
+        let format = (self.format)(&self.head, &mut sender)?;
+        let body = read_body(gateway, &self.head, &mut self.body, gateway.limits.max_body).await?;
+        Ok((sender, format, body))
     }
+
+    fn answer(self, gateway: &GatewayContext, stored: Result<Stored<T::Notes>, Refusal>) -> R {
+        (self.answer)(gateway, stored)
+    }
+}
+
+/// Authenticates a request, and begins its span. The token is the credential of the schemes `Bearer` and `Token`, the
+/// password of `Basic`, or the `password` of the query.
+pub(super) fn authenticate(
+    gateway: &GatewayContext,
+    head: &Parts,
+    password: Option<&str>,
+) -> Result<Arc<Caller>, Refusal> {
+    let peer: &Peer = head.extensions.get().ok_or_else(|| Refusal::unauthorized("unknown peer"))?;
+    let given = text(&head.headers, "authorization")?.and_then(|value| value.split_once(' '));
+    let is = |scheme: &str, name: &str| scheme.eq_ignore_ascii_case(name);
+    let basic;
+    let token = match given {
+        Some((scheme, token)) if is(scheme, "bearer") || is(scheme, "token") => Some(token.trim()),
+        Some((scheme, credentials)) if is(scheme, "basic") => {
+            basic = base64::prelude::BASE64_STANDARD.decode(credentials.trim()).unwrap_or_default();
+            let pair = str::from_utf8(&basic).ok().and_then(|pair| pair.split_once(':'));
+            pair.map(|(_, password)| password)
+        }
+        _ => password,
+    };
+    let caller = gateway.access.caller(peer, token)?;
+    if let Some(trace) = head.extensions.get::<RequestTrace>() {
+        trace.start(&gateway.traces, head);
+    }
+    Ok(caller)
+}
+
+/// Reads a body within limits on its size, its duration and the memory budget.
+///
+/// Chunks are copied into one buffer, because even a chunk of one byte would keep hyper's read buffer alive. Memory is
+/// reserved as bytes arrive and not by `content-length`, so that a sender that sends nothing reserves nothing.
+pub(super) async fn read_body(
+    gateway: &GatewayContext,
+    head: &Parts,
+    body: &mut Body,
+    limit: Size,
+) -> Result<Payload, Refusal> {
+    let announced = text(&head.headers, "content-length")?.and_then(|length| length.parse().ok());
+    if announced.is_some_and(|length: u64| length > limit.0) {
+        return Err(Refusal::too_large("body", limit));
+    }
+    let encoding = Encoding::parse(text(&head.headers, "content-encoding")?)?;
+    let limit = announced.map_or(limit, Size);
+    let account = head.extensions.get::<Account>();
+    let account = account.cloned().unwrap_or_else(|| gateway.budget.account(None));
+    let (mut bytes, mut memory) = (Vec::new(), account.empty());
+    let collecting = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                Refusal::not_json(format!("connection lost: {}", quoted(&error.to_string())))
+            })?;
+            // Trailers are ignored.
+            let Ok(data) = frame.into_data() else { continue };
+            append(&mut bytes, &data, &mut memory, "body", limit)?;
+        }
+        Ok::<_, Refusal>(())
+    };
+    let body_timeout = gateway.limits.body_timeout;
+    timeout(body_timeout, collecting).await.map_err(|_| Refusal::timeout("body", body_timeout))??;
+    match encoding {
+        Some(encoding) => Payload::compressed(encoding, bytes, memory),
+        None => Ok(Payload::plain(bytes, memory)),
+    }
+}
+
+/// The id that the sender gave a request, as an id of its own.
+pub(super) fn idempotency_key(head: &Parts, caller: &Caller) -> Result<Option<TaskId>, Refusal> {
+    let key = text(&head.headers, "idempotency-key")?;
+    let key = key.map(TaskId::parse).transpose()?;
+    Ok(key.map(|key| caller.own_id(key)))
+}
+
+/// A task of this kind with the properties of the headers and without a body. Its id is the idempotency key, if there is
+/// one.
+pub(super) fn task(head: &Parts, kind: Kind, sender: &Sender) -> Result<NewTask, Refusal> {
+    let headers = &head.headers;
+    let content_type = content_type(text(headers, "content-type")?)?;
+    let task = NewTask::new(kind, content_type, Vec::new());
+    Ok(NewTask {
+        id: sender.idempotency_key.clone().unwrap_or(task.id),
+        group: name(headers, "garenne-group")?,
+        key: name(headers, "garenne-key")?,
+        delay: duration(headers, "garenne-delay-ms")?,
+        timeout: duration(headers, "garenne-timeout-ms")?,
+        trace: sender.trace.clone(),
+        ..task
+    })
 }
 
 /// The parameter `atomic` of a query.

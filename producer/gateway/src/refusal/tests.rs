@@ -1,5 +1,6 @@
 use axum::response::IntoResponse;
 use garenne_map::Reason;
+use garenne_protocol::task::KindError;
 use serde_json::Value;
 use serde_json::json;
 
@@ -12,8 +13,8 @@ fn refusals() -> Vec<Refusal> {
     vec![
         Refusal::not_json("expected value"),
         Refusal::field("garenne-key", "expected 1 to 255 bytes"),
-        Refusal::no_lane("a.b", &["reading.#".to_owned()]),
-        Refusal::from(KindError::Empty),
+        Refusal::from(KindRefused::NoLane { kind: "a.b".to_owned(), bindings: "reading.#".to_owned() }),
+        Refusal::from(KindRefused::Invalid(KindError::Empty)),
         Refusal::no_map("x"),
         Refusal::unmapped(Unmapped { rule: None, reason: Reason::NoRule }),
         Refusal::too_large("body", Size::mib(4)),

@@ -22,13 +22,14 @@ use crate::{
     context::GatewayContext,
     expiry,
     influx::Precision,
-    ingest::now,
-    line_batch::{LineBatch, RefusedLine},
+    ingest::{Stored, now},
+    line_batch::{LineBatch, LineParser, RefusedLine},
     line_reader::{Frame, LineReader},
     memory::Account,
-    payload::Receipts,
+    payload::Payload,
     record_tasks::Sender,
     refusal::Refusal,
+    request::{Request, take},
 };
 
 /// The protocol in metrics and logs.
@@ -195,25 +196,17 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
         }
     }
 
-    /// Publishes the lines of a batch once.
+    /// Stores the lines of a batch once.
     async fn attempt(
         &mut self,
         batch: &LineBatch,
         trace: Option<TraceContext>,
-    ) -> Result<(Receipts, Vec<RefusedLine>), Refusal> {
-        match self.gateway.access.renewed(&self.caller, self.peer) {
-            Ok(current) => self.caller = current,
-            Err(refusal) => {
-                self.refused = true;
-                return Err(refusal);
-            }
-        }
-        let (payload, parser) = batch.payload(&self.memory)?;
-        let sender = Sender { caller: Arc::clone(&self.caller), idempotency_key: None, trace, atomic: false };
-        let storing = self.gateway.ingest.ingest_lines(parser, payload, sender);
+    ) -> Result<Stored<Vec<RefusedLine>>, Refusal> {
+        let Self { gateway, peer, memory, caller, refused, .. } = self;
+        let attempt = Attempt { peer, memory, caller, refused, batch, trace };
         tokio::select! {
             biased;
-            stored = storing => stored,
+            stored = take(gateway, attempt) => stored,
             never = self.answers.write() => match never {},
         }
     }
@@ -233,6 +226,42 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
         self.gateway.instruments.answered(PROTOCOL, refusal.code, 0);
         self.gateway.instruments.audit.refused(self.peer, PROTOCOL, refusal.code, None);
         self.answers.add(&refusal.line());
+    }
+}
+
+/// An attempt to store the lines of a batch.
+struct Attempt<'a> {
+    peer: &'a Peer,
+    memory: &'a Account,
+    caller: &'a mut Arc<Caller>,
+    refused: &'a mut bool,
+    batch: &'a LineBatch,
+    trace: Option<TraceContext>,
+}
+
+impl Request for Attempt<'_> {
+    type Format = LineParser;
+    type Answer = Result<Stored<Vec<RefusedLine>>, Refusal>;
+
+    /// The sender that the connection has authenticated, as the senders file has it now.
+    fn authenticate(&mut self, gateway: &GatewayContext) -> Result<Arc<Caller>, Refusal> {
+        let current = gateway.access.renewed(self.caller, self.peer);
+        *self.caller = current.inspect_err(|_| *self.refused = true)?;
+        Ok(Arc::clone(self.caller))
+    }
+
+    async fn read(
+        &mut self,
+        _: &GatewayContext,
+        caller: Arc<Caller>,
+    ) -> Result<(Sender, LineParser, Payload), Refusal> {
+        let (payload, parser) = self.batch.payload(self.memory)?;
+        let sender = Sender { caller, idempotency_key: None, trace: self.trace.take(), atomic: false };
+        Ok((sender, parser, payload))
+    }
+
+    fn answer(self, _: &GatewayContext, stored: Self::Answer) -> Self::Answer {
+        stored
     }
 }
 

@@ -20,7 +20,7 @@ async fn binary(gateway: &Running, headers: &[(&str, &str)], body: &'static str)
 
 #[tokio::test]
 async fn an_event_has_the_same_task_in_every_mode() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let (status, answer) = gateway.post("/v1/events", STRUCTURED, &event("1").to_string()).await;
     assert_eq!((status, &answer["accepted"]), (202, &json!(1)), "{answer}");
     let batch = json!([event("1"), event("2")]).to_string();
@@ -49,7 +49,7 @@ async fn an_event_has_the_same_task_in_every_mode() {
 
 #[tokio::test]
 async fn an_event_without_data_has_the_payload_null() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let mut without = event("1");
     without.as_object_mut().unwrap().remove("data");
     assert_eq!(gateway.post("/v1/events", STRUCTURED, &without.to_string()).await.0, 202);
@@ -61,7 +61,7 @@ async fn an_event_without_data_has_the_payload_null() {
 
 #[tokio::test]
 async fn an_invalid_event_is_named_and_refuses_the_batch() {
-    let gateway = start(MemoryPublisher::new(), Limits { max_records: 3, ..Limits::default() }).await;
+    let gateway = start(MemorySender::new(), Limits { max_records: 3, ..Limits::default() }).await;
     let with = |field: &str, value: Value| {
         let mut event = event("2");
         event[field] = value;
@@ -100,7 +100,7 @@ async fn an_invalid_event_is_named_and_refuses_the_batch() {
 #[tokio::test]
 async fn a_batch_is_read_up_to_its_limit_and_within_the_memory_budget() {
     let limits = Limits { max_records: 3, memory_budget: Size::mib(1), ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let batch = format!("[{0},{0},{0},{0} nonsense", event("1"));
     let (status, problem) = gateway.post("/v1/events", BATCH, &batch).await;
     assert_eq!((status, &problem["detail"]), (413, &json!("body: more than 3 events")));
@@ -123,7 +123,7 @@ async fn a_batch_is_read_up_to_its_limit_and_within_the_memory_budget() {
 
 #[tokio::test]
 async fn an_id_with_other_data_is_refused() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     assert_eq!(gateway.post("/v1/events", STRUCTURED, &event("1").to_string()).await.0, 202);
     let mut other = event("1");
     other["data"] = json!({"n": 6});

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn pipelined_lines_are_answered_in_order() {
-    let publisher = MemoryPublisher::gated();
+    let publisher = MemorySender::gated();
     let gateway = start(publisher.clone(), Limits::default()).await;
     let mut lines = gateway.lines().await;
     let input = format!("{READING}\nnonsense\n{{\"device\":\"d\"}}\n[{READING},{READING}]\n");
@@ -22,7 +22,7 @@ async fn pipelined_lines_are_answered_in_order() {
 #[tokio::test]
 async fn a_line_or_body_above_its_limit_is_refused_with_the_limit() {
     let limits = Limits { max_line: Size(64), max_body: Size(256), ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let mut lines = gateway.lines().await;
     let short = r#"{"device":"d","metric":"m","value":1}"#;
     let input = format!("{}\n{short}\n", "x".repeat(100_000));
@@ -35,7 +35,7 @@ async fn a_line_or_body_above_its_limit_is_refused_with_the_limit() {
 
 #[tokio::test]
 async fn a_stop_answers_open_requests_and_accepts_no_new_connections() {
-    let publisher = MemoryPublisher::gated();
+    let publisher = MemorySender::gated();
     let gateway = start(publisher.clone(), Limits::default()).await;
     let mut lines = gateway.lines().await;
     lines.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_stop_answers_open_requests_and_accepts_no_new_connections() {
 #[tokio::test]
 async fn a_connection_above_the_limit_is_answered_busy_in_its_protocol() {
     let limits = Limits { max_connections: 1, ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let mut first = gateway.lines().await;
     first.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
     assert!(line(&mut first).await.starts_with("ok "));
@@ -82,7 +82,7 @@ async fn silent_and_slow_senders_are_closed_after_their_timeouts() {
         idle_timeout: short,
         ..Limits::default()
     };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     for (sent, answer) in [
         ("", ""),
         ("{\"device\"", "error timeout line did not arrive within 50ms\n"),
@@ -108,7 +108,7 @@ async fn silent_and_slow_senders_are_closed_after_their_timeouts() {
 #[tokio::test]
 async fn a_sender_that_reads_no_answers_is_closed() {
     let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let requests = "GET /ping HTTP/1.1\r\nhost: x\r\n\r\n".repeat(1000);
     let lines = format!("{READING}\n").repeat(1000);
     for asked in [requests, lines] {
@@ -138,7 +138,7 @@ async fn a_sender_that_reads_no_answers_is_closed() {
 #[tokio::test]
 async fn both_servers_serve_and_drain_alike() {
     for kind in [ServerKind::WorkerPool, ServerKind::ConnectionPool] {
-        let publisher = MemoryPublisher::gated();
+        let publisher = MemorySender::gated();
         let gateway = start_on(kind, publisher.clone(), Limits::default()).await;
         let mut lines = gateway.lines().await;
         lines.write_all(format!("{READING}\n{READING}\n").as_bytes()).await.unwrap();
@@ -165,7 +165,7 @@ async fn both_servers_serve_and_drain_alike() {
 #[tokio::test]
 async fn idle_connections_occupy_no_worker() {
     let limits = Limits { workers: Concurrency { min: 1, max: 1 }, ..Limits::default() };
-    let publisher = MemoryPublisher::gated();
+    let publisher = MemorySender::gated();
     let gateway = start_on(ServerKind::WorkerPool, publisher.clone(), limits).await;
     let mut idle = Vec::new();
     for sent in ["", "{", "POST /v1/readings HTTP/1.1\r\n", READING] {

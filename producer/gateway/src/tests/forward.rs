@@ -41,7 +41,7 @@ async fn forward(gateway: &Running, token: &str, tasks: &Value) -> (u16, Value) 
 #[tokio::test]
 async fn what_a_site_accepts_reaches_the_central_gateway_under_its_id() {
     let folder = tempfile::tempdir().unwrap();
-    let central = start(MemoryPublisher::new(), Limits::default()).await;
+    let central = start(MemorySender::new(), Limits::default()).await;
     let (site, spool) = start_site(&url(&central), None, spool_in(folder.path())).await;
     let (status, readings) = site.post("/v1/readings", "application/json", READING).await;
     assert_eq!((status, &readings["durability"]), (202, &json!("spooled")));
@@ -65,7 +65,7 @@ async fn what_a_site_accepts_reaches_the_central_gateway_under_its_id() {
 #[tokio::test]
 async fn a_site_keeps_what_the_central_broker_has_not_confirmed() {
     let (folder, central_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let publisher = MemoryPublisher::new();
+    let publisher = MemorySender::new();
     publisher.fail(Some(PublishError::Blocked));
     let (central, central_spool) =
         start_with_spool(Arc::clone(&publisher), spool_in(central_folder.path())).await;
@@ -121,7 +121,7 @@ async fn a_task_that_is_refused_for_good_is_set_aside_and_stops_nothing() {
 #[tokio::test]
 async fn a_site_refuses_a_task_that_would_be_too_large_for_the_central_gateway() {
     let folder = tempfile::tempdir().unwrap();
-    let central = start(MemoryPublisher::new(), Limits::default()).await;
+    let central = start(MemorySender::new(), Limits::default()).await;
     let (site, spool) = start_site(&url(&central), None, spool_in(folder.path())).await;
     let path = "/v1/tasks/bench.factorial";
     let most = (4 << 20) - (8 << 10);
@@ -146,7 +146,7 @@ async fn a_site_refuses_a_task_that_would_be_too_large_for_the_central_gateway()
 
 #[tokio::test]
 async fn each_task_of_a_batch_has_its_own_outcome() {
-    let central = start(MemoryPublisher::new(), Limits::default()).await;
+    let central = start(MemorySender::new(), Limits::default()).await;
     let tasks = json!([
         {"id": "a", "kind": "bench.factorial", "payload": {"n": 1}},
         {"id": "b", "kind": "other.kind", "payload": {}},
@@ -171,7 +171,7 @@ async fn each_task_of_a_batch_has_its_own_outcome() {
 async fn a_batch_that_is_too_large_for_the_central_gateway_is_halved() {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { max_records: 2, max_body: Size(400), ..Limits::default() };
-    let central = start(MemoryPublisher::new(), limits).await;
+    let central = start(MemorySender::new(), limits).await;
     let large = json!({"n": "x".repeat(400)}).to_string();
     let spool_settings = spool_in(folder.path());
     let spool = spool_settings.open().await.unwrap().unwrap();

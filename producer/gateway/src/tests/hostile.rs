@@ -90,7 +90,7 @@ async fn no_route_reads_a_body_before_authentication() {
 
 #[tokio::test]
 async fn a_body_in_one_byte_chunks_reserves_its_bytes_until_the_sender_disconnects() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let mut senders = Vec::new();
     for path in ["/v1/readings", "/v1/tasks/bench.noop", "/api/v2/write", "/query"] {
         let chunks = "1\r\nx\r\n".repeat(5000);
@@ -105,7 +105,7 @@ async fn a_body_in_one_byte_chunks_reserves_its_bytes_until_the_sender_disconnec
 
 #[tokio::test]
 async fn an_influx_statement_has_a_limit_of_its_own() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let url = format!("http://{}/query", gateway.address);
     let post =
         async |body: String| reqwest::Client::new().post(&url).body(body).send().await.unwrap().status();
@@ -115,7 +115,7 @@ async fn an_influx_statement_has_a_limit_of_its_own() {
 
 #[tokio::test]
 async fn tasks_reserve_memory_until_their_confirm_even_if_the_sender_disconnects() {
-    let publisher = MemoryPublisher::gated();
+    let publisher = MemorySender::gated();
     let limits = Limits { memory_budget: Size::mib(1), ..Limits::default() };
     let gateway = start(publisher.clone(), limits).await;
     let many = format!("[{}]", vec![READING; 100].join(","));
@@ -164,7 +164,7 @@ async fn tasks_reserve_memory_until_their_confirm_even_if_the_sender_disconnects
 
 #[tokio::test]
 async fn decompression_bombs_are_refused_and_release_their_memory() {
-    let publisher = MemoryPublisher::gated();
+    let publisher = MemorySender::gated();
     let gateway = start(publisher.clone(), Limits::default()).await;
     let post = async |body: Vec<u8>| {
         let request = reqwest::Client::new().post(format!("http://{}/v1/readings", gateway.address));
@@ -262,7 +262,7 @@ async fn a_line_before_authentication_is_limited_to_4_kib() {
 #[tokio::test]
 async fn connections_of_one_source_are_limited() {
     let limits = Limits { max_connections_per_source: 2, ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let from = async |address: [u8; 4]| {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from((address, 0))).unwrap();
@@ -293,7 +293,7 @@ async fn connections_of_one_source_are_limited() {
 /// A transport such as TLS buffers writes until it is flushed.
 #[tokio::test]
 async fn answers_are_flushed_before_the_next_read() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let (sensor, ours) = duplex(64 * 1024);
     let (context, stop) = (Arc::clone(&gateway.context), gateway.stop.clone());
     let peer = Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)));
@@ -314,7 +314,7 @@ async fn answers_are_flushed_before_the_next_read() {
 
 #[tokio::test]
 async fn a_reading_from_the_future_is_refused_on_every_protocol() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let future = READING.replace("2026-11-20T07:30:00Z", "2099-01-01T00:00:00Z");
     let words = "time: 2099-01-01T00:00:00Z is more than 10m ahead of the local clock, ";
     let body = format!("[{READING},{future}]");
@@ -339,7 +339,7 @@ async fn a_reading_from_the_future_is_refused_on_every_protocol() {
 
 #[tokio::test]
 async fn quotes_of_the_request_are_short() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let long = "x".repeat(8000);
     for (path, header) in [
         ("/v1/readings", "content-type"),

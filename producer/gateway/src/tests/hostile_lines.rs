@@ -10,7 +10,7 @@ use super::{
 async fn influx_lines_without_memory_wait_and_are_stored_in_their_order() {
     let limits =
         Limits { memory_budget: Size::kib(256), retry_after: Duration::from_millis(5), ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let others = gateway.context.budget.reserve(192 << 10).unwrap();
     let more: Vec<_> = std::iter::from_fn(|| gateway.context.budget.reserve(1024).ok()).collect();
     let held = gateway.reserved();
@@ -38,7 +38,7 @@ async fn influx_lines_without_memory_wait_and_are_stored_in_their_order() {
 #[tokio::test]
 async fn an_expensive_influx_line_does_not_refuse_its_neighbours() {
     let limits = Limits { memory_budget: Size::mib(1), ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     // Its 2,000 readings need more memory than the gateway has.
     let expensive: String = (0..2000).map(|n| format!("f{n}=1,")).collect();
     let sent = format!(

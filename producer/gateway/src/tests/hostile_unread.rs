@@ -76,7 +76,7 @@ impl Running {
 
 /// Attacks a gateway with this budget twice, the second time by twice as many connections.
 async fn check_unread(memory_budget: Size, is_http: bool, sent: &[u8]) {
-    let gateway = start(MemoryPublisher::new(), Limits { memory_budget, ..Limits::default() }).await;
+    let gateway = start(MemorySender::new(), Limits { memory_budget, ..Limits::default() }).await;
     let other: IpAddr = [127, 0, 0, 2].into();
     let mut attacks = Vec::new();
     for renewed in 0..2 {

@@ -79,7 +79,7 @@ async fn a_key_with_another_body_is_refused_and_publishes_nothing() {
 
 #[tokio::test]
 async fn a_refused_body_can_be_corrected_under_its_key_and_an_unconfirmed_one_cannot() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     assert_eq!(post(&gateway, None, "/v1/readings", "k", "{}").await.status, 422);
     gateway.publisher.fail(Some(PublishError::Blocked));
     assert_eq!(post(&gateway, None, "/v1/readings", "k", UNTIMED).await.status, 503);
@@ -93,6 +93,6 @@ async fn a_refused_body_can_be_corrected_under_its_key_and_an_unconfirmed_one_ca
 
 #[tokio::test]
 async fn without_authentication_a_tasks_id_is_its_key() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     assert_eq!(post(&gateway, None, "/v1/tasks/bench.noop", "key-1", "{}").await.ids()[0], "key-1");
 }

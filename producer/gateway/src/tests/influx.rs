@@ -21,7 +21,7 @@ fn gzip(text: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn writers_of_both_api_versions_work() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let ping = reqwest::get(format!("http://{}/ping", gateway.address)).await.unwrap();
     assert_eq!(ping.status(), 204);
     assert!(ping.headers().contains_key("x-influxdb-version"));
@@ -48,7 +48,7 @@ async fn writers_of_both_api_versions_work() {
 
 #[tokio::test]
 async fn refusals_have_the_format_of_influxdb() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let (status, body) = write(&gateway, "/api/v2/write", &[], b"nonsense".to_vec()).await;
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &body["code"]), (400, &json!("invalid")));
@@ -63,7 +63,7 @@ async fn refusals_have_the_format_of_influxdb() {
 #[tokio::test]
 async fn the_body_limit_applies_after_decompression() {
     let limits = Limits { max_body: Size::kib(16), ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let gzipped = [("content-encoding", "gzip"), ("content-type", "application/json")];
     let bomb = gzip(&" ".repeat(10 * 1024 * 1024));
     assert!(bomb.len() < 16 * 1024);

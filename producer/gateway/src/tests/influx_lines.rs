@@ -22,7 +22,7 @@ fn ids(gateway: &Running) -> Vec<String> {
 
 #[tokio::test]
 async fn lines_are_the_same_tasks_as_over_http_and_have_no_answer() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let lines = "cpu,cpu=cpu0,host=h1 usage_idle=99.5,usage_user=1i 1763600000000000000\n\
                  # a comment\n\n\
                  T value=21.5 1763600000000000000\n";
@@ -45,7 +45,7 @@ async fn lines_are_the_same_tasks_as_over_http_and_have_no_answer() {
 #[tokio::test]
 async fn a_refused_line_is_named_and_the_connection_continues() {
     let limits = Limits { max_line: Size::kib(1), ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let long = "x".repeat(5000);
     let lines = format!(
         "m,device=d v=1 1763600000000000000\n\nm nonsense\nm,device=d v=2 1763600000000000001\n{long}\n\
@@ -81,7 +81,7 @@ async fn a_refused_line_is_named_and_the_connection_continues() {
 #[tokio::test]
 async fn lines_wait_while_the_broker_is_away_and_are_stored_once() {
     let limits = Limits { retry_after: Duration::from_millis(5), ..Limits::default() };
-    let publisher = MemoryPublisher::new();
+    let publisher = MemorySender::new();
     let gateway = start(publisher.clone(), limits).await;
     publisher.fail(Some(PublishError::Blocked));
     // The first one is published alone or with the second one, and the others after both.
@@ -103,7 +103,7 @@ async fn lines_wait_while_the_broker_is_away_and_are_stored_once() {
 
 #[tokio::test]
 async fn lines_that_wait_at_a_stop_are_named() {
-    let publisher = MemoryPublisher::new();
+    let publisher = MemorySender::new();
     let gateway = start(publisher.clone(), Limits::default()).await;
     publisher.fail(Some(PublishError::Blocked));
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
@@ -121,7 +121,7 @@ async fn lines_that_wait_at_a_stop_are_named() {
 #[tokio::test]
 async fn a_sender_that_reads_nothing_is_not_blocked() {
     let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut sender = socket.connect(gateway.address).await.unwrap();
@@ -171,7 +171,7 @@ async fn lines_above_a_rate_wait() {
 
 #[tokio::test]
 async fn a_command_names_the_precision() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     assert_eq!(send(&gateway, "influx s\nm,device=d v=1 1763600000\n").await, "");
     assert_eq!(gateway.bodies()[0]["time"], json!("2025-11-20T00:53:20Z"));
     let refused = "error bad-field precision: \"week\" is unknown, expected ns, us, ms, s, m or h\n";
@@ -180,7 +180,7 @@ async fn a_command_names_the_precision() {
 
 #[tokio::test]
 async fn a_connection_of_json_stays_one() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let mut lines = gateway.lines().await;
     lines.write_all(format!("{READING}\nm v=1\n{READING}\n").as_bytes()).await.unwrap();
     assert!(line(&mut lines).await.starts_with("ok "));

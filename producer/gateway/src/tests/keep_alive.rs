@@ -9,7 +9,7 @@ use crate::{auth::Peer, http};
 
 /// A connection without sockets, so that paused time passes only while nothing happens.
 async fn connect() -> (Running, DuplexStream) {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let (sender, ours) = tokio::io::duplex(64 * 1024);
     let (context, stop) = (Arc::clone(&gateway.context), gateway.stop.clone());
     tokio::spawn(async move {

@@ -13,7 +13,7 @@ const CHIRPSTACK: &str = include_str!("../../../../common/map/tests/fixtures/chi
 
 #[tokio::test]
 async fn webhooks_of_network_servers_become_readings_and_a_repeat_has_the_same_ids() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     for (path, body, count) in [("/v1/map/ttn", TTN, 5), ("/v1/map/chirpstack?event=up", CHIRPSTACK, 4)] {
         let (status, answer) = gateway.post(path, "application/json", body).await;
         assert_eq!((status, &answer["accepted"]), (202, &json!(count)), "{answer}");
@@ -29,7 +29,7 @@ async fn webhooks_of_network_servers_become_readings_and_a_repeat_has_the_same_i
 
 #[tokio::test]
 async fn what_a_map_skips_is_accepted_without_readings() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let (status, answer) = gateway.post("/v1/map/ttn", "application/json", TTN_JOIN).await;
     assert_eq!((status, answer), (202, json!({"accepted": 0, "ids": []})));
     assert!(gateway.publisher.tasks().is_empty());
@@ -42,7 +42,7 @@ async fn what_a_map_skips_is_accepted_without_readings() {
 
 #[tokio::test]
 async fn an_unmapped_payload_is_refused_with_the_rule_and_the_reason() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let unnamed = TTN.replace("device_id", "other");
     for (path, body, status, code, detail) in [
         (
@@ -101,7 +101,7 @@ async fn a_map_of_a_file_is_used_and_an_idempotency_key_belongs_to_it() {
     });
     let settings = GatewaySettings { maps: files.to_vec(), ..GatewaySettings::default() };
     let security = (Access::default(), None);
-    let gateway = start_with(settings, MemoryPublisher::new(), security, Traces::default()).await;
+    let gateway = start_with(settings, MemorySender::new(), security, Traces::default()).await;
     let post = async |name: &str| {
         let url = format!("http://{}/v1/map/{name}", gateway.address);
         let request = reqwest::Client::new().post(url).header("idempotency-key", "k").body("21.5");
@@ -120,14 +120,14 @@ async fn a_map_of_a_file_is_used_and_an_idempotency_key_belongs_to_it() {
 #[tokio::test]
 async fn a_mapped_body_may_have_no_more_records_than_another_one() {
     let limits = Limits { max_records: 2, ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     let (status, problem) = gateway.post("/v1/map/ttn", "application/json", TTN).await;
     assert_eq!((status, &problem["detail"]), (422, &json!("unmapped: rule 2: more than 2 readings")));
 }
 
 #[tokio::test]
 async fn lines_after_a_map_command_are_payloads_for_it() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let (ttn, join) = (TTN.replace('\n', ""), TTN_JOIN.replace('\n', ""));
     let (status, answer) = gateway.post("/v1/map/ttn", "application/json", TTN).await;
     assert_eq!(status, 202);
@@ -149,7 +149,7 @@ async fn lines_after_a_map_command_are_payloads_for_it() {
 
 #[tokio::test]
 async fn a_map_that_does_not_exist_ends_the_connection() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let mut lines = gateway.lines().await;
     lines.write_all(format!("map nothing\n{READING}\n").as_bytes()).await.unwrap();
     assert_eq!(line(&mut lines).await, "error no-map no map has the name \"nothing\"");
@@ -168,7 +168,7 @@ async fn a_line_for_a_map_may_be_any_payload_and_needs_its_senders_rights() {
     std::fs::write(&senders, entries).unwrap();
     let settings = GatewaySettings { maps: vec![file], ..GatewaySettings::default() };
     let security = (Access::new(Some(&senders), false, 100).unwrap(), None);
-    let gateway = start_with(settings, MemoryPublisher::new(), security, Traces::default()).await;
+    let gateway = start_with(settings, MemorySender::new(), security, Traces::default()).await;
     let mut lines = gateway.lines().await;
     lines.write_all(b"auth p\nmap plant\n21.5\nm v=1\nauth f\n22\n").await.unwrap();
     assert_eq!((line(&mut lines).await, line(&mut lines).await), ("ok plant".into(), "ok plant".into()));

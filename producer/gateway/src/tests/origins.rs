@@ -7,7 +7,7 @@ const LISTED: &str = "https://app.example.org";
 async fn listing(origins: &[&str]) -> Running {
     let allowed_origins = origins.iter().map(|origin| (*origin).to_owned()).collect();
     let settings = GatewaySettings { allowed_origins, ..GatewaySettings::default() };
-    start_with(settings, MemoryPublisher::new(), (Access::default(), None), Traces::default()).await
+    start_with(settings, MemorySender::new(), (Access::default(), None), Traces::default()).await
 }
 
 async fn post(gateway: &Running, path: &str, origin: &str) -> reqwest::Response {

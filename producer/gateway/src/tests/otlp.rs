@@ -101,7 +101,7 @@ fn metric(value: f64) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sdks_exporter_stores_gauges_and_sums_and_learns_of_its_histograms() {
     for protocol in [Protocol::HttpBinary, Protocol::HttpJson] {
-        let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+        let gateway = start(MemorySender::new(), Limits::default()).await;
         let (body, status, answer) = export(&gateway, protocol, Temporality::Cumulative).await;
         assert_eq!(status, 200, "{protocol:?} {answer:?}");
         let decoded = match protocol {
@@ -147,7 +147,7 @@ async fn the_sdks_exporter_stores_gauges_and_sums_and_learns_of_its_histograms()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delta_sums_are_metrics_of_their_own() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     assert_eq!(export(&gateway, Protocol::HttpBinary, Temporality::Delta).await.1, 200);
     let metrics: Vec<Value> = gateway.bodies().iter().map(|body| body["metric"].clone()).collect();
     assert!(metrics.contains(&json!("starts,temporality=delta")), "{metrics:?}");
@@ -192,7 +192,7 @@ async fn refusals_are_statuses_in_the_encoding_of_the_request() {
 #[tokio::test]
 async fn what_an_exporter_may_repeat_has_a_time_to_wait() {
     let limits = Limits { body_timeout: Duration::from_millis(50), ..Limits::default() };
-    let gateway = start(MemoryPublisher::new(), limits).await;
+    let gateway = start(MemorySender::new(), limits).await;
     gateway.publisher.fail(Some(PublishError::Blocked));
     let json = [("content-type", "application/json")];
     let response = post(&gateway, &json, metric(1.0).to_string()).await;
@@ -218,7 +218,7 @@ async fn what_an_exporter_may_repeat_has_a_time_to_wait() {
 #[tokio::test]
 async fn answers_from_the_spool_are_marked() {
     let folder = tempfile::tempdir().unwrap();
-    let publisher = MemoryPublisher::new();
+    let publisher = MemorySender::new();
     publisher.fail(Some(PublishError::Blocked));
     let spool = SpoolSettings { spool: Some(folder.path().to_owned()), ..SpoolSettings::default() };
     let (gateway, _spool) = start_with_spool(publisher, spool).await;
@@ -232,7 +232,7 @@ async fn answers_from_the_spool_are_marked() {
 /// Messages of two bytes would need a hundred times the memory of the body.
 #[tokio::test]
 async fn bodies_of_empty_messages_are_refused_before_they_are_decoded() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let nested = |fields: &[u8]| {
         let mut body: Vec<u8> = [(fields[fields.len() - 1] << 3) | 2, 0].repeat(400_000);
         for field in fields[..fields.len() - 1].iter().rev() {
@@ -263,7 +263,7 @@ async fn bodies_of_empty_messages_are_refused_before_they_are_decoded() {
 /// A collector's default export, with six attributes each.
 #[tokio::test]
 async fn a_batch_of_a_collector_fits_into_the_memory_of_a_request() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let attribute = |n: usize| json!({"key": format!("attribute.{n}"), "value": {"stringValue": format!("some value {n}")}});
     let attributes: Vec<Value> = (0..6).map(attribute).collect();
     let points: Vec<Value> = (0..8192)

@@ -23,7 +23,7 @@ fn left_out(gateway: &Running, door: &str, reason: &str) -> u64 {
 
 #[tokio::test]
 async fn the_ids_of_readings_follow_their_positions_and_refused_ones_are_named() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let body = format!("[{NAN},{READING},{COULOMBS},{}]", READING.replace("21.5", "22"));
     let (status, answer) = posted(&gateway, "/v1/readings", None, body.as_bytes()).await;
     assert_eq!((status, &answer["accepted"]), (202, &json!(2)), "{answer}");
@@ -52,7 +52,7 @@ async fn the_ids_of_readings_follow_their_positions_and_refused_ones_are_named()
 
 #[tokio::test]
 async fn a_key_with_an_accepted_record_is_used_up_and_one_without_is_not() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let untimed = |value: &str| format!(r#"{{"device":"d1","metric":"m","value":{value}}}"#);
     let both = format!("[{},{}]", untimed("NaN"), untimed("1"));
     let (status, answer) = posted(&gateway, "/v1/readings", Some("k"), both.as_bytes()).await;
@@ -68,7 +68,7 @@ async fn a_key_with_an_accepted_record_is_used_up_and_one_without_is_not() {
 
 #[tokio::test]
 async fn an_atomic_request_is_accepted_as_a_whole_or_not_at_all() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let body = format!("[{READING},{NAN},{COULOMBS}]");
     let (status, problem) = posted(&gateway, "/v1/readings?atomic=true", None, body.as_bytes()).await;
     assert_eq!((status, &problem["record"], &problem["code"]), (422, &json!(1), &json!("not-finite")));
@@ -87,7 +87,7 @@ async fn an_atomic_request_is_accepted_as_a_whole_or_not_at_all() {
 
 #[tokio::test]
 async fn a_write_of_influxdb_is_partial_after_the_good_lines_are_stored() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let lines = b"m,host=h a=1,b=1e400,c=3 1790000000\nm,host=h a=4 4070908800\n# comment\n\nm,host=K\xfcche a=5\nm,host=h a=6 1790000001\n\0";
     for path in ["/write?precision=s", "/api/v2/write?precision=s"] {
         let (status, answer) = posted(&gateway, path, None, lines).await;
@@ -122,7 +122,7 @@ async fn a_write_of_influxdb_is_partial_after_the_good_lines_are_stored() {
 
 #[tokio::test]
 async fn a_line_over_tcp_is_answered_by_position() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let mut lines = gateway.lines().await;
     lines.write_all(format!("[{NAN},{READING}]\n{NAN}\n{READING}\n").as_bytes()).await.unwrap();
     let id = gateway_id(&gateway, &mut lines).await;
@@ -153,7 +153,7 @@ async fn a_value_that_a_map_refuses_is_named_and_the_others_are_stored() {
     std::fs::write(&file, "[[map]]\ndevice = \"d\"\nmetric = \"{name}\"\nvalues = \"\"\n").unwrap();
     let settings = GatewaySettings { maps: vec![file], ..GatewaySettings::default() };
     let security = (Access::default(), None);
-    let gateway = start_with(settings, MemoryPublisher::new(), security, Traces::default()).await;
+    let gateway = start_with(settings, MemorySender::new(), security, Traces::default()).await;
     let body = b"{\"a\":1,\"b\":nan,\"c\xe9\":2,\"d\":4}\0";
     let (status, answer) = posted(&gateway, "/v1/map/plant", None, body).await;
     assert_eq!((status, &answer["accepted"]), (202, &json!(2)), "{answer}");

@@ -13,7 +13,7 @@ async fn behind(proxy: &str, proxy_protocol: bool, most: usize) -> (Running, Rec
     let trusted_proxies = vec![proxy.parse().unwrap()];
     let settings = GatewaySettings { trusted_proxies, proxy_protocol, limits, ..GatewaySettings::default() };
     let (traces, recorder) = Traces::recorded();
-    let gateway = start_with(settings, MemoryPublisher::new(), (Access::default(), None), traces).await;
+    let gateway = start_with(settings, MemorySender::new(), (Access::default(), None), traces).await;
     (gateway, recorder)
 }
 
@@ -128,7 +128,7 @@ async fn requests_behind_an_http_proxy_have_the_address_of_the_last_untrusted_ho
 
 #[tokio::test]
 async fn the_requests_in_progress_of_each_sender_behind_an_http_proxy_are_counted() {
-    let publisher = MemoryPublisher::gated();
+    let publisher = MemorySender::gated();
     let settings = GatewaySettings {
         trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
         limits: Limits { max_connections_per_source: 1, ..Limits::default() },

@@ -5,7 +5,7 @@ use super::*;
 /// Errors of the router, which are plain texts or empty, are problem documents too, and InfluxDB's on its routes.
 #[tokio::test]
 async fn every_error_is_a_document() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     for (method, path, status, code, detail) in [
         ("GET", "/nothing", 404, "no-route", "no route \"/nothing\"; GET /openapi.json lists them"),
         ("POST", "/v1/nothing", 404, "no-route", "no route \"/v1/nothing\"; GET /openapi.json lists them"),
@@ -33,7 +33,7 @@ async fn every_error_is_a_document() {
 
 #[tokio::test]
 async fn every_format_of_readings_becomes_one_task_per_record() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let (status, answer) = gateway.post("/v1/readings", "application/json", READING).await;
     assert_eq!((status, answer["accepted"].as_u64()), (202, Some(1)));
     let array = format!("[{READING},{}]", READING.replace("21.5", "22"));
@@ -52,7 +52,7 @@ async fn every_format_of_readings_becomes_one_task_per_record() {
 
 #[tokio::test]
 async fn a_repeated_reading_keeps_its_id_and_a_reading_without_a_time_gets_a_new_one() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let untimed = r#"{"device":"d1","metric":"temperature","value":21.5}"#;
     for body in [READING, READING, untimed, untimed] {
         assert_eq!(gateway.post("/v1/readings", "application/json", body).await.0, 202);
@@ -65,7 +65,7 @@ async fn a_repeated_reading_keeps_its_id_and_a_reading_without_a_time_gets_a_new
 
 #[tokio::test]
 async fn the_ids_of_all_records_are_derived_from_the_idempotency_key() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let body = r#"[{"device":"a","metric":"m","value":1},{"device":"b","metric":"m","value":2}]"#;
     let client = reqwest::Client::new();
     for _ in 0..2 {
@@ -80,7 +80,7 @@ async fn the_ids_of_all_records_are_derived_from_the_idempotency_key() {
 
 #[tokio::test]
 async fn an_invalid_record_is_named_and_refuses_an_atomic_request() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let body = format!(r#"[{READING},{{"device":"d1","metric":"t","value":1,"unit":"cel"}}]"#);
     let (status, problem) = gateway.post("/v1/readings?atomic=true", "application/json", &body).await;
     assert_eq!(status, 422);
@@ -99,7 +99,7 @@ async fn an_invalid_record_is_named_and_refuses_an_atomic_request() {
 
 #[tokio::test]
 async fn a_kind_that_no_lane_takes_is_refused_and_not_published() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let (status, problem) = gateway.post("/v1/tasks/spectrum.analyze", "application/json", "{}").await;
     assert_eq!(status, 422);
     assert_eq!(
@@ -115,7 +115,7 @@ async fn a_kind_that_no_lane_takes_is_refused_and_not_published() {
 
 #[tokio::test]
 async fn no_success_is_answered_while_the_broker_refuses_messages() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     gateway
         .publisher
         .fail(Some(PublishError::Refused { exchange: String::new(), routing_key: "reading.process".into() }));
@@ -141,7 +141,7 @@ async fn no_success_is_answered_while_the_broker_refuses_messages() {
 
 #[tokio::test]
 async fn a_message_above_the_frame_limit_is_too_large_and_not_retryable() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let error = PublishError::TooLarge { what: "header frame", bytes: 131_073, limit: 131_072 };
     gateway.publisher.fail(Some(error));
     let url = format!("http://{}/v1/readings", gateway.address);
@@ -157,7 +157,7 @@ async fn a_message_above_the_frame_limit_is_too_large_and_not_retryable() {
 
 #[tokio::test]
 async fn the_openapi_document_names_every_route() {
-    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    let gateway = start(MemorySender::new(), Limits::default()).await;
     let url = format!("http://{}/openapi.json", gateway.address);
     let document: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
     assert_eq!(document["openapi"], "3.1.0");

@@ -143,7 +143,7 @@ async fn alerts_must_be_named_and_an_open_gateway_sends_none() {
     };
     let (status, problem) = alert(&gateway).await;
     assert_eq!((status, problem["code"].as_str()), (403, Some("foreign-kind")));
-    let open = start(MemoryPublisher::new(), Limits::default()).await;
+    let open = start(MemorySender::new(), Limits::default()).await;
     assert_eq!(alert(&open).await.0, 403);
     let (gateway, _folder) =
         with_senders(&entry("ops", "t", "devices = []\nkinds = [\"alert.notify\"]")).await;

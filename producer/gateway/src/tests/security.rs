@@ -25,7 +25,7 @@ pub(super) async fn with_senders_and(text: &str, limits: Limits) -> (Running, te
     std::fs::write(&path, text).unwrap();
     let access = Access::new(Some(&path), false, 100).unwrap();
     let security = (access, None);
-    let gateway = start_secured(ServerKind::default(), MemoryPublisher::new(), limits, security).await;
+    let gateway = start_secured(ServerKind::default(), MemorySender::new(), limits, security).await;
     (gateway, folder)
 }
 
@@ -217,7 +217,7 @@ impl Authority {
 
 async fn secured(authority: &Authority, client_ca: bool) -> Running {
     let security = (Access::new(None, client_ca, 100).unwrap(), Some(authority.tls(client_ca)));
-    start_secured(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security).await
+    start_secured(ServerKind::default(), MemorySender::new(), Limits::default(), security).await
 }
 
 async fn exchange(mut stream: impl tokio::io::AsyncRead + AsyncWriteExt + Unpin, sent: &str) -> String {
@@ -297,7 +297,7 @@ async fn with_certificates(authority: &Authority, senders: &str) -> Running {
     let path = authority.path("senders.toml");
     std::fs::write(&path, senders).unwrap();
     let security = (Access::new(Some(&path), true, 100).unwrap(), Some(authority.tls(true)));
-    start_secured(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security).await
+    start_secured(ServerKind::default(), MemorySender::new(), Limits::default(), security).await
 }
 
 #[tokio::test]
@@ -370,7 +370,7 @@ async fn a_port_for_tls_only_refuses_other_connections_in_their_protocol() {
         ..Default::default()
     };
     let security = (Access::default(), Some(authority.tls(false)));
-    let gateway = start_with(settings, MemoryPublisher::new(), security, Traces::default()).await;
+    let gateway = start_with(settings, MemorySender::new(), security, Traces::default()).await;
     let plain = async |sent: &str| exchange(TcpStream::connect(gateway.address).await.unwrap(), sent).await;
     assert_eq!(
         plain(&format!("{READING}\n")).await,
@@ -387,7 +387,7 @@ async fn versions_below_the_minimum_are_refused() {
     let authority = Authority::new();
     for (min_version, accepts_12) in [(TlsVersion::V12, true), (TlsVersion::V13, false)] {
         let security = (Access::default(), Some(authority.tls_from(false, min_version)));
-        let publisher = MemoryPublisher::new();
+        let publisher = MemorySender::new();
         let gateway = start_secured(ServerKind::default(), publisher, Limits::default(), security).await;
         let connected = async |version| authority.connect_as(&gateway, None, &[version]).await.is_ok();
         assert_eq!(connected(&rustls::version::TLS12).await, accepts_12, "{min_version}");

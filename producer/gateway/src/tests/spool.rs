@@ -7,15 +7,15 @@ use std::{
 };
 
 use garenne_amqp::PublishError;
-use garenne_common::{
-    config::Size,
-    telemetry::{admin::Process, metrics::Role},
-};
+use garenne_common::{config::Size, telemetry::admin::Process};
+use garenne_publish::{SpoolDrain, SpoolSettings, Status};
 use garenne_spool::{Inspection, Record, Spool};
 use reqwest::Response;
 
-use super::{MemoryPublisher, READING, Running, line, start, start_with_spool};
-use crate::{Limits, SpoolSettings, status::Status};
+use tokio_util::sync::CancellationToken;
+
+use super::{MemorySender, READING, Running, ServerKind, line, start, start_with_spool};
+use crate::{Limits, status::GatewayState};
 use tokio::io::AsyncWriteExt;
 
 fn settings(directory: &Path) -> SpoolSettings {
@@ -48,7 +48,7 @@ async fn drained(spool: &Spool) {
 #[tokio::test]
 async fn answers_from_the_spool_are_marked_in_every_protocol_and_drained_in_order() {
     let folder = tempfile::tempdir().unwrap();
-    let publisher = MemoryPublisher::new();
+    let publisher = MemorySender::new();
     let (running, spool) = start_with_spool(Arc::clone(&publisher), settings(folder.path())).await;
     publisher.fail(Some(PublishError::Blocked));
 
@@ -96,7 +96,7 @@ async fn answers_from_the_spool_are_marked_in_every_protocol_and_drained_in_orde
 #[tokio::test]
 async fn a_request_without_a_confirm_in_time_is_spooled() {
     let folder = tempfile::tempdir().unwrap();
-    let publisher = MemoryPublisher::gated();
+    let publisher = MemorySender::gated();
     let (running, spool) = start_with_spool(Arc::clone(&publisher), settings(folder.path())).await;
     let response = post(&running, "/v1/readings", None, READING).await;
     assert_eq!((response.status().as_u16(), mark(&response)), (202, Some("spooled")));
@@ -111,7 +111,7 @@ async fn the_copy_that_is_kept_until_the_confirm_is_part_of_the_memory_budget() 
     let body = format!("{{\"text\":\"{}\"}}", "x".repeat(10_000));
     let mut used = Vec::new();
     for has_spool in [false, true] {
-        let publisher = MemoryPublisher::gated();
+        let publisher = MemorySender::gated();
         let spool = Some(folder.path().to_owned()).filter(|_| has_spool);
         let patient =
             SpoolSettings { spool, spool_after: Duration::from_secs(60), ..settings(folder.path()) };
@@ -136,7 +136,7 @@ async fn the_copy_that_is_kept_until_the_confirm_is_part_of_the_memory_budget() 
 #[tokio::test]
 async fn beyond_the_bounds_requests_are_refused_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
-    let publisher = MemoryPublisher::new();
+    let publisher = MemorySender::new();
     let bounds = SpoolSettings { spool_max_bytes: Size(1000), ..settings(folder.path()) };
     let (running, spool) = start_with_spool(Arc::clone(&publisher), bounds).await;
     publisher.fail(Some(PublishError::Blocked));
@@ -168,11 +168,11 @@ async fn beyond_the_bounds_requests_are_refused_and_nothing_is_lost() {
 #[tokio::test]
 async fn what_is_set_aside_is_named_by_refusals_readiness_and_metrics_until_it_is_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let publisher = MemoryPublisher::new();
+    let publisher = MemorySender::new();
     let bounds = SpoolSettings { spool_max_bytes: Size(1000), ..settings(folder.path()) };
     let (running, spool) = start_with_spool(Arc::clone(&publisher), bounds).await;
-    let status =
-        Status::new(running.metrics.connection().up(Role::Publish), Some(spool.clone()), Default::default());
+    let state = GatewayState { server: ServerKind::default(), metrics: running.metrics.clone() };
+    let status = Status::new(&running.metrics, Some(spool.clone()), None, state);
     assert_eq!((status.ready(), status.warnings()), (Ok(()), Vec::new()));
     let record = Record { id: "x".to_owned(), time: SystemTime::now(), body: vec![0; 900] };
     spool.set_aside(vec![record]).await.unwrap();
@@ -213,7 +213,8 @@ async fn a_drain_notices_that_an_operator_removed_what_was_set_aside() {
     let inspection = Inspection::open(folder.path()).unwrap();
     let (name, _) = inspection.segments().next().unwrap();
     std::fs::remove_file(folder.path().join(name)).unwrap();
-    let draining = settings.start_drain(spool.clone(), MemoryPublisher::new());
+    let drain = SpoolDrain::new(spool.clone(), MemorySender::new(), None);
+    let draining = drain.start(CancellationToken::new());
     spool.status().wait_for(|status| status.set_aside == 0).await.unwrap();
     draining.abort();
 }
@@ -221,7 +222,7 @@ async fn a_drain_notices_that_an_operator_removed_what_was_set_aside() {
 #[tokio::test]
 async fn the_metrics_and_the_files_show_what_is_spooled() {
     let folder = tempfile::tempdir().unwrap();
-    let publisher = MemoryPublisher::new();
+    let publisher = MemorySender::new();
     publisher.fail(Some(PublishError::Blocked));
     let (running, spool) = start_with_spool(Arc::clone(&publisher), settings(folder.path())).await;
     assert_eq!(post(&running, "/v1/readings", None, READING).await.status().as_u16(), 202);

@@ -11,8 +11,7 @@ async fn traced() -> (Running, Recorder) {
     let (traces, recorder) = Traces::recorded();
     let security = (Access::default(), None);
     let running =
-        start_traced(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security, traces)
-            .await;
+        start_traced(ServerKind::default(), MemorySender::new(), Limits::default(), security, traces).await;
     (running, recorder)
 }
 
@@ -88,7 +87,7 @@ async fn failures_are_recorded_and_queries_make_no_span() {
 
 #[tokio::test]
 async fn without_export_the_trace_context_is_passed_on() {
-    let running = start(MemoryPublisher::new(), Limits::default()).await;
+    let running = start(MemorySender::new(), Limits::default()).await;
     assert_eq!(running.post_within("/v1/readings", PARENT, READING).await, 202);
     assert_eq!(running.post_within("/v1/readings", "nonsense", READING).await, 202);
     let tasks = running.publisher.tasks();
@@ -103,14 +102,9 @@ async fn senders_that_are_not_authenticated_cause_no_span_and_attributes_are_sho
     std::fs::write(&path, super::security::entry("roof", "t", super::security::ANY)).unwrap();
     let (traces, recorder) = Traces::recorded();
     let access = Access::new(Some(&path), false, 100).unwrap();
-    let running = start_traced(
-        ServerKind::default(),
-        MemoryPublisher::new(),
-        Limits::default(),
-        (access, None),
-        traces,
-    )
-    .await;
+    let running =
+        start_traced(ServerKind::default(), MemorySender::new(), Limits::default(), (access, None), traces)
+            .await;
     let long = "x".repeat(8000);
     for path in ["/v1/readings", "/api/v2/write", &format!("/v1/tasks/{long}"), &format!("/{long}")] {
         let status = running.post_within(path, PARENT, READING).await;

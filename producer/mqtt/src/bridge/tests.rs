@@ -7,12 +7,12 @@ use garenne_common::{
     supervise::{self, TaskHandle},
     telemetry::Metrics,
 };
-use garenne_gateway::task_publisher::{SpoolingPublisher, TaskPublisher};
 use garenne_map::Map;
 use garenne_protocol::{
     sensor::Limits,
     task::{Kind, NewTask},
 };
+use garenne_publish::{SpoolingSender, TaskSender};
 use garenne_spool::{Spool, SpoolConfig};
 use rumqttc::mqttbytes::{
     QoS,
@@ -37,8 +37,8 @@ struct Publication {
 /// Passes each publication to the test, which confirms it.
 struct HeldPublisher(mpsc::UnboundedSender<Publication>);
 
-impl TaskPublisher for HeldPublisher {
-    fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+impl TaskSender for HeldPublisher {
+    fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         let (confirm, confirmed) = oneshot::channel();
         let sent = self.0.send(Publication { tasks, confirm });
         Box::pin(async move {
@@ -97,13 +97,13 @@ struct Scene {
 
 impl Scene {
     async fn new(change: impl FnOnce(&mut MqttSettings)) -> Self {
-        Self::with(change, SpoolingPublisher::direct).await
+        Self::with(change, SpoolingSender::direct).await
     }
 
     /// A bridge that stores with what `spooling` makes of the publisher.
     async fn with(
         change: impl FnOnce(&mut MqttSettings),
-        spooling: impl FnOnce(Arc<dyn TaskPublisher>) -> SpoolingPublisher,
+        spooling: impl FnOnce(Arc<dyn TaskSender>) -> SpoolingSender,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("mqtt://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -172,7 +172,7 @@ async fn messages_and_letters_are_acknowledged_from_the_spool_while_the_broker_d
     let spool = Spool::open(folder.path(), SpoolConfig { min_free: Size::mib(0), ..Default::default() });
     let spool = spool.await.unwrap();
     let opened = spool.clone();
-    let with_spool = |direct| SpoolingPublisher::with_spool(direct, opened, Duration::from_secs(60));
+    let with_spool = |direct| SpoolingSender::with_spool(direct, opened, Duration::from_secs(60));
     let mut scene = Scene::with(|_| (), with_spool).await;
     let mut session = scene.session(false).await;
     session.publish("1", 7, false).await;

@@ -12,11 +12,10 @@ use garenne_common::{
     telemetry::{Metrics, Traces},
 };
 use garenne_gateway::{
-    Access, GatewayContext, GatewaySettings, Ingest, Instruments, Maps, MemoryBudget, Routes, TlsVersion,
-    load_tls,
-    task_publisher::{SpoolingPublisher, TaskPublisher},
+    Access, GatewayContext, GatewaySettings, Ingest, Instruments, Maps, MemoryBudget, TlsVersion, load_tls,
 };
 use garenne_protocol::{sensor::Limits as RecordLimits, task::NewTask};
+use garenne_publish::{Routes, TaskSender};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, runtime::Handle};
@@ -30,8 +29,8 @@ const TOKEN_SHA256: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba
 #[derive(Default)]
 struct MemoryPublisher(Mutex<Vec<NewTask>>);
 
-impl TaskPublisher for MemoryPublisher {
-    fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+impl TaskSender for MemoryPublisher {
+    fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         self.0.lock().unwrap().extend(tasks);
         Box::pin(async { Ok(()) })
     }

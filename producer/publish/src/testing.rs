@@ -1,4 +1,4 @@
-//! Keeps tasks in memory instead of publishing them, for tests.
+//! Keeps tasks in memory instead of sending them, for tests.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,11 +7,11 @@ use garenne_amqp::PublishError;
 use garenne_protocol::task::NewTask;
 use tokio::sync::{Semaphore, watch};
 
-use crate::task_publisher::TaskPublisher;
+use crate::{messages::GroupSender, task_sender::TaskSender};
 
 /// Confirms at once or on demand, and fails on demand.
 #[derive(Default)]
-pub(crate) struct MemoryPublisher {
+pub struct MemorySender {
     confirmed: Mutex<Vec<NewTask>>,
     failure: Mutex<Option<PublishError>>,
     /// The kind of tasks that are returned as unroutable.
@@ -20,49 +20,56 @@ pub(crate) struct MemoryPublisher {
     received: watch::Sender<usize>,
 }
 
-impl MemoryPublisher {
+impl MemorySender {
     /// Confirms at once.
-    pub(crate) fn new() -> Arc<Self> {
+    #[must_use]
+    pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Confirms nothing before [`MemoryPublisher::confirm`].
-    pub(crate) fn gated() -> Arc<Self> {
+    /// Confirms nothing before [`MemorySender::confirm`].
+    pub fn gated() -> Arc<Self> {
         Arc::new(Self { gate: Some(Semaphore::new(0)), ..Self::default() })
     }
 
     /// Confirms the tasks of `calls` more calls.
-    pub(crate) fn confirm(&self, calls: usize) {
+    pub fn confirm(&self, calls: usize) {
         if let Some(gate) = &self.gate {
             gate.add_permits(calls);
         }
     }
 
     /// Resolves when `calls` calls have been made since the start, confirmed or not.
-    pub(crate) async fn received(&self, calls: usize) {
+    pub async fn received(&self, calls: usize) {
         let reached = self.received.subscribe().wait_for(|received| *received >= calls).await.map(drop);
         reached.expect("the sender is part of self");
     }
 
     /// From now on every call fails with `failure`; `None` ends this.
-    pub(crate) fn fail(&self, failure: Option<PublishError>) {
+    pub fn fail(&self, failure: Option<PublishError>) {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
     /// From now on tasks of this kind are returned as unroutable, and others of the same call are confirmed; `None` ends
     /// this.
-    pub(crate) fn return_kind(&self, kind: Option<&str>) {
+    pub fn return_kind(&self, kind: Option<&str>) {
         *self.returned.lock().unwrap_or_else(PoisonError::into_inner) = kind.map(str::to_owned);
     }
 
     /// All tasks that were confirmed.
-    pub(crate) fn tasks(&self) -> Vec<NewTask> {
+    pub fn tasks(&self) -> Vec<NewTask> {
         self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl TaskPublisher for MemoryPublisher {
-    fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+impl GroupSender for MemorySender {
+    fn send_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+        Box::pin(async move { self.send(tasks).await })
+    }
+}
+
+impl TaskSender for MemorySender {
+    fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         Box::pin(async move {
             self.received.send_modify(|received| *received += 1);
             if let Some(gate) = &self.gate {

@@ -1,4 +1,4 @@
-//! Forms groups of tasks and publishes them.
+//! Forms groups of tasks and sends them.
 
 use std::sync::Arc;
 
@@ -9,9 +9,10 @@ use futures_util::{
 };
 use tokio::{sync::oneshot, time::sleep_until};
 
+use crate::messages::GroupSender;
+
 use super::{
-    super::{GroupPublisher, PUBLISH_SLOT_TIMEOUT},
-    GroupCommitConfig, no_room,
+    GroupCommitConfig, SLOT_TIMEOUT, no_room,
     waiting::{Awaited, Group, Outcome, WaitingRequests},
 };
 
@@ -20,7 +21,7 @@ type InFlightGroup = BoxFuture<'static, (Outcome, Vec<oneshot::Sender<Outcome>>)
 
 /// The background task of one size class.
 pub(super) struct GroupCommitLoop {
-    publisher: Arc<dyn GroupPublisher>,
+    sender: Arc<dyn GroupSender>,
     config: GroupCommitConfig,
     waiting: Arc<WaitingRequests>,
     in_flight: FuturesUnordered<InFlightGroup>,
@@ -28,11 +29,11 @@ pub(super) struct GroupCommitLoop {
 
 impl GroupCommitLoop {
     pub(super) fn new(
-        publisher: Arc<dyn GroupPublisher>,
+        sender: Arc<dyn GroupSender>,
         config: GroupCommitConfig,
         waiting: Arc<WaitingRequests>,
     ) -> Self {
-        Self { publisher, config, waiting, in_flight: FuturesUnordered::new() }
+        Self { sender, config, waiting, in_flight: FuturesUnordered::new() }
     }
 
     /// Runs until the waiting requests are closed and all outcomes are sent. May be called again after a panic;
@@ -40,14 +41,14 @@ impl GroupCommitLoop {
     pub(super) async fn run(&mut self) {
         let GroupCommitConfig { wait, messages, linger, .. } = self.config;
         loop {
-            self.publish_ready();
+            self.send_ready();
             if self.in_flight.is_empty() && self.waiting.are_ended() {
                 return;
             }
             let full = self.in_flight.len() >= messages;
             // If no message may be published, the oldest request waits for a confirm, but not forever.
             let (wait, awaited) = match full {
-                true => (PUBLISH_SLOT_TIMEOUT, Awaited::Nothing),
+                true => (SLOT_TIMEOUT, Awaited::Nothing),
                 false if self.in_flight.is_empty() => (linger, Awaited::EndOfLinger),
                 false => (wait, Awaited::FullGroup),
             };
@@ -66,19 +67,19 @@ impl GroupCommitLoop {
                     if full {
                         self.refuse_oldest();
                     } else {
-                        self.publish_group();
+                        self.send_group();
                     }
                 }
             }
         }
     }
 
-    /// Publishes full groups, and without a message in flight also requests that do not linger.
-    fn publish_ready(&mut self) {
+    /// Sends full groups, and without a message in flight also requests that do not linger.
+    fn send_ready(&mut self) {
         while self.in_flight.is_empty() && self.waiting.linger_is_over()
             || self.in_flight.len() < self.config.messages && self.waiting.has_full_group()
         {
-            if !self.publish_group() {
+            if !self.send_group() {
                 return;
             }
         }
@@ -91,11 +92,11 @@ impl GroupCommitLoop {
         }
     }
 
-    /// Publishes the oldest requests in one message; false if nothing waits.
-    fn publish_group(&mut self) -> bool {
+    /// Sends the oldest requests in one message; false if nothing waits.
+    fn send_group(&mut self) -> bool {
         let Some(Group { tasks, outcomes }) = self.waiting.take_group() else { return false };
-        let publishing = Arc::clone(&self.publisher).publish_group(tasks);
-        self.in_flight.push(Box::pin(async move { (publishing.await, outcomes) }));
+        let sending = Arc::clone(&self.sender).send_group(tasks);
+        self.in_flight.push(Box::pin(async move { (sending.await, outcomes) }));
         true
     }
 }

@@ -15,7 +15,8 @@ use tokio::{
     time::Instant,
 };
 
-use super::{super::shutting_down, GroupCommitConfig, MAX_LINGERING};
+use super::{GroupCommitConfig, MAX_LINGERING};
+use crate::task_sender::shutting_down;
 
 pub(super) type Outcome = Result<(), PublishError>;
 

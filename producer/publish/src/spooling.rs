@@ -11,7 +11,7 @@ use garenne_spool::{Spool, SpoolError, task::record_of};
 use thiserror::Error;
 use tokio::time::timeout;
 
-use super::TaskPublisher;
+use crate::task_sender::TaskSender;
 
 /// Where accepted tasks are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,28 +33,28 @@ pub enum NotAccepted {
     Spool(#[from] SpoolError),
 }
 
-/// Publishes tasks, or stores them in a spool.
+/// Sends tasks to the broker, or stores them in a spool.
 ///
 /// While the spool has content, everything goes behind it, so that the order of a sender's tasks is kept.
-pub struct SpoolingPublisher {
+pub struct SpoolingSender {
     mode: SpoolingMode,
 }
 
 /// Where tasks go.
 enum SpoolingMode {
-    Direct(Arc<dyn TaskPublisher>),
+    Direct(Arc<dyn TaskSender>),
     /// To the broker, and to the spool what it has not confirmed within the wait.
     Spooling {
-        direct: Arc<dyn TaskPublisher>,
+        direct: Arc<dyn TaskSender>,
         spool: Spool,
         wait: Duration,
     },
     Spool(Spool),
 }
 
-impl SpoolingPublisher {
-    /// Publishes with `direct` only.
-    pub fn direct(direct: Arc<dyn TaskPublisher>) -> Self {
+impl SpoolingSender {
+    /// Sends with `direct` only.
+    pub fn direct(direct: Arc<dyn TaskSender>) -> Self {
         Self { mode: SpoolingMode::Direct(direct) }
     }
 
@@ -64,12 +64,13 @@ impl SpoolingPublisher {
     }
 
     /// Stores tasks in `spool` that `direct` has not confirmed within `wait`.
-    pub fn with_spool(direct: Arc<dyn TaskPublisher>, spool: Spool, wait: Duration) -> Self {
+    pub fn with_spool(direct: Arc<dyn TaskSender>, spool: Spool, wait: Duration) -> Self {
         Self { mode: SpoolingMode::Spooling { direct, spool, wait } }
     }
 
     /// Whether tasks are kept until their confirm, to be spooled if it does not come.
-    pub(crate) fn keeps_tasks(&self) -> bool {
+    #[must_use]
+    pub fn keeps_tasks(&self) -> bool {
         matches!(self.mode, SpoolingMode::Spooling { .. })
     }
 
@@ -78,10 +79,10 @@ impl SpoolingPublisher {
     /// # Errors
     /// At least one task is not stored. Some may be all the same; sending all of them again under the same ids has no
     /// second effect.
-    pub async fn publish(&self, tasks: Vec<NewTask>) -> Result<Durability, NotAccepted> {
+    pub async fn send(&self, tasks: Vec<NewTask>) -> Result<Durability, NotAccepted> {
         let spool = match &self.mode {
             SpoolingMode::Direct(direct) => {
-                return Ok(direct.publish(tasks).await.map(|()| Durability::Confirmed)?);
+                return Ok(direct.send(tasks).await.map(|()| Durability::Confirmed)?);
             }
             SpoolingMode::Spooling { spool, .. } | SpoolingMode::Spool(spool) => spool,
         };
@@ -89,8 +90,8 @@ impl SpoolingPublisher {
         if let SpoolingMode::Spooling { direct, wait, .. } = &self.mode
             && is_empty
         {
-            // If the wait ends, the broker may have stored the tasks. The drain publishes them again under the same ids.
-            match timeout(*wait, direct.publish(tasks.clone())).await {
+            // If the wait ends, the broker may have stored the tasks. The drain sends them again under the same ids.
+            match timeout(*wait, direct.send(tasks.clone())).await {
                 Ok(Ok(())) => return Ok(Durability::Confirmed),
                 Ok(Err(error @ (PublishError::TooLarge { .. } | PublishError::Unroutable { .. }))) => {
                     return Err(error.into());
@@ -107,7 +108,8 @@ impl SpoolingPublisher {
 
     /// The same without the spool: what it accepts is confirmed by the broker, and does not wait for what is spooled.
     /// `None` if there is no broker.
-    pub(crate) fn without_spool(&self) -> Option<Self> {
+    #[must_use]
+    pub fn without_spool(&self) -> Option<Self> {
         match &self.mode {
             SpoolingMode::Direct(direct) | SpoolingMode::Spooling { direct, .. } => {
                 Some(Self::direct(Arc::clone(direct)))
@@ -126,7 +128,7 @@ mod tests {
     use garenne_spool::SpoolConfig;
 
     use super::*;
-    use crate::{task_publisher::SpoolDrain, tests::memory_publisher::MemoryPublisher};
+    use crate::{SpoolDrain, testing::MemorySender};
 
     fn task(id: &str) -> NewTask {
         let kind = Kind::parse("reading.process").unwrap();
@@ -134,11 +136,11 @@ mod tests {
         NewTask { id: TaskId::parse(id).unwrap(), ..task }
     }
 
-    async fn spooling(directory: &Path, direct: &Arc<MemoryPublisher>) -> (Spool, SpoolingPublisher) {
+    async fn spooling(directory: &Path, direct: &Arc<MemorySender>) -> (Spool, SpoolingSender) {
         let spool = Spool::open(directory, SpoolConfig::default()).await.unwrap();
-        let publisher =
-            SpoolingPublisher::with_spool(Arc::clone(direct) as _, spool.clone(), Duration::from_secs(1));
-        (spool, publisher)
+        let sender =
+            SpoolingSender::with_spool(Arc::clone(direct) as _, spool.clone(), Duration::from_secs(1));
+        (spool, sender)
     }
 
     async fn spooled(spool: &Spool) -> Vec<String> {
@@ -148,24 +150,24 @@ mod tests {
     #[tokio::test]
     async fn tasks_go_behind_the_spool_until_it_is_drained() {
         let folder = tempfile::tempdir().unwrap();
-        let direct = MemoryPublisher::new();
-        let (spool, publisher) = spooling(folder.path(), &direct).await;
-        assert_eq!(publisher.publish(vec![task("a")]).await.unwrap(), Durability::Confirmed);
+        let direct = MemorySender::new();
+        let (spool, sender) = spooling(folder.path(), &direct).await;
+        assert_eq!(sender.send(vec![task("a")]).await.unwrap(), Durability::Confirmed);
         direct.fail(Some(PublishError::Blocked));
-        assert_eq!(publisher.publish(vec![task("b")]).await.unwrap(), Durability::Spooled);
+        assert_eq!(sender.send(vec![task("b")]).await.unwrap(), Durability::Spooled);
         direct.fail(None);
-        assert_eq!(publisher.publish(vec![task("c")]).await.unwrap(), Durability::Spooled);
+        assert_eq!(sender.send(vec![task("c")]).await.unwrap(), Durability::Spooled);
         assert_eq!(spooled(&spool).await, ["b", "c"]);
         assert_eq!(direct.tasks().len(), 1);
         spool.ack(2).await.unwrap();
-        assert_eq!(publisher.publish(vec![task("d")]).await.unwrap(), Durability::Confirmed);
+        assert_eq!(sender.send(vec![task("d")]).await.unwrap(), Durability::Confirmed);
     }
 
     #[tokio::test(start_paused = true)]
     async fn tasks_whose_confirm_is_overdue_go_to_the_spool() {
         let folder = tempfile::tempdir().unwrap();
-        let (spool, publisher) = spooling(folder.path(), &MemoryPublisher::gated()).await;
-        assert_eq!(publisher.publish(vec![task("a")]).await.unwrap(), Durability::Spooled);
+        let (spool, sender) = spooling(folder.path(), &MemorySender::gated()).await;
+        assert_eq!(sender.send(vec![task("a")]).await.unwrap(), Durability::Spooled);
         assert_eq!(spooled(&spool).await, ["a"]);
     }
 
@@ -173,8 +175,8 @@ mod tests {
     #[derive(Default)]
     struct NeverConfirming(Mutex<Vec<NewTask>>);
 
-    impl TaskPublisher for NeverConfirming {
-        fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+    impl TaskSender for NeverConfirming {
+        fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
             self.0.lock().unwrap().extend(tasks);
             Box::pin(std::future::pending())
         }
@@ -184,11 +186,11 @@ mod tests {
     async fn a_task_whose_confirm_is_late_is_published_again_as_the_same_task() {
         let folder = tempfile::tempdir().unwrap();
         let spool = Spool::open(folder.path(), SpoolConfig::default()).await.unwrap();
-        let (direct, later) = (Arc::new(NeverConfirming::default()), MemoryPublisher::new());
+        let (direct, later) = (Arc::new(NeverConfirming::default()), MemorySender::new());
         let wait = Duration::from_secs(1);
-        let publisher = SpoolingPublisher::with_spool(direct.clone() as _, spool.clone(), wait);
+        let sender = SpoolingSender::with_spool(direct.clone() as _, spool.clone(), wait);
         let task = NewTask { key: Some("d1".into()), group: Some("g".into()), ..task("a") };
-        assert_eq!(publisher.publish(vec![task]).await.unwrap(), Durability::Spooled);
+        assert_eq!(sender.send(vec![task]).await.unwrap(), Durability::Spooled);
         SpoolDrain::new(spool, later.clone(), None).next_batch().await.unwrap();
         let (first, second) = (direct.0.lock().unwrap().clone(), later.tasks());
         assert_eq!((first.len(), first[0].id.as_str()), (1, "a"));
@@ -198,10 +200,10 @@ mod tests {
     #[tokio::test]
     async fn tasks_that_can_never_be_published_are_refused_and_not_spooled() {
         let folder = tempfile::tempdir().unwrap();
-        let direct = MemoryPublisher::new();
-        let (spool, publisher) = spooling(folder.path(), &direct).await;
+        let direct = MemorySender::new();
+        let (spool, sender) = spooling(folder.path(), &direct).await;
         direct.fail(Some(PublishError::TooLarge { what: "body", bytes: 2, limit: 1 }));
-        let refused = publisher.publish(vec![task("a")]).await;
+        let refused = sender.send(vec![task("a")]).await;
         assert!(matches!(refused, Err(NotAccepted::Broker(PublishError::TooLarge { .. }))));
         assert_eq!(spool.status().borrow().records(), 0);
     }

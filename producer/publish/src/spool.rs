@@ -1,16 +1,14 @@
-//! The spool of a gateway or a bridge: its settings, its metrics, and the task that drains it.
+//! The spool of a gateway or a bridge: its settings, its metrics, and what it shows of its content.
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
-use futures_util::{FutureExt, future::BoxFuture};
 use garenne_common::{
     config::{Invalid, Size},
     exit::{Exit, Failure},
-    supervise::{self, TaskHandle},
     telemetry::Metrics,
 };
 use garenne_protocol::{heartbeat::SpoolBeat, task::epoch_ms};
@@ -20,12 +18,6 @@ use prometheus::{
     register_int_gauge_with_registry,
 };
 use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
-
-use crate::{
-    forward::Forwarder,
-    task_publisher::{SpoolDrain, SpoolingPublisher, TaskPublisher},
-};
 
 /// Settings of the spool.
 #[serde_with::apply(Duration => #[serde(with = "humantime_serde")])]
@@ -62,8 +54,6 @@ impl Default for SpoolSettings {
 
 /// Smallest `spool_max_bytes`.
 const MIN_BYTES: Size = Size::mib(1);
-/// How often the segments that are set aside are counted again.
-const RECOUNT_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest `spool_after`.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -110,85 +100,15 @@ impl SpoolSettings {
         Ok(Some(spool))
     }
 
-    /// Drains `spool` to `publisher` at the rate of the settings.
-    pub fn drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> SpoolDrain {
-        SpoolDrain::new(spool, publisher, self.drain_rate())
-    }
-
-    fn drain_rate(&self) -> Option<f64> {
+    /// The rate of a drain; `None` for no limit.
+    #[must_use]
+    pub fn drain_rate(&self) -> Option<f64> {
         Some(self.spool_drain_rate).filter(|rate| *rate > 0).map(f64::from)
-    }
-
-    /// Starts to drain `spool` to `publisher` on the current runtime.
-    pub(crate) fn start_drain(&self, spool: Spool, publisher: Arc<dyn TaskPublisher>) -> TaskHandle<()> {
-        start(self.drain(spool, publisher))
-    }
-
-    /// Stores all tasks in `spool`, forwards them on the current runtime, and exports the metrics of the spool.
-    ///
-    /// # Errors
-    /// The metrics are registered already.
-    pub(crate) fn forward(
-        &self,
-        spool: &Spool,
-        forwarder: Forwarder,
-        metrics: &Metrics,
-    ) -> prometheus::Result<(SpoolingPublisher, TaskHandle<()>)> {
-        export_metrics(metrics, spool)?;
-        let draining = start(SpoolDrain::forwarding(spool.clone(), forwarder, self.drain_rate()));
-        Ok((SpoolingPublisher::spool_only(spool.clone()), draining))
-    }
-
-    /// Publishes tasks with `direct`. With a spool, stores in it what is not confirmed in time, drains it to `drained` on
-    /// the current runtime, and exports its metrics.
-    ///
-    /// # Errors
-    /// The metrics are registered already.
-    pub fn publisher(
-        &self,
-        spool: Option<&Spool>,
-        direct: Arc<dyn TaskPublisher>,
-        drained: Arc<dyn TaskPublisher>,
-        metrics: &Metrics,
-    ) -> prometheus::Result<(SpoolingPublisher, Option<TaskHandle<()>>)> {
-        let Some(spool) = spool else { return Ok((SpoolingPublisher::direct(direct), None)) };
-        export_metrics(metrics, spool)?;
-        let draining = self.start_drain(spool.clone(), drained);
-        Ok((SpoolingPublisher::with_spool(direct, spool.clone(), self.spool_after), Some(draining)))
-    }
-}
-
-fn start(drain: SpoolDrain) -> TaskHandle<()> {
-    supervise::restarting("drain-spool", drain, run).spawn()
-}
-
-/// Drains a spool, and notices when an operator removes what is set aside.
-fn run(drain: &mut SpoolDrain) -> BoxFuture<'_, ()> {
-    let spool = drain.spool().clone();
-    async move {
-        tokio::select! {
-            () = drain.run(CancellationToken::new()) => {}
-            () = recount_set_aside(spool) => {}
-        }
-    }
-    .boxed()
-}
-
-/// Runs for ever.
-async fn recount_set_aside(spool: Spool) {
-    loop {
-        tokio::time::sleep(RECOUNT_INTERVAL).await;
-        if spool.status().borrow().set_aside > 0
-            && let Err(error) = spool.recount_set_aside().await
-        {
-            tracing::warn!(%error, "the size of what is set aside may be outdated");
-        }
     }
 }
 
 /// The content of a spool for a heartbeat.
-#[must_use]
-pub fn spool_beat(spool: &Spool) -> SpoolBeat {
+pub(crate) fn spool_beat(spool: &Spool) -> SpoolBeat {
     let status = spool.status();
     let status = status.borrow();
     SpoolBeat {
@@ -201,8 +121,7 @@ pub fn spool_beat(spool: &Spool) -> SpoolBeat {
 }
 
 /// How much of a spool is set aside and how to free it, for `/readyz`; nothing if nothing is.
-#[must_use]
-pub fn spool_warning(spool: &Spool) -> Option<String> {
+pub(crate) fn spool_warning(spool: &Spool) -> Option<String> {
     set_aside_warning(&spool.status().borrow())
 }
 
@@ -232,7 +151,7 @@ fn log_content(directory: &Path, status: &SpoolStatus) {
 ///
 /// # Errors
 /// They are registered already.
-pub(crate) fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()> {
+pub fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()> {
     let registry = metrics.registry();
     let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
     let bytes = gauge("garenne_spool_bytes", "Size of the spool's segments that wait, in bytes.")?;

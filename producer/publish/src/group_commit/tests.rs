@@ -1,12 +1,14 @@
 use std::sync::{
-    Mutex,
+    Barrier, Mutex,
     atomic::{AtomicUsize, Ordering},
 };
 
+use futures_util::future::BoxFuture;
 use garenne_protocol::task::{ContentType, TaskId};
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::testing::MemorySender;
 
 /// Records the groups and confirms on demand.
 struct RecordingPublisher {
@@ -15,8 +17,8 @@ struct RecordingPublisher {
     failure: Option<PublishError>,
 }
 
-impl GroupPublisher for RecordingPublisher {
-    fn publish_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+impl GroupSender for RecordingPublisher {
+    fn send_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
         self.groups.lock().unwrap().push(tasks.iter().map(|task| task.id.to_string()).collect());
         let (gate, failure) = (Arc::clone(&self.gate), self.failure.clone());
         Box::pin(async move {
@@ -62,7 +64,7 @@ impl Fixture {
     /// Publishes tasks, and runs everything that is ready without advancing the clock.
     async fn publish(&self, ids: &[&str]) -> tokio::task::JoinHandle<Result<(), PublishError>> {
         let (group_commit, tasks) = (Arc::clone(&self.group_commit), ids.iter().map(|id| task(id)).collect());
-        let publishing = tokio::spawn(async move { group_commit.publish(tasks).await });
+        let publishing = tokio::spawn(async move { group_commit.group(tasks).await });
         run_ready().await;
         publishing
     }
@@ -111,8 +113,8 @@ async fn a_group_is_published_after_its_wait_even_without_a_confirm() {
 #[derive(Default)]
 struct SlowPublisher(AtomicUsize);
 
-impl GroupPublisher for SlowPublisher {
-    fn publish_group(self: Arc<Self>, _: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+impl GroupSender for SlowPublisher {
+    fn send_group(self: Arc<Self>, _: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Box::pin(tokio::time::sleep(Duration::from_millis(1)).map(Ok))
     }
@@ -128,7 +130,7 @@ async fn groups_of_requests(linger: u64, gap: u64) -> (usize, Duration) {
         async move {
             tokio::time::sleep(Duration::from_millis(place * gap)).await;
             let began = Instant::now();
-            group_commit.publish(vec![task("a")]).await.unwrap();
+            group_commit.group(vec![task("a")]).await.unwrap();
             began.elapsed()
         }
     });
@@ -197,7 +199,7 @@ async fn requests_without_a_place_are_refused_after_the_timeout_and_not_publishe
     for id in ["b", "c", "d", "e"] {
         waiting.push(fixture.publish(&[id]).await);
     }
-    tokio::time::sleep(PUBLISH_SLOT_TIMEOUT + Duration::from_millis(100)).await;
+    tokio::time::sleep(SLOT_TIMEOUT + Duration::from_millis(100)).await;
     for waiting in waiting {
         let refused = waiting.await.unwrap().unwrap_err();
         assert_eq!(refused.to_string(), "publisher is busy: no room in a message within 1s");
@@ -214,13 +216,13 @@ async fn large_requests_get_half_of_the_messages_and_small_ones_the_rest() {
     let many: Vec<_> = many.iter().map(String::as_str).collect();
     let large = fixture.publish(&many).await;
     assert_eq!(fixture.groups().len(), 2, "the other eight parts wait");
-    tokio::time::sleep(PUBLISH_SLOT_TIMEOUT / 2).await;
+    tokio::time::sleep(SLOT_TIMEOUT / 2).await;
     let first = fixture.publish(&["a", "b"]).await;
     assert_eq!(fixture.groups()[2..], [["a", "b"]], "a small request does not wait for them");
     let second = fixture.publish(&["c"]).await;
-    tokio::time::sleep(PUBLISH_SLOT_TIMEOUT / 4).await;
+    tokio::time::sleep(SLOT_TIMEOUT / 4).await;
     assert_eq!(fixture.groups()[3..], [["c"]]);
-    tokio::time::sleep(PUBLISH_SLOT_TIMEOUT / 2).await;
+    tokio::time::sleep(SLOT_TIMEOUT / 2).await;
     assert!(!first.is_finished() && !second.is_finished(), "not resolved before the confirm");
     fixture.publisher.gate.add_permits(100);
     for small in [first, second] {
@@ -261,7 +263,7 @@ async fn a_task_that_no_batch_record_can_express_gets_its_own_message() {
     let group_commit = Arc::clone(&fixture.group_commit);
     let other = NewTask { kind: Kind::parse("spectrum.analyze").unwrap(), ..task("other") };
     let tasks = vec![task("b"), grouped, large, other];
-    let publishing = tokio::spawn(async move { group_commit.publish(tasks).await });
+    let publishing = tokio::spawn(async move { group_commit.group(tasks).await });
     run_ready().await;
     assert_eq!(fixture.groups(), [["a"], ["grouped"], ["large"], ["other"]]);
     fixture.publisher.gate.add_permits(100);
@@ -273,8 +275,51 @@ async fn a_failed_message_fails_all_its_requests() {
     let publisher = recording(Some(PublishError::InDoubt("the connection ended".to_owned())));
     let group_commit = GroupCommit::start(publisher.clone(), config(100, 16), reading());
     publisher.gate.add_permits(100);
-    let outcomes = join_all(["a", "b", "c"].map(|id| group_commit.publish(vec![task(id)]))).await;
+    let outcomes = join_all(["a", "b", "c"].map(|id| group_commit.group(vec![task(id)]))).await;
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(PublishError::InDoubt(_)))));
+}
+
+/// Panics instead of sending.
+struct Panicking;
+
+impl GroupSender for Panicking {
+    fn send_group(self: Arc<Self>, _: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+        Box::pin(async { std::panic::resume_unwind(Box::new("broken")) })
+    }
+}
+
+#[tokio::test]
+async fn single_tasks_complete_while_all_threads_of_the_caller_are_busy() {
+    let connections = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    let memory = MemorySender::gated();
+    let groups = GroupCommit::start(memory.clone(), GroupCommitConfig::off(), reading());
+    let connection = connections.handle().spawn(async move { groups.group(vec![task("a")]).await });
+    memory.received(1).await;
+
+    let threads = connections.handle().metrics().num_workers();
+    let (busy, idle) = (Arc::new(Barrier::new(threads + 1)), Arc::new(Barrier::new(threads + 1)));
+    for _ in 0..threads {
+        let (busy, idle) = (Arc::clone(&busy), Arc::clone(&idle));
+        connections.handle().spawn(async move {
+            busy.wait();
+            idle.wait();
+        });
+    }
+    busy.wait();
+    memory.confirm(1);
+    while memory.tasks().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!connection.is_finished(), "no thread is free to poll it");
+    idle.wait();
+    connection.await.unwrap().unwrap();
+    connections.shutdown_background();
+}
+
+#[tokio::test]
+async fn tasks_are_in_doubt_if_sending_them_panics() {
+    let groups = GroupCommit::start(Arc::new(Panicking), GroupCommitConfig::off(), reading());
+    assert!(groups.group(vec![task("a")]).await.unwrap_err().in_doubt());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::{mem, sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt,
-    future::{BoxFuture, join, join_all},
+    future::{join, join_all},
 };
 use garenne_amqp::PublishError;
 use garenne_common::{
@@ -23,9 +23,12 @@ use garenne_common::{
 };
 use garenne_protocol::task::{Kind, MOST_RECORDS, NewTask};
 use serde::{Deserialize, Serialize};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{runtime::Handle, sync::oneshot, time::Instant};
 
-use super::{GroupPublisher, PUBLISH_SLOT_TIMEOUT, TaskPublisher, on_runtime::OnRuntime, shutting_down};
+use crate::{
+    messages::{GroupSender, send_each},
+    task_sender::shutting_down,
+};
 use commit_loop::GroupCommitLoop;
 use waiting::{CommitRequest, WaitingRequests};
 
@@ -68,6 +71,16 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 const MAX_MESSAGES: usize = 1024;
 
 impl GroupCommitConfig {
+    /// Each task is a message of its own.
+    #[must_use]
+    pub fn off() -> Self {
+        Self { records: 1, ..Self::default() }
+    }
+
+    fn is_on(&self) -> bool {
+        self.records > 1
+    }
+
     /// # Errors
     /// The first bound that is out of range.
     pub fn validate(&self) -> Result<(), Invalid> {
@@ -94,20 +107,26 @@ const MAX_LINGERING: usize = 7;
 /// A request is small if at least this many of its size fit into one message.
 const SMALL_SHARE: usize = 16;
 
-/// Publishes the tasks of one kind in groups. Tasks that wait for room in a message are refused after
-/// [`PUBLISH_SLOT_TIMEOUT`]; their memory is bounded by the caller, such as by the gateway's memory budget.
+/// How long a task may wait for a publisher permit or room in a message before it is refused.
+pub const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Sends the tasks of one kind in groups. Tasks that wait for room in a message are refused after [`SLOT_TIMEOUT`]; their
+/// memory is bounded by the caller, such as by the gateway's memory budget.
 pub struct GroupCommit {
     small: Arc<WaitingRequests>,
     large: Arc<WaitingRequests>,
     kind: Kind,
-    /// For tasks that need a message of their own.
-    publisher: Arc<dyn GroupPublisher>,
+    sender: Arc<dyn GroupSender>,
+    /// Where tasks are sent that need a message of their own: the runtime of the broker's connection. A confirm is then
+    /// noticed at once, also while the caller's threads are busy; one that is noticed late would count as that of a slow
+    /// broker.
+    runtime: Handle,
     config: GroupCommitConfig,
 }
 
 /// The outcome of tasks that found no room in a message in time. None of them was published.
 fn no_room() -> PublishError {
-    PublishError::Busy { what: "room in a message", waited: PUBLISH_SLOT_TIMEOUT }
+    PublishError::Busy { what: "room in a message", waited: SLOT_TIMEOUT }
 }
 
 /// Submits a small request or a part of a large one.
@@ -119,32 +138,41 @@ async fn submit(waiting: &WaitingRequests, tasks: Vec<NewTask>) -> Result<(), Pu
 }
 
 impl GroupCommit {
-    /// Starts group commit of the tasks of `kind` on the current runtime. Tasks of other kinds are published singly, on
-    /// the same runtime.
-    /// The background tasks end when the value is dropped and all outcomes are sent.
-    pub fn start(publisher: Arc<dyn GroupPublisher>, config: GroupCommitConfig, kind: Kind) -> Arc<Self> {
+    /// Starts group commit of the tasks of `kind` on the current runtime. Tasks of other kinds are sent singly, on the same
+    /// runtime. The background tasks end when the value is dropped and all outcomes are sent.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(sender: Arc<dyn GroupSender>, config: GroupCommitConfig, kind: Kind) -> Arc<Self> {
         let start = |messages| {
             let config = GroupCommitConfig { messages, ..config };
             let waiting = Arc::new(WaitingRequests::new(config));
-            let commits = GroupCommitLoop::new(Arc::clone(&publisher), config, Arc::clone(&waiting));
-            supervise::restarting("group-commit", commits, |commits| commits.run().boxed()).spawn().detach();
+            if config.is_on() {
+                let commits = GroupCommitLoop::new(Arc::clone(&sender), config, Arc::clone(&waiting));
+                supervise::restarting("group-commit", commits, |commits| commits.run().boxed())
+                    .spawn()
+                    .detach();
+            }
             waiting
         };
         let large = config.messages / 2;
         let (small, large) = (start(config.messages - large), start(large));
-        Arc::new(Self { small, large, kind, publisher: OnRuntime::current(publisher), config })
+        Arc::new(Self { small, large, kind, sender, runtime: Handle::current(), config })
     }
 
-    /// Group commit in front of `publisher`, or only `publisher` on the current runtime if `config` disables group
-    /// commit.
-    pub fn in_front_of<P: GroupPublisher + TaskPublisher>(
-        publisher: Arc<P>,
-        config: GroupCommitConfig,
-        kind: Kind,
-    ) -> Arc<dyn TaskPublisher> {
-        match config {
-            GroupCommitConfig { records: 1, .. } => OnRuntime::current(publisher),
-            config => Self::start(publisher, config, kind),
+    /// Resolves when the broker has confirmed all tasks.
+    ///
+    /// # Errors
+    /// At least one task is not confirmed.
+    pub async fn group(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
+        self.sender.check_ready()?;
+        let fits_one_group =
+            tasks.len() <= self.config.records && !tasks.iter().any(|task| self.needs_own_message(task));
+        if fits_one_group {
+            submit(self.requests(&tasks), tasks).await
+        } else {
+            // Boxed, because it is rare and every call holds a future of this function.
+            Box::pin(self.group_parts(tasks)).await
         }
     }
 
@@ -155,9 +183,11 @@ impl GroupCommit {
             && bytes <= self.config.bytes.bytes() / SMALL_SHARE
     }
 
-    /// Whether the task is of another kind, or has a property that a record of a batch message cannot have.
+    /// Whether the task is of another kind, or has a property that a record of a batch message cannot have; or group commit
+    /// is off.
     fn needs_own_message(&self, task: &NewTask) -> bool {
-        task.kind != self.kind
+        !self.config.is_on()
+            || task.kind != self.kind
             || task.group.is_some()
             || task.delay.is_some()
             || task.timeout.is_some()
@@ -170,8 +200,8 @@ impl GroupCommit {
         if self.is_small(tasks) { &self.small } else { &self.large }
     }
 
-    /// Publishes tasks that do not fit into one group.
-    async fn publish_parts(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
+    /// Sends tasks that do not fit into one group.
+    async fn group_parts(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
         let (single, mut grouped): (Vec<_>, Vec<_>) =
             tasks.into_iter().partition(|task| self.needs_own_message(task));
         let requests = self.requests(&grouped);
@@ -180,27 +210,20 @@ impl GroupCommit {
             let rest = grouped.split_off(grouped.len().min(self.config.records));
             parts.push(mem::replace(&mut grouped, rest));
         }
-        let single = single.into_iter().map(|task| Arc::clone(&self.publisher).publish_group(vec![task]));
+        let parts = join_all(parts.into_iter().map(|part| submit(requests, part)));
         // Waits for every confirm, also after a failure: no message may be in flight after the caller has answered.
-        let (grouped, single) =
-            join(join_all(parts.into_iter().map(|part| submit(requests, part))), join_all(single)).await;
-        grouped.into_iter().chain(single).collect()
+        let (grouped, single) = join(parts, self.send_singly(single)).await;
+        grouped.into_iter().fold(single, Result::and)
     }
-}
 
-impl TaskPublisher for GroupCommit {
-    fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
-        Box::pin(async move {
-            self.publisher.check_ready()?;
-            let fits_one_group =
-                tasks.len() <= self.config.records && !tasks.iter().any(|task| self.needs_own_message(task));
-            if fits_one_group {
-                submit(self.requests(&tasks), tasks).await
-            } else {
-                // Boxed, because it is rare and every publish holds a future of this function.
-                Box::pin(self.publish_parts(tasks)).await
-            }
-        })
+    /// Sends each task in a message of its own. If that panics or the runtime shuts down, the tasks are in doubt.
+    async fn send_singly(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let sending = send_each(Arc::clone(&self.sender), tasks);
+        let sending = supervise::isolated("publish", sending).spawn_on(&self.runtime);
+        sending.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 }
 

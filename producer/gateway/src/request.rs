@@ -1,0 +1,60 @@
+//! The way of every request, from its sender's credentials to its answer.
+
+use std::sync::Arc;
+
+use crate::{
+    auth::Caller,
+    context::GatewayContext,
+    ingest::{Format, Stored},
+    payload::Payload,
+    record_tasks::Sender,
+    refusal::Refusal,
+};
+
+/// A request over HTTP, a line, or several lines of InfluxDB.
+pub(super) trait Request: Sized + Send {
+    /// The format of its body.
+    type Format: Format;
+    type Answer;
+
+    /// Who sends it.
+    ///
+    /// # Errors
+    /// The sender is unknown or may send nothing any more.
+    fn authenticate(&mut self, gateway: &GatewayContext) -> Result<Arc<Caller>, Refusal>;
+
+    /// Its body and the format of it, and the properties that its tasks have of it.
+    ///
+    /// # Errors
+    /// The body is too large or too slow, or a property is invalid.
+    fn read(
+        &mut self,
+        gateway: &GatewayContext,
+        caller: Arc<Caller>,
+    ) -> impl Future<Output = Result<(Sender, Self::Format, Payload), Refusal>> + Send;
+
+    /// Answers it.
+    fn answer(self, gateway: &GatewayContext, stored: StoredBy<Self>) -> Self::Answer;
+}
+
+/// What became of a request.
+pub(super) type StoredBy<R> = Result<Stored<<<R as Request>::Format as Format>::Notes>, Refusal>;
+
+/// Takes a request: authenticates its sender, parses its body, records what the sender may send as tasks, sends or spools
+/// them, and answers.
+pub(super) async fn take<R: Request>(gateway: &GatewayContext, mut request: R) -> R::Answer {
+    let stored = async {
+        let caller = request.authenticate(gateway)?;
+        let (sender, format, body) = request.read(gateway, caller).await?;
+        let ingest = Arc::clone(&gateway.ingest);
+        let (uplink, count) = (ingest.uplink_of(&format)?, format.count(&sender));
+        let recording = Arc::clone(&ingest);
+        let tasks = body.converted(&ingest.offload, &ingest.limits, count, move |bytes| {
+            let parsed = format.parse(bytes, &sender, &recording)?;
+            recording.record(parsed, &sender)
+        });
+        ingest.send_or_spool(uplink, tasks.await?).await
+    };
+    let stored = stored.await;
+    request.answer(gateway, stored)
+}
