@@ -76,3 +76,39 @@ mutants_caught() {
     }
 }
 mutants_count() { cat "$log_dir/mutants/$2-"*/mutants.out/"$1.txt" 2>/dev/null | wc -l; }
+
+# The faults that only a unit test finds, with its name. The others must be found by histories.
+declare -A mutants_of_unit_tests=()
+
+# history_mutants [NAME…]: applies each patch of tests/simulation/mutations to a copy of the sources, and runs histories until
+# one breaks a rule, for a minute at most. A patch that does not apply fails the run.
+history_mutants() {
+    local patch name test rc=0 missed=() found=0
+    require_rust
+    mutants_copy
+    mkdir -p "$log_dir/mutants"
+    for patch in tests/simulation/mutations/*.patch; do
+        name=$(basename "$patch" .patch)
+        case " $* " in "  " | *" $name "*) ;; *) continue ;; esac
+        (cd "$tree" && patch --quiet --strip=1 <"$root/$patch") || die "$patch does not apply"
+        test=${mutants_of_unit_tests[$name]:-} rc=0
+        (
+            cd "$tree"
+            unset CARGO_TARGET_DIR
+            if [ -n "$test" ]; then
+                cargo test --quiet -p garenne --lib -- "$test"
+            else
+                cargo build --quiet --release -p garenne-simulation --bin histories || exit 2
+                target/release/histories --for 1m --no-shrink
+            fi
+        ) >"$log_dir/mutants/$name.log" 2>&1 || rc=$?
+        (cd "$tree" && patch --quiet --strip=1 --reverse <"$root/$patch")
+        case $rc in
+            0) missed+=("$name") && warn "$name: not found" ;;
+            2) die "$name: see $log_dir/mutants/$name.log" ;;
+            *) found=$((found + 1)) && say "$name: found by ${test:-histories, $(grep -m1 "histories," "$log_dir/mutants/$name.log")}" ;;
+        esac
+    done
+    echo "[dev] $found faults found, ${#missed[@]} not found: ${missed[*]}" >&2
+    [ ${#missed[@]} -eq 0 ]
+}

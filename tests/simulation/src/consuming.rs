@@ -151,8 +151,8 @@ impl SimBroker {
         let serial = stored.serial;
         if !no_ack {
             self.channels[channel.index()].unacked.insert(tag, Unacked { queue, consumer, serial });
+            self.counts(channel).delivered += 1;
         }
-        self.counts(channel).delivered += 1;
         let owner = self.owner_of(channel);
         self.ledger.delivered(serial, queue, owner);
         if no_ack {

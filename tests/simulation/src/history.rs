@@ -57,6 +57,22 @@ pub enum Action {
     Freeze(Duration),
     /// A resource alarm lasts for a while.
     Alarm(Duration),
+    /// A worker's process ends at its frame after this number of frames.
+    CrashAt(u8, u32),
+    /// The broker closes one of a worker's channels.
+    KillChannel(u8),
+    /// An operator stops the task of this number.
+    StopTask(u32),
+    /// An operator stops a group.
+    StopGroup(u8),
+    /// An operator pauses a group.
+    PauseGroup(u8),
+    /// It goes on.
+    ResumeGroup(u8),
+    /// An operator pauses a lane.
+    PauseLane(u8),
+    /// It goes on.
+    ResumeLane(u8),
 }
 
 /// How a worker is stopped.
@@ -114,7 +130,7 @@ fn add_fault(steps: &mut Vec<Step>, random: &mut Random, at: Duration, workers: 
     let worker = random.below(workers.into()) as u8;
     let pause = random.between(&(Duration::from_millis(1)..=Duration::from_secs(3)));
     let mut add = |at, action| steps.push(Step { at, action });
-    match random.below(10) {
+    match random.below(18) {
         0 | 1 => {
             let modes = [StopMode::Light, StopMode::Soft, StopMode::SoftTimeout, StopMode::Hard];
             add(at, Action::Stop(worker, *random.choose(&modes)));
@@ -132,7 +148,24 @@ fn add_fault(steps: &mut Vec<Step>, random: &mut Random, at: Duration, workers: 
         5 => add(at, Action::Restart(pause)),
         6 => add(at, Action::Freeze(pause)),
         7 => add(at, Action::Alarm(pause)),
-        8 => add(at, Action::Arm(worker, armed(random))),
+        8 | 9 => add(at, Action::Arm(worker, armed(random))),
+        10 => {
+            add(at, Action::CrashAt(worker, random.below(40) as u32));
+            add(at + pause, Action::Start(worker));
+        }
+        11 => add(at, Action::KillChannel(worker)),
+        12 => add(at, Action::StopTask(random.below(100) as u32)),
+        13 => add(at, Action::StopGroup(random.below(3) as u8)),
+        14 => {
+            let group = random.below(3) as u8;
+            add(at, Action::PauseGroup(group));
+            add(at + pause, Action::ResumeGroup(group));
+        }
+        15 => {
+            let lane = random.below(2) as u8;
+            add(at, Action::PauseLane(lane));
+            add(at + pause, Action::ResumeLane(lane));
+        }
         _ => {
             let count = 1 + random.below(5);
             add(at, Action::Fates(worker, (0..count).map(|_| fate(random)).collect()));
@@ -152,7 +185,7 @@ fn armed(random: &mut Random) -> ArmedFault {
 
 fn fate(random: &mut Random) -> Fate {
     match random.below(5) {
-        0 => Fate::Late(random.between(&(Duration::from_millis(10)..=Duration::from_secs(10)))),
+        0 => Fate::Late(random.between(&(Duration::from_millis(10)..=Duration::from_secs(15)))),
         1 => Fate::Refused,
         2 => Fate::RefusedButStored,
         3 => Fate::LostWithConnection,

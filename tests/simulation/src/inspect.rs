@@ -90,15 +90,23 @@ impl SimBroker {
         self.ledger.forks()
     }
 
+    /// The name of a process.
+    pub fn name_of(&self, owner: OwnerId) -> String {
+        self.owners[owner.index()].name.to_string()
+    }
+
     /// What the broker saw of a process.
     pub fn counts_of(&self, owner: OwnerId) -> Counts {
         self.owners[owner.index()].counts
     }
 
-    /// Deliveries that a process has not settled.
+    /// Deliveries of queues that a process has not settled. Those of streams are only credit.
     pub fn unacked_of(&self, owner: OwnerId) -> usize {
         let own = self.channels.iter().filter(|it| self.connections[it.connection.index()].owner == owner);
-        own.map(|channel| channel.unacked.len()).sum()
+        let of_queues = |it: &&crate::channel::Unacked| {
+            matches!(self.queues[it.queue.index()].content, Content::Queue(_))
+        };
+        own.map(|channel| channel.unacked.values().filter(of_queues).count()).sum()
     }
 
     /// The ready and the unacked messages of a queue. A stream has no unacked ones. [`None`] if it does not exist.

@@ -27,14 +27,19 @@ mod id;
 mod inspect;
 mod ledger;
 mod message;
+mod net;
+mod plan;
 mod publishing;
 mod queue;
 mod random;
 mod rules;
+mod run;
 mod schedule;
 mod settling;
 mod stream;
 mod trace;
+mod watch;
+mod work;
 
 #[cfg(test)]
 mod tests;
@@ -51,4 +56,5 @@ pub use self::{
     message::{Delivery, Message, Publish},
     random::Random,
     rules::ReturnKind,
+    run::{Prepared, Report, run},
 };

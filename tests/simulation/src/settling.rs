@@ -19,7 +19,8 @@ impl SimBroker {
         let Some(taken) = self.channels[channel.index()].take(tag, multiple) else {
             return self.close_with(channel, CloseReason::unknown_tag(tag));
         };
-        let settled = taken.len() as u64;
+        let is_queue = |it: &&Unacked| matches!(self.queues[it.queue.index()].content, Content::Queue(_));
+        let settled = taken.iter().filter(is_queue).count() as u64;
         let counts = self.counts(channel);
         match how {
             Settle::Ack => counts.acked += settled,

@@ -3,6 +3,7 @@ mod dead_letters;
 mod delivery;
 mod delivery_limit;
 mod faults;
+mod histories;
 mod kit;
 mod ledger;
 mod random_use;

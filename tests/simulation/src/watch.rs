@@ -1,0 +1,266 @@
+//! What engines do, compared with what they may do. The ledger knows where messages are; this knows why.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use garenne_amqp::Message;
+use garenne_protocol::{
+    task::{DeadReason, header},
+    topology::Names,
+};
+
+use crate::{
+    history::StopMode,
+    id::{OwnerId, Serial},
+    message::Delivery,
+    plan::{Does, MAX_ATTEMPTS, Work, group_name},
+};
+
+/// How long a worker may start tasks after a command to stop.
+const STOP_TAKES: Duration = Duration::from_millis(20);
+
+/// A handler that runs.
+struct Run {
+    id: String,
+    owner: OwnerId,
+    number: u64,
+    /// The stored message that it was delivered as.
+    serial: Option<Serial>,
+    /// Whether it runs in the quarantine.
+    is_alone: bool,
+}
+
+/// What happened in a history, for the rules that need the reasons.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// Attempts that failed, by task.
+    charged: HashMap<String, u32>,
+    /// Runs that began, by task.
+    begun: HashMap<String, u32>,
+    running: Vec<Run>,
+    runs: u64,
+    /// Runs in the quarantine during which the process crashed.
+    crashed_alone: HashMap<String, u32>,
+    crashes: u32,
+    /// The most returns that a delivery of a task said.
+    returns: HashMap<String, u32>,
+    /// The stored message of the last delivery of a task.
+    last: HashMap<String, Serial>,
+    /// Tasks whose last delivery came from the quarantine.
+    in_quarantine: HashSet<String>,
+    /// Groups of tasks, and when the task was published.
+    groups: HashMap<String, (String, Duration)>,
+    stopped_tasks: HashSet<String>,
+    /// When a group was stopped last.
+    stopped_groups: HashMap<String, Duration>,
+    /// Handlers that ended since their worker was told to stop.
+    ended_late: HashMap<OwnerId, usize>,
+    stopping: HashMap<OwnerId, (StopMode, Duration)>,
+    /// Tasks that a worker handed back since it was told to stop.
+    handed_back: HashSet<(OwnerId, String)>,
+    /// Messages that a worker got and returned only to make the broker apply its settlements.
+    flushed: HashMap<OwnerId, u64>,
+    pub(crate) problems: Vec<(Duration, String)>,
+}
+
+impl Watch {
+    fn problem(&mut self, now: Duration, text: String) {
+        self.problems.push((now, text));
+    }
+
+    /// A client published a task of a group.
+    pub(crate) fn grouped(&mut self, id: &str, group: u8, now: Duration) {
+        self.groups.entry(id.to_owned()).or_insert((group_name(group), now));
+    }
+
+    pub(crate) fn task_stopped(&mut self, id: &str) {
+        self.stopped_tasks.insert(id.to_owned());
+    }
+
+    pub(crate) fn group_stopped(&mut self, group: u8, now: Duration) {
+        self.stopped_groups.insert(group_name(group), now);
+    }
+
+    pub(crate) fn told_to_stop(&mut self, owner: OwnerId, mode: StopMode, now: Duration) {
+        let (stricter, since) = self.stopping.entry(owner).or_insert((mode, now));
+        if mode != StopMode::Light && *stricter == StopMode::Light {
+            (*stricter, *since) = (mode, now);
+        }
+    }
+
+    pub(crate) fn is_stopping(&self, owner: OwnerId) -> bool {
+        self.stopping.contains_key(&owner)
+    }
+
+    pub(crate) fn handed_back(&mut self, owner: OwnerId, id: &str) {
+        if self.is_stopping(owner) {
+            self.handed_back.insert((owner, id.to_owned()));
+        }
+    }
+
+    pub(crate) fn flushed(&mut self, owner: OwnerId) {
+        *self.flushed.entry(owner).or_default() += 1;
+    }
+
+    pub(crate) fn flushes(&self, owner: OwnerId) -> u64 {
+        self.flushed.get(&owner).copied().unwrap_or(0)
+    }
+
+    /// A worker reads a delivery of a queue.
+    pub(crate) fn delivered(&mut self, owner: OwnerId, delivery: &Delivery, queue: &str, now: Duration) {
+        let id = delivery.message.id();
+        if delivery.redelivered {
+            if self.handed_back.contains(&(owner, id.to_owned())) {
+                self.problem(
+                    now,
+                    format!("{id} was handed back by a worker that stops, and it got it again"),
+                );
+            }
+        }
+        let copied = header::get(delivery.message.properties.headers(), header::RETURNS);
+        let copied = copied.and_then(header::integer).unwrap_or(0) as u32;
+        let returns = self.returns.entry(id.to_owned()).or_default();
+        *returns = (*returns).max(delivery.delivery_count + copied);
+        self.last.insert(id.to_owned(), delivery.serial);
+        if queue.ends_with(".quarantine") {
+            self.in_quarantine.insert(id.to_owned());
+        } else {
+            self.in_quarantine.remove(id);
+        }
+    }
+
+    /// A handler starts. Returns the number of the run, and how often its task ran before.
+    pub(crate) fn begin(
+        &mut self,
+        owner: OwnerId,
+        id: &str,
+        attempt: u32,
+        is_long: bool,
+        now: Duration,
+    ) -> (u64, u32) {
+        let charged = self.charged.get(id).copied().unwrap_or(0);
+        if attempt > charged + 1 {
+            self.problem(now, format!("{id} starts attempt {attempt}, but {charged} attempts failed"));
+        }
+        if let Some((mode, since)) = self.stopping.get(&owner)
+            && *mode != StopMode::Light
+            && now > *since + STOP_TAKES
+        {
+            self.problem(now, format!("{id} starts on a worker that was told to stop: {mode:?}"));
+        }
+        // A copy is another message, and the worker cannot know whether it is one of what it runs.
+        let serial = self.last.get(id).copied();
+        let is_same = |run: &Run| run.owner == owner && run.id == id && run.serial == serial;
+        if is_long && self.running.iter().any(is_same) {
+            self.problem(now, format!("{id} runs twice at once on one worker"));
+        }
+        self.runs += 1;
+        let is_alone = self.in_quarantine.contains(id);
+        self.running.push(Run { id: id.to_owned(), owner, number: self.runs, serial, is_alone });
+        let before = self.begun.entry(id.to_owned()).or_default();
+        *before += 1;
+        (self.runs, *before - 1)
+    }
+
+    /// A handler's future ended, or was dropped. `is_charged` says that the attempt failed.
+    pub(crate) fn end(&mut self, number: u64, is_charged: bool) {
+        let Some(at) = self.running.iter().position(|run| run.number == number) else { return };
+        let run = self.running.swap_remove(at);
+        if self.is_stopping(run.owner) {
+            *self.ended_late.entry(run.owner).or_default() += 1;
+        }
+        if is_charged {
+            self.charge(&run.id);
+        }
+    }
+
+    /// An attempt failed.
+    pub(crate) fn charge(&mut self, id: &str) {
+        *self.charged.entry(id.to_owned()).or_default() += 1;
+    }
+
+    /// A process crashed.
+    pub(crate) fn crashed(&mut self, owner: OwnerId) {
+        self.crashes += 1;
+        for run in self.running.extract_if(.., |run| run.owner == owner) {
+            if run.is_alone {
+                *self.crashed_alone.entry(run.id).or_default() += 1;
+            }
+        }
+    }
+
+    /// Handlers of a process that run, or have run since it was told to stop: those that it may abandon.
+    pub(crate) fn running(&self, owner: OwnerId) -> usize {
+        let ended = self.ended_late.get(&owner).copied().unwrap_or(0);
+        self.running.iter().filter(|run| run.owner == owner).count() + ended
+    }
+
+    /// A process publishes a message.
+    pub(crate) fn published(&mut self, message: &Message, now: Duration) {
+        let Some(id) = message.properties.message_id().as_ref().map(|id| id.as_str()) else { return };
+        let headers = message.properties.headers();
+        let key = message.target.routing_key.as_str();
+        if let Some(reason) = header::get(headers, header::REASON).and_then(header::text)
+            && let Ok(reason) = reason.parse::<DeadReason>()
+        {
+            if let Some(problem) = self.unfounded(id, reason, &message.body) {
+                self.problem(now, format!("{id} becomes a dead letter: {reason:?}, but {problem}"));
+            }
+        } else if key == Names::new("garenne").quarantine_retry()
+            && header::get(headers, header::QUARANTINE_RUNS).is_none()
+            && !self.in_quarantine.contains(id)
+        {
+            let returns = self.returns.get(id).copied().unwrap_or(0);
+            if returns < 2 || self.crashes < 2 {
+                let crashes = self.crashes;
+                self.problem(
+                    now,
+                    format!("{id} is quarantined after {returns} redeliveries and {crashes} crashes"),
+                );
+            }
+        }
+    }
+
+    /// Why a task must not be a dead letter for this reason.
+    fn unfounded(&self, id: &str, reason: DeadReason, body: &[u8]) -> Option<String> {
+        let count = |of: &HashMap<String, u32>| of.get(id).copied().unwrap_or(0);
+        let work: Work = serde_json::from_slice(body).ok()?;
+        match reason {
+            DeadReason::AttemptsExhausted => {
+                let charged = count(&self.charged);
+                (charged < MAX_ATTEMPTS).then(|| format!("{charged} attempts failed"))
+            }
+            DeadReason::Poison => {
+                let crashed = count(&self.crashed_alone);
+                (crashed < 2).then(|| format!("its worker crashed in {crashed} runs alone"))
+            }
+            DeadReason::Rejected | DeadReason::Conflict => {
+                let is_rejected = work.does == Does::Reject || work.is_refused;
+                (!is_rejected).then(|| "neither handler nor sink refuses it".to_owned())
+            }
+            DeadReason::Stopped => {
+                let by_group = self.groups.get(id).is_some_and(|(group, published)| {
+                    // The record of a group's stop has milliseconds.
+                    let stopped = self.stopped_groups.get(group);
+                    stopped.is_some_and(|at| *published <= *at + Duration::from_millis(1))
+                });
+                // The groups of follow-ups are not known here.
+                let is_founded = by_group || self.stopped_tasks.contains(id) || !id.starts_with('t');
+                (!is_founded).then(|| "no operator stopped it".to_owned())
+            }
+            DeadReason::Expired
+            | DeadReason::Malformed
+            | DeadReason::TooLarge
+            | DeadReason::UnknownKind
+            | DeadReason::InvalidPayload
+            | DeadReason::Unmapped => Some("nothing of it is so".to_owned()),
+        }
+    }
+
+    /// Tasks that began, for progress reports.
+    pub(crate) fn runs(&self) -> u64 {
+        self.runs
+    }
+}
