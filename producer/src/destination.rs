@@ -12,7 +12,10 @@ mod token;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::{
+    client_tls::CertificateError,
+    exit::{Exit, Failure},
+};
 use garenne_protocol::{sensor::Reading, task::TaskId};
 
 pub(crate) use broker::{BrokerConnection, not_accepted, send_error};
@@ -27,6 +30,11 @@ pub(crate) trait Destination: Send + Sync + 'static {
     /// # Errors
     /// At least one reading is not confirmed.
     fn send<'a>(&'a self, readings: &'a [Reading]) -> BoxFuture<'a, Result<Vec<TaskId>, SendError>>;
+}
+
+/// The failure of a flag whose file cannot be used.
+fn unusable(error: &CertificateError) -> Failure {
+    Failure::new(Exit::Config, format_args!("--{error}"))
 }
 
 /// Why readings were not confirmed.

@@ -75,8 +75,7 @@ fn imported_instants(tokens: &[Token]) -> Vec<(&'static str, String)> {
         let words: Vec<_> = (at + 2..tokens.len()).map(text).take_while(|word| *word != ";").collect();
         let time = words.iter().position(|word| *word == "time")?;
         // The other form is a path, which `NAMES` finds.
-        let is_listed =
-            words[time..].iter().any(|word| *word == "Instant") && words != ["::", "time", "::", "Instant"];
+        let is_listed = words[time..].contains(&"Instant") && words != ["::", "time", "::", "Instant"];
         is_listed.then(|| ("std::time::Instant", format!("{} (use tokio::time::Instant)", tokens[at].line)))
     });
     imports.collect()

@@ -80,7 +80,7 @@ impl DeadLetters {
     }
 
     /// As [`Self::publish`], without waiting, for a caller that can put the letter elsewhere. While neither queue takes
-    /// letters, one letter in [`PROBE_INTERVAL`] is tried, and the others are refused at once.
+    /// letters, one letter is tried at an interval, and the others are refused at once.
     ///
     /// # Errors
     /// As [`Self::publish`].

@@ -7,7 +7,7 @@ use garenne_protocol::{
     sensor::{Record, Timestamp, parse::Limits as RecordLimits},
     task::{Kind, NewTask, TaskId},
 };
-use garenne_publish::{Durability, NotAccepted, READING, Routes, SpoolingSender, TaskSender, shutting_down};
+use garenne_publish::{Durability, NotAccepted, READING, Routes, SpoolingSender, shutting_down};
 use prometheus::IntCounter;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
@@ -103,22 +103,7 @@ pub struct Ingest {
 impl Ingest {
     /// Sends tasks with `uplink`, also those of a sender that disconnects: then on the current runtime. Of `records` the
     /// bounds of times count.
-    pub fn new(
-        uplink: Arc<dyn TaskSender>,
-        routes: Routes,
-        limits: &Limits,
-        records: RecordLimits,
-    ) -> Arc<Self> {
-        Self::with_spool(SpoolingSender::direct(uplink), routes, limits, records)
-    }
-
-    /// As [`Ingest::new`], with an uplink that may have a spool.
-    pub fn with_spool(
-        uplink: SpoolingSender,
-        routes: Routes,
-        limits: &Limits,
-        records: RecordLimits,
-    ) -> Arc<Self> {
+    pub fn new(uplink: SpoolingSender, routes: Routes, limits: &Limits, records: RecordLimits) -> Arc<Self> {
         let help = "Times that a map left out the values of a payload because nothing was measured.";
         Arc::new(Self {
             without_spool: uplink.without_spool().map(Arc::new),

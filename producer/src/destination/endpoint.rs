@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use garenne_common::{
-    client_tls::{self, CertificateError},
+    client_tls,
     config::{Certificates, SecretUrl},
     exit::{Exit, Failure},
 };
@@ -19,6 +19,7 @@ use super::{
     lines::LineDestination,
     mqtt::MqttDestination,
     token::Token,
+    unusable,
 };
 use crate::args::SendingArgs;
 
@@ -146,11 +147,6 @@ impl Endpoint {
         drop(self.destination);
         self.broker?.close().await
     }
-}
-
-/// The failure of a flag whose file cannot be used.
-pub(super) fn unusable(error: &CertificateError) -> Failure {
-    Failure::new(Exit::Config, format_args!("--{error}"))
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ use serde::Deserialize;
 
 use super::{
     Destination, SendError,
-    endpoint::unusable,
     token::{Token, refused},
+    unusable,
 };
 
 /// All readings of a request or none: the caller tells an invalid one and sends the others again.

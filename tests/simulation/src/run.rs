@@ -34,11 +34,12 @@ const RESTART_AFTER: Duration = Duration::from_millis(400);
 
 /// Runs a history until it ends or breaks a rule.
 pub fn run(prepared: &Prepared, history: &History, is_traced: bool) -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime without I/O needs nothing of the system");
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true);
+    // Without it, tokio wakes those that wait for a `watch` in a random order, and a history repeats itself nearly always.
+    #[cfg(tokio_unstable)]
+    runtime.rng_seed(tokio::runtime::RngSeed::from_bytes(&history.seed.to_le_bytes()));
+    let runtime = runtime.build().expect("a runtime without I/O needs nothing of the system");
     runtime.block_on(async {
         let _simulation = Simulation::begin(history.seed);
         let mut broker = prepared.broker.clone();
@@ -237,7 +238,7 @@ impl Play {
                 self.order(|at| StandingOrder::Group { group: group_name(*group), at });
             }
             Action::PauseGroup(group) => {
-                self.order(|at| StandingOrder::Pause { pause: group_name(*group), at })
+                self.order(|at| StandingOrder::Pause { pause: group_name(*group), at });
             }
             Action::ResumeGroup(group) => {
                 self.order(|at| StandingOrder::Resume { resume: group_name(*group), at });

@@ -8,7 +8,7 @@ use std::{
 use garenne_amqp::Message;
 use garenne_protocol::{
     task::{DeadReason, header},
-    topology::Names,
+    topology::{Ladder, Names},
 };
 
 use crate::{
@@ -111,13 +111,8 @@ impl Watch {
     /// A worker reads a delivery of a queue.
     pub(crate) fn delivered(&mut self, owner: OwnerId, delivery: &Delivery, queue: &str, now: Duration) {
         let id = delivery.message.id();
-        if delivery.redelivered {
-            if self.handed_back.contains(&(owner, id.to_owned())) {
-                self.problem(
-                    now,
-                    format!("{id} was handed back by a worker that stops, and it got it again"),
-                );
-            }
+        if delivery.redelivered && self.handed_back.contains(&(owner, id.to_owned())) {
+            self.problem(now, format!("{id} was handed back by a worker that stops, and it got it again"));
         }
         let copied = header::get(delivery.message.properties.headers(), header::RETURNS);
         let copied = copied.and_then(header::integer).unwrap_or(0) as u32;
@@ -208,7 +203,7 @@ impl Watch {
             if let Some(problem) = self.unfounded(id, reason, &message.body) {
                 self.problem(now, format!("{id} becomes a dead letter: {reason:?}, but {problem}"));
             }
-        } else if key == Names::new("garenne").quarantine_retry()
+        } else if key == Names::new("garenne").quarantine_retry(Ladder::of_quarantine().rungs()[0])
             && header::get(headers, header::QUARANTINE_RUNS).is_none()
             && !self.in_quarantine.contains(id)
         {

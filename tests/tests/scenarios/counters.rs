@@ -270,6 +270,12 @@ fn orders<T: Clone>(things: &[T]) -> Vec<Vec<T>> {
     (0..things.len()).flat_map(with_first).collect()
 }
 
+/// The second of a reading, its value, and the counter that it declares.
+type Declared = (i64, f64, Option<Value>);
+
+/// A metric, its readings, and its consumption from each second on.
+type History<'a> = (&'a str, &'a [Declared], &'a [(i64, f64)]);
+
 /// Readings that declare different counters, and others that declare none, each stored before the next one is sent: the
 /// consumption is the same in every order. The newest declaration counts, a start time holds for its own reading, and a zero
 /// that declares nothing says nothing.
@@ -284,7 +290,7 @@ async fn what_readings_declare_counts_in_every_order_of_arrival() -> Result<()> 
         .start()
         .await?;
     let start = |minute: i64| json!({"start": BEGIN + minute * 60});
-    let histories: [(&str, &[(i64, f64, Option<Value>)], &[(i64, f64)]); 3] = [
+    let histories: [History<'_>; 3] = [
         (
             "width",
             &[

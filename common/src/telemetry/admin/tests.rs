@@ -91,7 +91,10 @@ struct Answer {
 /// A token that never changes.
 fn fixed(token: &str) -> Arc<Reloaded<SecretString>> {
     let token = token.to_owned();
-    Arc::new(Reloaded::new("tokens", Vec::new(), move || Ok(token.clone().into())).unwrap())
+    Arc::new(
+        Reloaded::new("tokens", Vec::new(), move || Ok::<_, std::convert::Infallible>(token.clone().into()))
+            .unwrap(),
+    )
 }
 
 /// Sends one request. `process` records the commands that it caused.

@@ -11,7 +11,7 @@
 //! delivered again, and run twice under the same id. So the messages count as lost, unless one of them is seen again soon
 //! after the queue is consumed again. A timeout is not recognized only if other workers receive all of them.
 
-use std::{collections::HashSet, sync::Mutex, time::Duration};
+use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
 use garenne_protocol::amqp::BasicProperties;
 use tokio::{
@@ -31,7 +31,7 @@ const MAX_DOUBT: Duration = Duration::from_secs(60);
 pub(crate) struct Cancellation {
     reason: watch::Sender<Reason>,
     /// The messages of the queue that were delivered again since, by their fingerprints.
-    redelivered: Mutex<HashSet<u64>>,
+    redelivered: Mutex<BTreeSet<u64>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use garenne_gateway::{
     Access, GatewayContext, GatewaySettings, Ingest, Instruments, Maps, MemoryBudget, TlsVersion, load_tls,
 };
 use garenne_protocol::{sensor::Limits as RecordLimits, task::NewTask};
-use garenne_publish::{Routes, TaskSender};
+use garenne_publish::{Routes, SpoolingSender, TaskSender};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, runtime::Handle};
@@ -75,12 +75,7 @@ impl TestGateway {
         let publisher = Arc::clone(&gateway.publisher);
         let routes = Routes::new(["reading.#".to_owned()]);
         let context = GatewayContext {
-            ingest: Ingest::new(
-                SpoolingPublisher::direct(publisher),
-                routes,
-                &limits,
-                RecordLimits::default(),
-            ),
+            ingest: Ingest::new(SpoolingSender::direct(publisher), routes, &limits, RecordLimits::default()),
             access: Access::new(Some(&senders), client_certificates, limits.max_records).unwrap(),
             maps: Maps::default(),
             network,
