@@ -56,7 +56,7 @@ impl Ledger {
         Serial(self.instances.len() as u32 - 1)
     }
 
-    /// A process publishes a message. `parent` is the id of the task whose follow-up it is.
+    /// A process publishes a message. `parent` is the id of the task whose follow-up it is; a copy of a follow-up has none.
     pub(crate) fn published(
         &mut self,
         now: Duration,
@@ -67,12 +67,10 @@ impl Ledger {
         let known = self.by_id.get(id).copied();
         let identity = known.unwrap_or_else(|| self.add(id, owner));
         let held = |id| self.last_held(id, owner);
-        let source = match known.and_then(held) {
-            Some((serial, delivery)) => Some(Source { serial, delivery, is_own: true }),
-            None => parent
-                .and_then(|id| self.by_id.get(id).copied())
-                .and_then(held)
-                .map(|(serial, delivery)| Source { serial, delivery, is_own: false }),
+        let of = |is_own| move |(serial, delivery)| Source { serial, delivery, is_own };
+        let source = match parent.and_then(|id| self.by_id.get(id).copied()) {
+            Some(parent) => held(parent).map(of(false)),
+            None => known.and_then(held).map(of(true)),
         };
         let mut instance = Instance::new(Some(identity), source);
         if let Some(source) = source {

@@ -15,6 +15,9 @@ use crate::{
     trace::What,
 };
 
+/// The exchange of tasks that are published for the first time.
+const TASKS: &str = "garenne.tasks";
+
 impl SimBroker {
     /// Processes a publish.
     pub(crate) fn accept(&mut self, channel: ChannelId, publish: Publish, sequence: u64) {
@@ -93,7 +96,9 @@ impl SimBroker {
         }
         let owner = self.owner_of(channel);
         let role = self.owners[owner.index()].role;
+        // Copies go to queues, or to the exchange of dead letters.
         let parent = header::get(message.properties.headers(), header::PARENT).and_then(header::text);
+        let parent = parent.filter(|_| &*message.exchange == TASKS);
         self.ledger.published(self.now, (owner, role), message.id(), parent.as_deref())
     }
 

@@ -1,7 +1,7 @@
 //! What engines do, compared with what they may do. The ledger knows where messages are; this knows why.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     time::Duration,
 };
 
@@ -26,8 +26,6 @@ struct Run {
     id: String,
     owner: OwnerId,
     number: u64,
-    /// The stored message that it was delivered as.
-    serial: Option<Serial>,
     /// Whether it runs in the quarantine.
     is_alone: bool,
 }
@@ -46,8 +44,8 @@ pub(crate) struct Watch {
     crashes: u32,
     /// The most returns that a delivery of a task said.
     returns: HashMap<String, u32>,
-    /// The stored message of the last delivery of a task.
-    last: HashMap<String, Serial>,
+    /// The stored messages that a process got for a task.
+    got: HashMap<(OwnerId, String), BTreeSet<Serial>>,
     /// Tasks whose last delivery came from the quarantine.
     in_quarantine: HashSet<String>,
     /// Groups of tasks, and when the task was published.
@@ -118,7 +116,7 @@ impl Watch {
         let copied = copied.and_then(header::integer).unwrap_or(0) as u32;
         let returns = self.returns.entry(id.to_owned()).or_default();
         *returns = (*returns).max(delivery.delivery_count + copied);
-        self.last.insert(id.to_owned(), delivery.serial);
+        self.got.entry((owner, id.to_owned())).or_default().insert(delivery.serial);
         if queue.ends_with(".quarantine") {
             self.in_quarantine.insert(id.to_owned());
         } else {
@@ -146,14 +144,14 @@ impl Watch {
             self.problem(now, format!("{id} starts on a worker that was told to stop: {mode:?}"));
         }
         // A copy is another message, and the worker cannot know whether it is one of what it runs.
-        let serial = self.last.get(id).copied();
-        let is_same = |run: &Run| run.owner == owner && run.id == id && run.serial == serial;
-        if is_long && self.running.iter().any(is_same) {
+        let is_one = self.got.get(&(owner, id.to_owned())).is_none_or(|serials| serials.len() == 1);
+        let is_same = |run: &Run| run.owner == owner && run.id == id;
+        if is_long && is_one && self.running.iter().any(is_same) {
             self.problem(now, format!("{id} runs twice at once on one worker"));
         }
         self.runs += 1;
         let is_alone = self.in_quarantine.contains(id);
-        self.running.push(Run { id: id.to_owned(), owner, number: self.runs, serial, is_alone });
+        self.running.push(Run { id: id.to_owned(), owner, number: self.runs, is_alone });
         let before = self.begun.entry(id.to_owned()).or_default();
         *before += 1;
         (self.runs, *before - 1)
