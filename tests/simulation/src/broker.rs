@@ -92,6 +92,8 @@ pub struct SimBroker {
     pub(crate) timings: Timings,
     pub(crate) random: Random,
     pub(crate) now: Duration,
+    /// How many control queues were deleted with connections that their clients did not close.
+    pub(crate) lost_queues: u32,
     pub(crate) life: Life,
     pub(crate) has_alarm: bool,
     pub(crate) schedule: Schedule,
@@ -117,6 +119,7 @@ impl SimBroker {
             timings,
             random: Random::new(seed),
             now: Duration::ZERO,
+            lost_queues: 0,
             life: Life::Running,
             has_alarm: false,
             schedule: Schedule::default(),

@@ -84,6 +84,7 @@ impl SimBroker {
         }
         for id in self.all_queues() {
             if self.queue(id).is_some_and(|queue| queue.exclusive_to == Some(connection)) {
+                self.lost_queues += u32::from(ending != Ending::Closed);
                 self.remove_queue(id);
             }
         }

@@ -190,8 +190,9 @@ impl Watch {
         self.running.iter().filter(|run| run.owner == owner).count() + ended
     }
 
-    /// A process publishes a message.
-    pub(crate) fn published(&mut self, message: &Message, now: Duration) {
+    /// A process publishes a message. A worker whose control queue is gone may have crashed: the quarantine does not wait
+    /// until that is known.
+    pub(crate) fn published(&mut self, message: &Message, lost_queues: u32, now: Duration) {
         let Some(id) = message.properties.message_id().as_ref().map(|id| id.as_str()) else { return };
         let headers = message.properties.headers();
         let key = message.target.routing_key.as_str();
@@ -206,8 +207,8 @@ impl Watch {
             && !self.in_quarantine.contains(id)
         {
             let returns = self.returns.get(id).copied().unwrap_or(0);
-            if returns < 2 || self.crashes < 2 {
-                let crashes = self.crashes;
+            if returns < 2 || self.crashes + lost_queues < 2 {
+                let crashes = self.crashes + lost_queues;
                 self.problem(
                     now,
                     format!("{id} is quarantined after {returns} redeliveries and {crashes} crashes"),
