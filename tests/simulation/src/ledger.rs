@@ -66,7 +66,7 @@ impl Ledger {
     ) -> Serial {
         let known = self.by_id.get(id).copied();
         let identity = known.unwrap_or_else(|| self.add(id, owner));
-        let held = |id| self.last_held(id, owner);
+        let held = |id| self.last_held(id, owner, identity);
         let of = |is_own| move |(serial, delivery)| Source { serial, delivery, is_own };
         let source = match parent.and_then(|id| self.by_id.get(id).copied()) {
             Some(parent) => held(parent).map(of(false)),

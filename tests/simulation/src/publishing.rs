@@ -15,8 +15,8 @@ use crate::{
     trace::What,
 };
 
-/// The exchange of tasks that are published for the first time.
-const TASKS: &str = "garenne.tasks";
+/// Headers of copies: a task that is published for the first time has none of them.
+const OF_COPIES: [&str; 4] = [header::ATTEMPT, header::FIRST_SEEN, header::NOT_BEFORE, header::RETURNS];
 
 impl SimBroker {
     /// Processes a publish.
@@ -96,9 +96,9 @@ impl SimBroker {
         }
         let owner = self.owner_of(channel);
         let role = self.owners[owner.index()].role;
-        // Copies go to queues, or to the exchange of dead letters.
-        let parent = header::get(message.properties.headers(), header::PARENT).and_then(header::text);
-        let parent = parent.filter(|_| &*message.exchange == TASKS);
+        let headers = message.properties.headers();
+        let is_copy = OF_COPIES.iter().any(|name| header::get(headers, name).is_some());
+        let parent = header::get(headers, header::PARENT).and_then(header::text).filter(|_| !is_copy);
         self.ledger.published(self.now, (owner, role), message.id(), parent.as_deref())
     }
 

@@ -13,18 +13,25 @@ impl Ledger {
         matches!(original.place, Place::Held(_)) && source.delivery + 1 == original.deliveries.len()
     }
 
-    /// The delivery of the identity to a process that it publishes from. If it was delivered twice, the best of them: one
-    /// without a copy that may still arrive, one that it holds, one whose copies failed, the latest.
-    pub(super) fn last_held(&self, identity: IdentityId, owner: OwnerId) -> Option<(Serial, usize)> {
-        let instances = &self.identities[identity.0].instances;
+    /// The delivery of the identity to a process that it publishes `published` from: a copy of its own, or a follow-up. If it
+    /// was delivered twice, the best of them: one without such a publish that may still arrive, one that it holds, one whose
+    /// publishes failed, the latest.
+    pub(super) fn last_held(
+        &self,
+        identity: IdentityId,
+        owner: OwnerId,
+        published: IdentityId,
+    ) -> Option<(Serial, usize)> {
+        let (instances, is_own) = (&self.identities[identity.0].instances, identity == published);
+        let published = &self.identities[published.0].instances;
         let to_owner = |&serial: &Serial| {
             let deliveries = &self.instances[serial.index()].deliveries;
             deliveries.iter().rposition(|it| *it == owner).map(|delivery| (serial, delivery))
         };
         let rank = |&(serial, delivery): &(Serial, usize)| {
-            let source = Source { serial, delivery, is_own: true };
+            let source = Source { serial, delivery, is_own };
             let is_held = self.is_current(source) && !self.instances[serial.index()].is_settled;
-            let mut copies = instances.iter().map(|it| &self.instances[it.index()]);
+            let mut copies = published.iter().map(|it| &self.instances[it.index()]);
             let is_copy = |it: &&Instance| it.source == Some(source);
             let may_publish = copies.clone().filter(is_copy).all(|it| it.outcome.has_failed());
             (may_publish, is_held, copies.any(|it| is_copy(&it)))
