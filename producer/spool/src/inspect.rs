@@ -6,8 +6,9 @@ use crate::{
     cursor,
     frame::Scan,
     record::{Position, Record},
-    segment::{SET_ASIDE, SegmentName, sorted, without_records},
+    segment::{SET_ASIDE, SegmentName, sorted},
     storage::{Storage, disk::Directory, read_range},
+    without_records::without_records,
 };
 
 /// A spool as its files show it.

@@ -26,6 +26,7 @@ mod spool;
 mod status;
 mod storage;
 pub mod task;
+mod without_records;
 
 pub use config::SpoolConfig;
 pub use error::{OpenError, SpoolError};

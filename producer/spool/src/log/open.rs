@@ -9,9 +9,10 @@ use crate::{
     error::OpenError,
     frame::{FILE_HEADER, RECORD_HEADER, Scan, is_unfinished},
     record::Position,
-    segment::{SET_ASIDE, Segment, SegmentName, content, sorted, without_records},
+    segment::{SET_ASIDE, Segment, SegmentName, sorted},
     status::SpoolStatus,
     storage::{Storage, read_range, write_all},
+    without_records::{content, without_records},
 };
 
 impl Log {
