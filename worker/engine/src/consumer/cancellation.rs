@@ -19,7 +19,6 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::delivery::Delivery;
 use crate::panics::lock;
 
 /// How long after the queue is consumed again its messages may be delivered again.
@@ -80,9 +79,9 @@ impl Cancellation {
         });
     }
 
-    /// Records a delivery of the queue, if it is a redelivery.
-    pub(super) fn record(&self, delivery: &Delivery) {
-        if let Some(message) = delivery.fingerprint().filter(|_| has_id(&delivery.head.properties)) {
+    /// Records a delivery of the queue by its fingerprint, if it is a redelivery of a message with an id.
+    pub(super) fn record(&self, redelivered: Option<u64>) {
+        if let Some(message) = redelivered {
             lock(&self.redelivered).insert(message);
             // Those who wait look whether it is theirs.
             self.reason.send_modify(|_| {});
@@ -123,7 +122,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::consumer::{ChannelGeneration, SettlementCounters};
+    use crate::consumer::{ChannelGeneration, SettlementCounters, delivery::Delivery};
 
     /// A message of another channel, as it is delivered again, and its fingerprint.
     fn redelivered(id: Option<&str>, body: &[u8]) -> (Delivery, Option<u64>) {
@@ -156,7 +155,7 @@ mod tests {
         advance(MAX_DOUBT / 2).await;
         assert_eq!((&mut doubtful).now_or_never(), None, "the queue is not consumed again");
         cancellation.consumed_again();
-        cancellation.record(&other);
+        cancellation.record(other.redelivered_message());
         advance(REDELIVERY_TIME - Duration::from_millis(1)).await;
         assert_eq!((&mut doubtful).now_or_never(), None);
         advance(Duration::from_millis(1)).await;
@@ -175,7 +174,7 @@ mod tests {
         let (own, another) = (cancellation.delivers_again(message), cancellation.delivers_again(None));
         tokio::pin!(own, another);
         assert_eq!(((&mut own).now_or_never(), (&mut another).now_or_never()), (None, None));
-        cancellation.record(&delivery);
+        cancellation.record(delivery.redelivered_message());
         assert_eq!((own.now_or_never(), another.now_or_never()), (Some(true), Some(true)));
         assert!(!cancellation.queue_deleted(), "it is known");
     }
@@ -185,7 +184,7 @@ mod tests {
     async fn a_message_that_was_seen_before_it_was_dropped_is_delivered_again() {
         let cancellation = Cancellation::default();
         let (delivery, message) = redelivered(Some("id"), b"body");
-        cancellation.record(&delivery);
+        cancellation.record(delivery.redelivered_message());
         advance(2 * MAX_DOUBT).await;
         assert_eq!(cancellation.delivers_again(message).now_or_never(), Some(true));
     }
@@ -194,7 +193,7 @@ mod tests {
     async fn messages_without_an_id_prove_nothing() {
         let cancellation = Cancellation::default();
         let (delivery, message) = redelivered(None, b"body");
-        cancellation.record(&delivery);
+        cancellation.record(delivery.redelivered_message());
         advance(MAX_DOUBT).await;
         assert_eq!(cancellation.delivers_again(message).now_or_never(), Some(false));
     }

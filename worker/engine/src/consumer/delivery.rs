@@ -127,6 +127,11 @@ impl Delivery {
         self.head.redelivered.then(|| self.head.fingerprint(&self.body))
     }
 
+    /// The fingerprint of a redelivery, if its message has an id: others may be equal in everything.
+    pub(super) fn redelivered_message(&self) -> Option<u64> {
+        self.fingerprint().filter(|_| has_id(&self.head.properties))
+    }
+
     /// Settles the delivery.
     ///
     /// Every settlement except [`Settlement::Requeued`] and [`Settlement::Abandoned`] removes the message from its

@@ -254,7 +254,9 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         let deliveries = consumer.map_ok(|message| {
             let delivery = Delivery::new(Arc::clone(generation), message);
             if delivery.head.redelivered {
-                let _ = cancellation.upgrade().inspect(|cancellation| cancellation.record(&delivery));
+                let _ = cancellation
+                    .upgrade()
+                    .inspect(|cancellation| cancellation.record(delivery.redelivered_message()));
             }
             if delivery.head.unreadable.is_some() {
                 unreadable.inc();
