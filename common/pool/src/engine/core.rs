@@ -172,32 +172,42 @@ impl<P: PoolTypes> PoolCore<P> {
     ///
     /// Every change that can make a task startable or a thread free ends with this call. It starts one worker;
     /// that worker starts the next one while there is work.
-    pub(crate) fn unlock_and_scale(self: &Arc<Self>, state: LockedState<'_, P>) {
-        self.unlock(state, false, false);
+    pub(crate) fn unlock_and_scale(self: &Arc<Self>, mut state: LockedState<'_, P>) {
+        let scaling = self.scale(&mut state, false);
+        self.unlock(state, scaling, false);
     }
 
-    /// Like [`unlock_and_scale`](Self::unlock_and_scale), for a worker that has taken a task. Also makes the
-    /// monitor tick while `batched` tasks wait behind a running one or while threads limit the workers.
+    /// Like [`unlock_and_scale`](Self::unlock_and_scale), for a worker that goes on to run a task. Also makes the
+    /// monitor tick while `batched` tasks wait behind a running one, while threads limit the workers, and until the
+    /// worker that was called has come.
     pub(crate) fn unlock_and_tick(self: &Arc<Self>, mut state: LockedState<'_, P>, batched: bool) {
-        let tick = self.start_ticking(&mut state, batched);
-        self.unlock(state, false, tick);
+        let scaling = self.scale(&mut state, false);
+        let called = !matches!(scaling, Scaling::None);
+        let tick = self.start_ticking(&mut state, batched || called);
+        self.unlock(state, scaling, tick);
     }
 
     /// Ends a tick of the monitor: starts a worker even if all threads seem busy, and ticks again if needed.
-    pub(crate) fn unlock_after_tick(self: &Arc<Self>, mut state: LockedState<'_, P>, batched: bool) {
+    /// `watched`: a worker holds a batch or has not come yet.
+    pub(crate) fn unlock_after_tick(self: &Arc<Self>, mut state: LockedState<'_, P>, watched: bool) {
         state.ticking = false;
-        let tick = state.workers.count(Mode::Running) > 0 && self.start_ticking(&mut state, batched);
-        self.unlock(state, true, tick);
+        let tick = state.workers.count(Mode::Running) > 0 && self.start_ticking(&mut state, watched);
+        let scaling = self.scale(&mut state, true);
+        self.unlock(state, scaling, tick);
     }
 
     /// Returns true if the monitor must now be woken for a tick.
-    fn start_ticking(&self, state: &mut PoolState<P>, batched: bool) -> bool {
-        let needed = batched || *self.config.workers.end() > self.threads;
+    fn start_ticking(&self, state: &mut PoolState<P>, watched: bool) -> bool {
+        let needed = watched || *self.config.workers.end() > self.threads;
         needed && !std::mem::replace(&mut state.ticking, true)
     }
 
-    fn unlock(self: &Arc<Self>, mut state: LockedState<'_, P>, beyond_threads: bool, tick: bool) {
-        let scaling = self.scale(&mut state, beyond_threads);
+    /// How many threads a called worker can be hidden behind.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn unlock(self: &Arc<Self>, state: LockedState<'_, P>, scaling: Scaling<P>, tick: bool) {
         drop(state);
         match scaling {
             Scaling::None => {}
@@ -302,8 +312,12 @@ mod tests {
             test.core.unlock_and_tick(test.core.lock(), batched);
             test.core.lock().ticking
         };
-        assert!(!ticking(&TestCore::new(1..=2, 2), false));
-        assert!(ticking(&TestCore::new(1..=2, 2), true));
+        let test = TestCore::new(1..=2, 2);
+        // This call adds the first worker, which has not come yet.
+        assert!(ticking(&test, false));
+        test.core.lock().ticking = false;
+        assert!(!ticking(&test, false));
+        assert!(ticking(&test, true));
         let more_workers = TestCore::new(1..=3, 2);
         assert!(ticking(&more_workers, false));
         // Only the first call wakes the monitor.

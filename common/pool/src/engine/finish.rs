@@ -40,7 +40,7 @@ pub(crate) fn end_running<P: PoolTypes>(
         // The next task of the group may start before the completion of this one is called.
         let mut state = core.lock();
         state.queue.release(group);
-        core.unlock_and_scale(state);
+        core.unlock_and_tick(state, false);
     }
     if spec.helpers && shard == 0 {
         // Those that have not started have nothing left to do.

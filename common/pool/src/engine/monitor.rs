@@ -12,7 +12,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    core::PoolCore,
+    core::{PoolCore, TICK},
     finish::{ToCancel, end_running, trace_id},
     orders::begin_shutdown,
 };
@@ -23,7 +23,7 @@ use crate::{
     state::{
         pool_state::PoolState,
         task::TaskOwner,
-        worker_slot::{EndedTask, StopLimit, WorkerSlot},
+        worker_slot::{Arrival, EndedTask, StopLimit, WorkerSlot},
     },
     timer::saturating_add,
 };
@@ -34,7 +34,7 @@ const DROP_TIMEOUT: Duration = Duration::from_millis(100);
 /// Serves a pool until it is closed.
 pub(crate) async fn run<P: PoolTypes>(core: Arc<PoolCore<P>>) {
     while core.closed.run_until_cancelled(core.timer.wait()).await.is_some() {
-        inspect(&core);
+        inspect(&core, Instant::now());
     }
 }
 
@@ -82,9 +82,8 @@ impl<P: PoolTypes> Findings<'_, P> {
     }
 }
 
-fn inspect<P: PoolTypes>(core: &Arc<PoolCore<P>>) {
+fn inspect<P: PoolTypes>(core: &Arc<PoolCore<P>>, now: Instant) {
     core.timer.clear();
-    let now = Instant::now();
     let mut findings = Findings { core, now, expired: Vec::new(), stuck: Vec::new() };
     let mut state = core.lock();
     let hard = state.hard_at.filter(|(hard_at, _)| *hard_at <= now);
@@ -100,9 +99,10 @@ fn inspect<P: PoolTypes>(core: &Arc<PoolCore<P>>) {
     }
     remove_idle(core, &mut state, now);
     let batched = put_back_stalled_batches(&mut state);
+    let awaited = replace_missing(core, &mut state, now);
     // The pool must not close before the tasks that were given up have ended.
     let hold = core.hold_open(&mut state);
-    core.unlock_after_tick(state, batched);
+    core.unlock_after_tick(state, batched || awaited);
     for (slot, epoch) in findings.expired {
         slot.signal.cancel(epoch, Cause::Deadline);
     }
@@ -140,6 +140,33 @@ fn put_back_stalled_batches<P: PoolTypes>(state: &mut PoolState<P>) -> bool {
     batched
 }
 
+/// Replaces workers that were called for a task and have not come for it. Returns whether any worker is awaited.
+///
+/// Tokio reserves a task that another one wakes for the thread of the other one. If that thread is then blocked, no other
+/// thread takes the woken task. A worker that calls another before it runs a task that blocks its thread hides it so.
+/// A thread hides at most one worker. A worker that the monitor calls is not hidden, because the monitor does not block.
+fn replace_missing<P: PoolTypes>(core: &PoolCore<P>, state: &mut PoolState<P>, now: Instant) -> bool {
+    let mut awaited = false;
+    let called: Vec<_> = state.called().cloned().collect();
+    for slot in called {
+        let mut local = slot.lock();
+        match local.arrival {
+            Arrival::Awaited(since) if since + TICK <= now && state.replaced < core.threads() => {
+                local.arrival = Arrival::Replaced;
+                drop(local);
+                slot.request_exit();
+                state.replaced += 1;
+                state.remove_worker(&slot);
+                continue;
+            }
+            Arrival::Awaited(_) => {}
+            Arrival::Came | Arrival::Replaced => local.arrival = Arrival::Awaited(now),
+        }
+        awaited = true;
+    }
+    awaited
+}
+
 /// Removes workers that have been idle for too long.
 fn remove_idle<P: PoolTypes>(core: &PoolCore<P>, state: &mut PoolState<P>, now: Instant) {
     while state.phase == Phase::Open
@@ -157,5 +184,53 @@ fn remove_idle<P: PoolTypes>(core: &PoolCore<P>, state: &mut PoolState<P>, now: 
             state.remove_worker(&slot);
             waker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{engine::tests::TestCore, spec::Spec};
+
+    #[test]
+    fn workers_that_do_not_come_are_replaced_one_for_each_thread() {
+        let test = TestCore::new(1..=2, 2);
+        let start = Instant::now();
+        let count = || {
+            let state = test.core.lock();
+            (state.workers.len(), state.replaced)
+        };
+        // Each submission calls a worker. These workers are never polled.
+        test.submit(Spec::short("a")).unwrap();
+        test.submit(Spec::short("b")).unwrap();
+        let first = test.core.lock().called().map(|slot| slot.key).collect::<Vec<_>>();
+        assert_eq!(first.len(), 2);
+        inspect(&test.core, start);
+        inspect(&test.core, start + TICK / 2);
+        assert_eq!(count(), (2, 0));
+        inspect(&test.core, start + TICK);
+        // One worker is called for each inspection.
+        assert_eq!(count(), (1, 2));
+        inspect(&test.core, start + TICK * 2);
+        assert_eq!(count(), (2, 2));
+        for tick in 3..9 {
+            inspect(&test.core, start + TICK * tick);
+            assert_eq!(count(), (2, 2), "no more than there are threads");
+        }
+        assert!(test.core.lock().called().all(|slot| !first.contains(&slot.key)));
+    }
+
+    #[test]
+    fn workers_that_came_are_not_replaced() {
+        let test = TestCore::new(1..=2, 2);
+        let start = Instant::now();
+        test.submit(Spec::short("a")).unwrap();
+        let slot = test.core.lock().called().next().cloned().unwrap();
+        inspect(&test.core, start);
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(test.worker(&slot).next_task(&mut Default::default(), &mut cx).is_ready());
+        inspect(&test.core, start + TICK * 2);
+        let state = test.core.lock();
+        assert!(state.workers.get(slot.key).is_some() && state.replaced == 0);
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     state::{
         pool_state::{LockedState, PoolState},
         task::AdmittedTask,
-        worker_slot::{LocalQueue, WorkerKey, WorkerSlot},
+        worker_slot::{Arrival, LocalQueue, WorkerKey, WorkerSlot},
         workers::Mode,
     },
     task::Task,
@@ -62,6 +62,7 @@ impl<P: PoolTypes> Worker<P> {
             return Poll::Ready(None);
         }
         let mut local = slot.lock();
+        local.arrival = Arrival::Came;
         state.ended += std::mem::take(&mut local.uncounted);
         let Some(task) = next(&mut state, &mut local, slot.key) else {
             drop(local);

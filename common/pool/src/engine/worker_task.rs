@@ -16,7 +16,10 @@ use crate::{
     pool_types::PoolTypes,
     shutdown::Phase,
     spawn,
-    state::{worker_slot::WorkerSlot, workers::Mode},
+    state::{
+        worker_slot::{Arrival, WorkerSlot},
+        workers::Mode,
+    },
     task::Task,
 };
 
@@ -135,8 +138,11 @@ impl<P: PoolTypes> Drop for WorkerGuard<P> {
             end_running(core, ended, ending, None, false);
         }
         let mut state = core.lock();
+        if slot.lock().arrival == Arrival::Replaced {
+            state.replaced -= 1;
+        }
         if !state.remove_worker(slot) {
-            // It was abandoned before.
+            // It was abandoned or replaced before.
         } else if !dropped_by_runtime {
             core.unlock_and_scale(state);
             core.close_if_done(core.lock());

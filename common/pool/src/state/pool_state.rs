@@ -29,6 +29,8 @@ pub(crate) struct PoolState<P: PoolTypes> {
     /// Workers that took a task and run. Only they hold batches and ended tasks that are not counted here. There are
     /// about as many as the runtime has threads.
     active: Vec<WorkerKey>,
+    /// Workers that were replaced because they did not come, and have not come since.
+    pub(crate) replaced: usize,
     /// Ended tasks that are counted here.
     pub(crate) ended: u64,
     /// Whether the monitor ticks.
@@ -86,6 +88,11 @@ impl<P: PoolTypes> PoolState<P> {
     /// The active workers.
     pub(crate) fn active(&self) -> impl Iterator<Item = &Arc<WorkerSlot<P>>> {
         self.active.iter().filter_map(|key| self.workers.get(*key))
+    }
+
+    /// The workers that were called for a task and have not come for it.
+    pub(crate) fn called(&self) -> impl Iterator<Item = &Arc<WorkerSlot<P>>> {
+        self.workers.running().filter(|slot| !self.active.contains(&slot.key))
     }
 
     /// Ended tasks that are counted by their workers only.

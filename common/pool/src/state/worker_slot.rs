@@ -77,6 +77,18 @@ pub(crate) struct LocalQueue<P: PoolTypes> {
     pub(crate) uncounted: u64,
     /// The task that ran at the monitor's last tick.
     pub(crate) seen: Option<u64>,
+    pub(crate) arrival: Arrival,
+}
+
+/// Whether a worker that was called for a task has come for it.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    #[default]
+    Came,
+    /// The monitor has noticed at this time that it has not come.
+    Awaited(Instant),
+    /// Another worker was called instead. This one exits when it comes.
+    Replaced,
 }
 
 /// Properties of a running task only.

@@ -52,6 +52,11 @@ impl<P: PoolTypes> Workers<P> {
         self.workers.iter().flatten().map(|(slot, _)| slot)
     }
 
+    /// The workers that run a task or look for one.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Arc<WorkerSlot<P>>> {
+        self.workers.iter().flatten().filter(|(_, mode)| *mode == Mode::Running).map(|(slot, _)| slot)
+    }
+
     pub(crate) fn get(&self, key: WorkerKey) -> Option<&Arc<WorkerSlot<P>>> {
         let (slot, _) = self.workers.get(key.index)?.as_ref()?;
         (slot.key == key).then_some(slot)

@@ -65,12 +65,9 @@ async fn tasks_on_threads_leave_the_runtime_free() {
 }
 
 /// Quick tasks make the workers take batches. Then one task blocks its thread, with the rest of its batch behind it.
-/// The other worker must run those tasks.
-///
-/// One run in eight never ends: the blocked worker had just woken the other one, which tokio then keeps in the blocked thread's
-/// LIFO slot, where no other thread takes it from.
+/// The other worker must run those tasks, even if the blocked one had just woken it: tokio then keeps it for the
+/// blocked thread.
 #[tokio::test]
-#[ignore = "a worker that was woken by one that blocks its thread may wait until the thread is free"]
 async fn no_task_waits_behind_a_blocked_task_of_its_batch() {
     let tasks = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mut test = TestPool::with(config(2000, 2..=2), PoolOptions::default(), tasks.handle().clone());
