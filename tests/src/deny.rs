@@ -1,12 +1,12 @@
 //! Checks the packages that the programs and tests are built from by the lists of `deny.toml`: their licenses, their
 //! sources, and crates that are not wanted. cargo-deny checks the same, and security advisories.
 
-use std::{collections::BTreeSet, env, fs, process::Command};
+use std::{collections::BTreeSet, fs};
 
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
 
-use crate::docs::repository;
+use crate::{docs::repository, workspace::cargo};
 
 #[derive(Deserialize)]
 struct Rules {
@@ -111,16 +111,11 @@ fn rules() -> Rules {
 #[test]
 fn packages_have_allowed_licenses_and_sources() {
     let rules = rules();
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command
-        .args(["metadata", "--format-version", "1", "--all-features", "--locked"])
-        .current_dir(repository());
-    let targets = rules.graph.targets.iter();
-    command.args(targets.map(|target| format!("--filter-platform={target}")));
-    let output = command.output().expect("cargo can be run");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata = ["metadata", "--format-version", "1", "--all-features", "--locked"].map(str::to_owned);
+    let platforms = rules.graph.targets.iter().map(|target| format!("--filter-platform={target}"));
+    let arguments: Vec<_> = metadata.into_iter().chain(platforms).collect();
+    let printed = cargo(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let metadata: Metadata = serde_json::from_slice(&printed).unwrap();
     let built: BTreeSet<_> = metadata.resolve.nodes.into_iter().map(|node| node.id).collect();
     let packages: Vec<_> = metadata.packages.iter().filter(|package| built.contains(&package.id)).collect();
     assert!(packages.len() > 300, "{}", packages.len());

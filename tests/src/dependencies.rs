@@ -2,24 +2,19 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env, fs,
-    process::Command,
+    fs,
 };
 
-use crate::docs::{markdown::tables, repository};
+use crate::{
+    docs::{markdown::tables, repository},
+    workspace::{cargo, manifest, product_crates},
+};
 
 /// The crates that `package` depends on with these arguments, tests and benchmarks left out.
 fn dependencies(package: &str, arguments: &[&str]) -> BTreeSet<String> {
     let all = ["tree", "--package", package, "--edges", "normal", "--prefix", "none", "--format", "{lib}"];
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(all)
-        .args(arguments)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .output()
-        .expect("cargo can be run");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    let printed = String::from_utf8(cargo(&[&all[..], arguments].concat())).unwrap();
+    printed.lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -60,14 +55,7 @@ const DEPENDENCIES: &str = "Dependencies between crates";
 
 /// The crates of the programs, and their dependencies on crates of the workspace. Those of the tests are left out.
 fn dependencies_by_crate() -> BTreeMap<String, BTreeSet<String>> {
-    let read = |folder: &str| -> toml::Table {
-        let manifest = repository().join(folder).join("Cargo.toml");
-        fs::read_to_string(manifest).unwrap().parse().unwrap()
-    };
-    let workspace = read(".");
-    let members = workspace["workspace"]["members"].as_array().unwrap();
-    let folders = members.iter().map(|member| member.as_str().unwrap());
-    let manifests: Vec<_> = folders.filter(|folder| !folder.starts_with("tests")).map(read).collect();
+    let manifests: Vec<_> = product_crates().iter().map(|folder| manifest(folder)).collect();
     let name = |manifest: &toml::Table| manifest["package"]["name"].as_str().unwrap().to_owned();
     let own: BTreeSet<String> = manifests.iter().map(name).collect();
     let of = |manifest: &toml::Table| {

@@ -34,4 +34,5 @@ mod cleanup;
 mod in_flight;
 mod node;
 mod port;
+mod readiness;
 mod runtime;

@@ -19,3 +19,5 @@ mod settings;
 mod sources;
 #[cfg(test)]
 mod spawns;
+#[cfg(test)]
+mod workspace;

@@ -6,7 +6,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Attribute, Block, File, Item, ItemImpl, ItemMod, Stmt, visit_mut::VisitMut};
 
-use crate::docs::repository;
+use crate::{docs::repository, workspace::product_crates};
 
 /// A file of a crate.
 pub(crate) struct Source {
@@ -25,16 +25,9 @@ pub(crate) struct Token {
     pub(crate) line: usize,
 }
 
-/// The folders of the crates that belong to the product or, as the simulation, are checked like it.
+/// The folders of the crates that are checked: those of the product, and the simulation.
 pub(crate) fn crates() -> Vec<String> {
-    let manifest: toml::Table = fs::read_to_string(repository().join("Cargo.toml")).unwrap().parse().unwrap();
-    let members = manifest["workspace"]["members"].as_array().unwrap().iter();
-    let folders = members.map(|member| member.as_str().unwrap().to_owned());
-    let folders: Vec<_> = folders
-        .filter(|it| !(it.starts_with("tests") && it != "tests/simulation" || it == "examples"))
-        .collect();
-    assert!(folders.len() > 15, "{folders:?}");
-    folders
+    [product_crates(), vec!["tests/simulation".to_owned()]].concat()
 }
 
 /// The product code of the crate in `folder`. It is parsed once for all tests.

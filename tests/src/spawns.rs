@@ -1,7 +1,10 @@
 //! Reads the sources of crates and checks that every task and thread is spawned by `garenne_common::supervise`, which
 //! takes its name and what a panic means.
 
-use crate::sources::{Source, Token, crates, sources, tokens};
+use crate::{
+    sources::{Source, Token, sources, tokens},
+    workspace::product_crates,
+};
 
 /// The files that may spawn directly, with the reason.
 const EXCEPTIONS: [(&str, &str); 7] = [
@@ -59,8 +62,7 @@ fn arguments(tokens: &[Token]) -> usize {
 
 #[test]
 fn every_task_and_thread_is_spawned_with_its_name_and_role() {
-    let product = crates().into_iter().filter(|folder| !folder.starts_with("tests"));
-    let files: Vec<_> = product.flat_map(|folder| sources(&folder)).collect();
+    let files: Vec<_> = product_crates().iter().flat_map(|folder| sources(folder)).collect();
     let is_exception = |path: &str| EXCEPTIONS.iter().any(|(file, _)| *file == path);
     let direct = |source: &&Source| {
         direct_spawns(&source.tokens).iter().map(|line| format!("{}:{line}", source.path)).collect::<Vec<_>>()

@@ -122,8 +122,8 @@ impl Publisher {
 
     fn build(broker: Broker, config: PublisherConfig, metrics: Option<ConnectionMetrics>) -> Self {
         let blocked = Arc::new(AtomicBool::new(false));
-        let (metrics_of, open) = (metrics.clone(), Arc::default());
-        let members = Members { broker, metrics: metrics_of, blocked: Arc::clone(&blocked), open };
+        let newest = Arc::default();
+        let members = Members { broker, metrics: metrics.clone(), blocked: Arc::clone(&blocked), newest };
         let pool = Pool::builder(members)
             .max_size(1)
             .runtime(deadpool::Runtime::Tokio1)

@@ -5,7 +5,8 @@
 //! position counts, and the other one is overwritten next, so that a torn write leaves the earlier position. The file is
 //! written once at its full size, so that a full disk does not prevent later acknowledgements.
 //!
-//! The newest segment shows whether somebody removed it: without it, an empty directory would be an empty spool.
+//! The position of the newest segment shows whether its file was removed. Otherwise a directory whose segments were removed
+//! would look like an empty spool.
 
 use std::io;
 
@@ -80,9 +81,9 @@ impl Cursor {
         Ok(())
     }
 
-    /// Records a new segment. It is not made durable, which would cost as much as the segment: if a power failure undoes it,
-    /// only a segment that somebody removes meanwhile is not noticed. The slot stays the free one, so that the durable one
-    /// is kept.
+    /// Records a new segment in the free slot, without an fsync, which would cost as much as that of the segment. If a power
+    /// failure undoes the write, the removal of that segment is not noticed. The slot remains the free one, so that the next
+    /// position does not overwrite the durable slot.
     pub(crate) fn note_segment(&self, stored: Stored) {
         if let Some(file) = &self.file {
             let written = write_all(&**file, &slot_of(stored), (self.free_slot * SLOT) as u64);

@@ -12,6 +12,7 @@ use tokio::{
 use super::{
     port,
     process::{Ended, Process, Program, Signal},
+    readiness,
     test_env::TestEnv,
     users::Topology,
     wait::{Seen, eventually},
@@ -165,15 +166,7 @@ impl Gateway {
 
     /// Waits until `/readyz` answers that it is ready, or that it is not.
     pub async fn until_ready(&mut self, ready: bool) -> Result<()> {
-        let (http, url) = (self.http.clone(), format!("{}/readyz", self.admin));
-        eventually(format!("the gateway is ready: {ready}"), async || {
-            if let Err(ended) = self.process.check_alive() {
-                return Ok(Seen::Never(ended.to_string()));
-            }
-            let answer = http.get(&url).send().await?;
-            Ok(Seen::when(answer.status().is_success() == ready, answer.text().await?))
-        })
-        .await
+        readiness::until_ready(&mut self.process, (&self.http, &self.admin), "the gateway", ready).await
     }
 
     /// Waits until its metrics have a series that begins like this.

@@ -11,7 +11,7 @@ use super::{
     engine::{self, Mode},
     port,
     process::{Ended, Process, Program, Signal},
-    suite,
+    readiness, suite,
     test_env::TestEnv,
     users,
     wait::{Seen, WAIT_TIMEOUT, eventually},
@@ -306,26 +306,12 @@ impl Bridge {
 
     /// Waits until `/readyz` answers that it is ready, or that it is not.
     pub async fn until_ready(&mut self, ready: bool) -> Result<()> {
-        let (http, url) = (self.http.clone(), format!("{}/readyz", self.admin));
-        eventually(format!("the bridge is ready: {ready}"), async || {
-            if let Err(ended) = self.process.check_alive() {
-                return Ok(Seen::Never(ended.to_string()));
-            }
-            let answer = http.get(&url).send().await?;
-            Ok(Seen::when(answer.status().is_success() == ready, answer.text().await?))
-        })
-        .await
+        readiness::until_ready(&mut self.process, (&self.http, &self.admin), "the bridge", ready).await
     }
 
-    /// Waits until `/readyz` answers that it is not ready, for this reason.
+    /// Waits until `/readyz` answers that it is not ready, with a reason that contains `reason`.
     pub async fn until_not_ready_for(&self, reason: &str) -> Result<()> {
-        let url = format!("{}/readyz", self.admin);
-        eventually(format!("the bridge is not ready: {reason}"), async || {
-            let answer = self.http.get(&url).send().await?;
-            let (ready, text) = (answer.status().is_success(), answer.text().await?);
-            Ok(Seen::when(!ready && text.contains(reason), text))
-        })
-        .await
+        readiness::until_not_ready_for((&self.http, &self.admin), "the bridge", reason).await
     }
 
     /// The sum of a metric over all series whose line has `label`; 0 if there is none.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::{
     process::{Process, Signal},
+    readiness,
     wait::{Seen, eventually},
 };
 
@@ -132,16 +133,7 @@ impl Worker {
     /// # Errors
     /// If that does not happen in time, with the worker's own reasons.
     pub async fn until_ready(&mut self) -> Result<()> {
-        let (http, url) = (self.http.clone(), format!("{}/readyz", self.admin));
-        eventually(format!("{} is ready", self.name), async || {
-            if let Err(ended) = self.process.check_alive() {
-                return Ok(Seen::Never(ended.to_string()));
-            }
-            let answer = http.get(&url).send().await?;
-            let ready = answer.status() == StatusCode::OK;
-            Ok(Seen::when(ready, answer.text().await?))
-        })
-        .await
+        readiness::until_ready(&mut self.process, (&self.http, &self.admin), &self.name, true).await
     }
 
     /// The last lines of its log.
@@ -162,14 +154,7 @@ impl Worker {
 
     /// Waits until `/readyz` answers that it is not ready, with a reason that contains `reason`.
     pub async fn until_not_ready_for(&self, reason: &str) -> Result<()> {
-        let url = format!("{}/readyz", self.admin);
-        eventually(format!("{} is not ready: {reason}", self.name), async || {
-            let answer = self.http.get(&url).send().await?;
-            let (status, text) = (answer.status(), answer.text().await?);
-            let wanted = status == StatusCode::SERVICE_UNAVAILABLE && text.contains(reason);
-            Ok(Seen::when(wanted, format_args!("{status}: {text}")))
-        })
-        .await
+        readiness::until_not_ready_for((&self.http, &self.admin), &self.name, reason).await
     }
 
     /// Waits until a metric, summed as by [`metric`](Self::metric), has this value.

@@ -77,7 +77,6 @@ async fn a_bridge_stores_readings_while_dead_letters_wait_for_their_queue() -> R
 }
 
 #[tokio::test]
-#[ignore = "the bridge stays ready: since the merge with garenne-publish it does not name the queues"]
 async fn a_bridge_stores_readings_while_neither_queue_takes_dead_letters() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let Some(mosquitto) = Mosquitto::start(folder.path(), None).await? else { return Ok(()) };

@@ -21,8 +21,8 @@ pub(super) struct Members {
     pub(super) broker: Broker,
     pub(super) metrics: Option<ConnectionMetrics>,
     pub(super) blocked: Arc<AtomicBool>,
-    /// The number of open connections.
-    pub(super) open: Arc<AtomicUsize>,
+    /// The number of the newest connection.
+    pub(super) newest: Arc<AtomicUsize>,
 }
 
 impl Members {
@@ -34,36 +34,36 @@ impl Members {
             (metrics.up(Role::Publish), metrics.blocked.clone())
         });
         let flag = Arc::clone(&self.blocked);
-        // A connection may be replaced before the end of the one before it is noticed.
-        let open = Arc::clone(&self.open);
-        open.fetch_add(1, Ordering::Relaxed);
+        // A connection may be replaced before the end of the one before it is noticed, which then says nothing any more.
+        let (newest, own) = (Arc::clone(&self.newest), self.newest.fetch_add(1, Ordering::Relaxed) + 1);
         let events = Box::pin(connection.events_listener());
         let status = connection.status().clone();
-        let counted = Arc::clone(&open);
-        let set = move |blocked: bool| {
+        let set = move |up: bool, blocked: bool| {
+            if newest.load(Ordering::Relaxed) != own {
+                return;
+            }
             flag.store(blocked, Ordering::Relaxed);
             if let Some((is_up, is_blocked)) = &gauges {
-                is_up.set((counted.load(Ordering::Relaxed) > 0).into());
+                is_up.set(up.into());
                 is_blocked.set(blocked.into());
             }
         };
-        set(false);
-        let observing = supervise::restarting("connection events", (events, status, set, open), |state| {
-            let (events, status, set, open) = state;
+        set(true, false);
+        let observing = supervise::restarting("connection events", (events, status, set), |state| {
+            let (events, status, set) = state;
             async move {
                 while let Some(event) = events.next().await {
                     match event {
                         Event::ConnectionBlocked(reason) => {
                             tracing::warn!(reason, "the broker blocks publishers");
-                            set(true);
+                            set(true, true);
                         }
-                        Event::ConnectionUnblocked => set(false),
+                        Event::ConnectionUnblocked => set(true, false),
                         Event::Error(_) if !status.connected() => break,
                         _ => {}
                     }
                 }
-                open.fetch_sub(1, Ordering::Relaxed);
-                set(false);
+                set(false, false);
             }
             .boxed()
         });

@@ -11,6 +11,7 @@ pub struct Names {
 impl Names {
     /// The quarantine's name where lanes are listed. Reserved: no lane may have it.
     pub const QUARANTINE: &str = "quarantine";
+
     /// The delay before the broker tries again to move a dead letter to its queue.
     pub const DEAD_DELAY: Delay = Delay::from_millis(10_000);
 

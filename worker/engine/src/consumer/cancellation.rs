@@ -13,7 +13,6 @@
 
 use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
-use garenne_protocol::amqp::BasicProperties;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -29,7 +28,7 @@ const MAX_DOUBT: Duration = Duration::from_secs(60);
 /// Why the broker cancelled a consumer, as far as is known.
 pub(crate) struct Cancellation {
     reason: watch::Sender<Reason>,
-    /// The messages of the queue that were delivered again since, by their fingerprints.
+    /// The messages of the queue that were delivered again since, by their identities.
     redelivered: Mutex<BTreeSet<u64>>,
 }
 
@@ -79,9 +78,9 @@ impl Cancellation {
         });
     }
 
-    /// Records a delivery of the queue by its fingerprint, if it is a redelivery of a message with an id.
-    pub(super) fn record(&self, redelivered: Option<u64>) {
-        if let Some(message) = redelivered {
+    /// Records a redelivery of the queue by the identity of its message, if it has one.
+    pub(super) fn record(&self, message: Option<u64>) {
+        if let Some(message) = message {
             lock(&self.redelivered).insert(message);
             // Those who wait look whether it is theirs.
             self.reason.send_modify(|_| {});
@@ -108,17 +107,13 @@ impl Cancellation {
     }
 }
 
-/// Whether messages with equal contents can be told apart.
-pub(super) fn has_id(properties: &BasicProperties) -> bool {
-    properties.message_id().is_some()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use futures_util::FutureExt;
     use garenne_common::telemetry::Metrics;
+    use garenne_protocol::amqp::BasicProperties;
     use tokio::time::advance;
 
     use super::*;
@@ -155,7 +150,7 @@ mod tests {
         advance(MAX_DOUBT / 2).await;
         assert_eq!((&mut doubtful).now_or_never(), None, "the queue is not consumed again");
         cancellation.consumed_again();
-        cancellation.record(other.redelivered_message());
+        cancellation.record(other.identity());
         advance(REDELIVERY_TIME - Duration::from_millis(1)).await;
         assert_eq!((&mut doubtful).now_or_never(), None);
         advance(Duration::from_millis(1)).await;
@@ -174,7 +169,7 @@ mod tests {
         let (own, another) = (cancellation.delivers_again(message), cancellation.delivers_again(None));
         tokio::pin!(own, another);
         assert_eq!(((&mut own).now_or_never(), (&mut another).now_or_never()), (None, None));
-        cancellation.record(delivery.redelivered_message());
+        cancellation.record(delivery.identity());
         assert_eq!((own.now_or_never(), another.now_or_never()), (Some(true), Some(true)));
         assert!(!cancellation.queue_deleted(), "it is known");
     }
@@ -184,7 +179,7 @@ mod tests {
     async fn a_message_that_was_seen_before_it_was_dropped_is_delivered_again() {
         let cancellation = Cancellation::default();
         let (delivery, message) = redelivered(Some("id"), b"body");
-        cancellation.record(delivery.redelivered_message());
+        cancellation.record(delivery.identity());
         advance(2 * MAX_DOUBT).await;
         assert_eq!(cancellation.delivers_again(message).now_or_never(), Some(true));
     }
@@ -193,7 +188,7 @@ mod tests {
     async fn messages_without_an_id_prove_nothing() {
         let cancellation = Cancellation::default();
         let (delivery, message) = redelivered(None, b"body");
-        cancellation.record(delivery.redelivered_message());
+        cancellation.record(delivery.identity());
         advance(MAX_DOUBT).await;
         assert_eq!(cancellation.delivers_again(message).now_or_never(), Some(false));
     }

@@ -17,7 +17,6 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     broker::RawDelivery,
-    cancellation::has_id,
     channel_generation::{ChannelGeneration, SettleRequest},
     orphan::Orphan,
 };
@@ -53,6 +52,11 @@ impl MessageHead {
         let id = self.properties.message_id().as_ref().map(ShortString::as_str);
         (id, self.routing_key.as_str(), body).hash(&mut hasher);
         hasher.finish()
+    }
+
+    /// The fingerprint of a message with an id. Without one, messages may be equal in everything.
+    fn identity(&self, body: &Bytes) -> Option<u64> {
+        self.properties.message_id().is_some().then(|| self.fingerprint(body))
     }
 }
 
@@ -127,9 +131,9 @@ impl Delivery {
         self.head.redelivered.then(|| self.head.fingerprint(&self.body))
     }
 
-    /// The fingerprint of a redelivery, if its message has an id: others may be equal in everything.
-    pub(super) fn redelivered_message(&self) -> Option<u64> {
-        self.fingerprint().filter(|_| has_id(&self.head.properties))
+    /// Tells the message apart from all others, if it has an id.
+    pub(super) fn identity(&self) -> Option<u64> {
+        self.head.identity(&self.body)
     }
 
     /// Settles the delivery.
@@ -179,9 +183,9 @@ impl Ownership {
         };
         let Some((cancellation, on_orphan)) = generation.on_orphan() else { return };
         let (cancellation, body) = (Arc::clone(cancellation), body.clone());
-        let fingerprint = has_id(&head.properties).then(|| head.fingerprint(&body));
+        let identity = head.identity(&body);
         let MessageHead { exchange, routing_key, properties, received_at, .. } = head.clone();
-        on_orphan(Orphan { exchange, routing_key, properties, fingerprint, received_at, body, cancellation });
+        on_orphan(Orphan { exchange, routing_key, properties, identity, received_at, body, cancellation });
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct Orphan {
     pub(crate) routing_key: ShortString,
     pub(crate) properties: BasicProperties,
     /// Identifies it if it is delivered again; [`None`] without an id, because other messages may be equal.
-    pub(crate) fingerprint: Option<u64>,
+    pub(crate) identity: Option<u64>,
     /// When this worker received it.
     pub(crate) received_at: SystemTime,
     pub(crate) body: Bytes,

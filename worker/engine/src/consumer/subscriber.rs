@@ -200,7 +200,9 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
                 }
                 Intake::Open => {
                     let consumer = self.start_consumer(channel, generation).await?;
-                    let _ = self.cancellation.upgrade().inspect(|cancellation| cancellation.consumed_again());
+                    if let Some(cancellation) = self.cancellation.upgrade() {
+                        cancellation.consumed_again();
+                    }
                     self.problem.send_replace(None);
                     self.denied = None;
                     generation.consumer_started(self.subscription.prefetch);
@@ -253,10 +255,10 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         let unreadable = metrics.unreadable(&subscription.queue);
         let deliveries = consumer.map_ok(|message| {
             let delivery = Delivery::new(Arc::clone(generation), message);
-            if delivery.head.redelivered {
-                let _ = cancellation
-                    .upgrade()
-                    .inspect(|cancellation| cancellation.record(delivery.redelivered_message()));
+            if delivery.head.redelivered
+                && let Some(cancellation) = cancellation.upgrade()
+            {
+                cancellation.record(delivery.identity());
             }
             if delivery.head.unreadable.is_some() {
                 unreadable.inc();

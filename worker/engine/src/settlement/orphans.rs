@@ -29,11 +29,11 @@ impl Settler {
         let (this, lane, tally) = (Arc::clone(self), Arc::clone(lane), Arc::clone(tally));
         let target = Target::queue(queue.to_owned());
         self.in_background("orphan", async move {
-            let Orphan { exchange, routing_key, properties, fingerprint, received_at, body, cancellation } =
+            let Orphan { exchange, routing_key, properties, identity, received_at, body, cancellation } =
                 orphan;
             tokio::select! {
                 biased;
-                again = cancellation.delivers_again(fingerprint) => if again {
+                again = cancellation.delivers_again(identity) => if again {
                     return;
                 },
                 () = until.closed() => {}

@@ -81,7 +81,7 @@ async fn a_letter_that_can_be_put_elsewhere_does_not_wait_while_neither_queue_ta
         broker.next().await.nack();
     });
     sent.unwrap_err();
-    // The broker is asked nothing: nobody would answer.
+    // The letter is refused without a publish: this test's broker would not answer one.
     let refused = letters.publish_at_once(direct()).await.unwrap_err().to_string();
     assert_eq!(refused, "the broker refused the message (queue \"g.dead\" full or unavailable)");
     tokio::time::pause();
