@@ -6,10 +6,10 @@ use anyhow::{Result, anyhow};
 use tokio::time::{Instant, sleep};
 
 /// Timeout without progress, long enough for a busy machine. Only a failure takes that long.
-pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Timeout of a wait with progress, such as for a queue that is being emptied.
-const MAX_WAIT: Duration = Duration::from_secs(300);
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// Interval between two polls. A broker's statistics are up to half a second old anyway.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
