@@ -120,8 +120,15 @@ impl TestEnv {
     }
 
     /// Runs the console on this virtual host, as the user with the permissions for that, without a log: its standard
-    /// error has only what the command says.
+    /// error has only what the command says. Fails if the command does.
     pub async fn garenne(&self, arguments: &[&str]) -> Result<Ended> {
+        let ended = self.try_garenne(arguments).await?;
+        ensure!(ended.code == Some(0), "garenne {arguments:?}: {ended:?}");
+        Ok(ended)
+    }
+
+    /// As [`TestEnv::garenne`], for commands that may fail.
+    pub async fn try_garenne(&self, arguments: &[&str]) -> Result<Ended> {
         self.operator(arguments).env("GARENNE_LOG", "off").run().await
     }
 

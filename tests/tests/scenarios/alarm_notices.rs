@@ -50,7 +50,7 @@ async fn a_snoozed_alarm_sends_no_notice_until_the_snooze_ends() -> Result<()> {
         6
     );
     let again =
-        site.env.garenne(&["alarms", "--postgres-url", &site.database.url(), "unsnooze", &id]).await?;
+        site.env.try_garenne(&["alarms", "--postgres-url", &site.database.url(), "unsnooze", &id]).await?;
     assert_eq!((again.code, again.stderr), (Some(1), vec![format!("garenne: alarm {id} is not snoozed")]));
     site.end(workers).await
 }
@@ -138,7 +138,7 @@ async fn reminders_are_sent_once_in_each_interval_until_the_alarm_is_acknowledge
     assert!(notices[1..].iter().all(|notice| notice == "reminder still-open"), "{notices:?}");
     site.reading("d", 2, 20.0).await?;
     site.until_count("garenne_alarms WHERE ended IS NOT NULL", 1).await?;
-    let late = site.env.garenne(&["alarms", "--postgres-url", &site.database.url(), "ack", &id]).await?;
+    let late = site.env.try_garenne(&["alarms", "--postgres-url", &site.database.url(), "ack", &id]).await?;
     assert_eq!(late.code, Some(1));
     assert_eq!(late.stderr, [format!("garenne: alarm {id} is over since 2026-09-21T14:13:22Z")]);
     site.end_after_a_kill([second, third]).await

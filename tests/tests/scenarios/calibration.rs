@@ -195,7 +195,6 @@ async fn recalibrated_readings_are_those_that_storing_would_have_given() -> Resu
     let arguments =
         ["readings", "recalibrate", "--postgres-url", &url, "--calibration", &calibration, "--json"];
     let dry = env.garenne(&[&arguments[..], &["--dry-run"]].concat()).await?;
-    assert_eq!(dry.code, Some(0), "{:?}", dry.stderr);
     let dry: Value = serde_json::from_str(&dry.stdout.join("\n"))?;
     assert!(stored(&database).await? == before, "a dry run changed stored readings");
 
@@ -217,7 +216,6 @@ async fn recalibrated_readings_are_those_that_storing_would_have_given() -> Resu
     assert_eq!(done["first"], json!(2_500), "{done}");
 
     let again = env.garenne(&arguments).await?;
-    assert_eq!(again.code, Some(0), "{:?}", again.stderr);
     let again: Value = serde_json::from_str(&again.stdout.join("\n"))?;
     assert_eq!(again["interrupted"], json!(false));
     let changed = |counts: &Value| counts["changed"].as_u64().unwrap_or_default();
@@ -313,7 +311,7 @@ async fn a_device_that_fails_does_not_stop_the_others() -> Result<()> {
     let url = database.url();
     let arguments =
         ["readings", "recalibrate", "--postgres-url", &url, "--calibration", &calibration, "--jobs", "1"];
-    let failed = env.garenne(&[&arguments[..], &["--json"]].concat()).await?;
+    let failed = env.try_garenne(&[&arguments[..], &["--json"]].concat()).await?;
     assert_eq!(failed.code, Some(1));
     let error = "no change of greenhouse-0; raised in PL/pgSQL function refuse() line 1 at RAISE";
     let line = failed.stderr.last().map_or("", String::as_str);
@@ -326,8 +324,7 @@ async fn a_device_that_fails_does_not_stop_the_others() -> Result<()> {
     assert_eq!(versions(&database).await?["first"], json!(2_500));
 
     database.connect().await?.batch_execute("DROP TRIGGER refuse ON garenne_readings").await?;
-    let again = env.garenne(&arguments).await?;
-    assert_eq!(again.code, Some(0), "{:?}", again.stderr);
+    env.garenne(&arguments).await?;
     assert!(stored(&database).await? == stored(&reference).await?);
     Ok(())
 }
@@ -352,7 +349,6 @@ async fn devices_metrics_and_times_select_what_is_recalibrated() -> Result<()> {
         "2026-09-21T14:00:00Z",
     ];
     let some = env.garenne(&[&arguments[..], &selection].concat()).await?;
-    assert_eq!(some.code, Some(0), "{:?}", some.stderr);
     let line = "600 readings: 600 changed (600 with another value, unit or flags), 0 unchanged, 0 skipped";
     assert!(some.stdout.iter().any(|found| found == line), "{:?}", some.stdout);
     let changed = "SELECT count(*), min(time) = '2026-09-21T13:50:00Z', max(time) = '2026-09-21T13:59:59Z'
@@ -364,7 +360,7 @@ async fn devices_metrics_and_times_select_what_is_recalibrated() -> Result<()> {
     assert_eq!(versions, json!({"first": 6_900, "none": 7_500, "second": 600}));
 
     let wrong = env
-        .garenne(
+        .try_garenne(
             &[&arguments[..], &["--from", "2026-09-21T13:40:00Z", "--to", "2026-09-21T13:40:00Z"]].concat(),
         )
         .await?;

@@ -28,7 +28,7 @@ async fn reading(env: &TestEnv, id: &str, time: &str, value: f64) -> Result<()> 
 
 async fn command(env: &TestEnv, url: &str, arguments: &[&str]) -> Result<Ended> {
     let arguments = ["database"].into_iter().chain(arguments.iter().copied());
-    env.garenne(&arguments.chain(["--postgres-url", url]).collect::<Vec<_>>()).await
+    env.try_garenne(&arguments.chain(["--postgres-url", url]).collect::<Vec<_>>()).await
 }
 
 /// A user with a password who may use nothing yet. Returns the name and the URL.

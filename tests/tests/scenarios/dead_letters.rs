@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 async fn listed(env: &TestEnv, filter: &[&str]) -> Result<Vec<Value>> {
     let ended = env.garenne(&[&["dead", "list", "--json"], filter].concat()).await?;
-    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     Ok(ended.stdout.iter().map(|line| serde_json::from_str(line)).collect::<Result<_, _>>()?)
 }
 
@@ -38,8 +37,7 @@ async fn dead_letters_keep_their_order_when_listed_a_hundred_times() -> Result<(
     let first = ids(listed(&env, &[]).await?);
     assert_eq!(first.len(), 31);
     for _ in 0..100 {
-        let ended = env.garenne(&["dead", "list"]).await?;
-        assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+        env.garenne(&["dead", "list"]).await?;
     }
     assert_eq!(ids(listed(&env, &[]).await?), first);
     Ok(())
@@ -62,7 +60,7 @@ async fn dead_letters_are_filtered_replayed_and_dropped() -> Result<()> {
     env.until_ready("fast", 7).await?;
     assert_eq!(listed(&env, &[]).await?.len(), 23);
 
-    let refused = env.garenne(&["dead", "drop", "--reason", "unknown-kind"]).await?;
+    let refused = env.try_garenne(&["dead", "drop", "--reason", "unknown-kind"]).await?;
     assert_eq!(refused.code, Some(2));
     assert_eq!(
         refused.stderr,
@@ -129,7 +127,7 @@ async fn dead_letters_stay_until_their_copy_is_confirmed() -> Result<()> {
         "pattern": "^garenne[.]tasks[.]fast$", "apply-to": "queues", "definition": { "max-length": 1 },
     });
     env.vhost().broker().management().put(&policy, &full).await?;
-    let refused = env.garenne(&["dead", "replay", "--kind", "bench.sleep", "--rate", "20"]).await?;
+    let refused = env.try_garenne(&["dead", "replay", "--kind", "bench.sleep", "--rate", "20"]).await?;
     assert_eq!(refused.code, Some(1), "{:?} {:?}", refused.stdout, refused.stderr);
     assert!(refused.stderr.iter().any(|line| line.contains("refused the message")), "{:?}", refused.stderr);
     let left = listed(&env, &["--kind", "bench.sleep"]).await?.len();
@@ -137,8 +135,7 @@ async fn dead_letters_stay_until_their_copy_is_confirmed() -> Result<()> {
     assert!(taken < 10, "no copy was refused");
     assert_eq!(left + taken, 10, "{left} stayed, {taken} were replayed");
     env.vhost().broker().management().delete(&policy).await?;
-    let replayed = env.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
-    assert_eq!(replayed.code, Some(0), "{:?}", replayed.stderr);
+    env.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
     env.until_ready("fast", 10).await
 }
 

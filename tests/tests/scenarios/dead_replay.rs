@@ -187,14 +187,14 @@ async fn letters_are_moved_only_by_an_explicit_selection() -> Result<()> {
         &["dead", "replay", "--dry-run"],
         &["dead", "drop", "--yes"],
     ] {
-        let ended = env.garenne(refused).await?;
+        let ended = env.try_garenne(refused).await?;
         assert_eq!(
             (ended.code, ended.stderr.as_slice()),
             (Some(2), &refusal.map(str::to_owned)[..]),
             "{refused:?}"
         );
     }
-    let both = env.garenne(&["dead", "replay", "--all", "--kind", "bench.noop"]).await?;
+    let both = env.try_garenne(&["dead", "replay", "--all", "--kind", "bench.noop"]).await?;
     assert_eq!(both.code, Some(2), "{both:?}");
     assert_eq!((env.client().ready(FAST).await?, env.client().ready(DEAD).await?), (0, 40));
 
@@ -239,8 +239,7 @@ async fn a_killed_replay_loses_no_letter_and_duplicates_have_the_same_id() -> Re
         Ok(Seen::when(ready >= 300, ready))
     })
     .await?;
-    let replayed = env.garenne(&["dead", "replay", "--reason", "stopped"]).await?;
-    assert_eq!(replayed.code, Some(0), "{replayed:?}");
+    env.garenne(&["dead", "replay", "--reason", "stopped"]).await?;
     env.is_empty(DEAD).await?;
     let all = env.client().ready(FAST).await?;
     let ids: BTreeSet<_> = ids(&env, all).await?.into_iter().collect();

@@ -97,7 +97,7 @@ async fn internal_headers_of_foreign_publishers_do_not_affect_other_tasks() -> R
     let plan = env.worker("w")?.stdout().option("--max-attempts", "2");
     let mut worker = plan.start().await?;
     // A stop directive for another group, so that the worker compares times of tasks with a group.
-    env.garenne(&["stop", "group", "other"]).await?;
+    env.garenne(&["task", "stop", "--group", "other"]).await?;
     let mut ids = BTreeSet::new();
     let good = env.publish("bench.noop", &json!({}), "good", 150).await?;
     let routes = [

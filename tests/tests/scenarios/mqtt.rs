@@ -243,7 +243,7 @@ async fn messages_that_no_rule_maps_are_dead_letters_with_their_topic() -> Resul
         env.client().publish("garenne.dead", "", letter.properties.clone(), &letter.body).await?;
     }
     let ids: Vec<&str> = letters.iter().map(|letter| letter.id()).collect();
-    let replayed = env.garenne(&["dead", "replay", "--reason", "unmapped"]).await?;
+    let replayed = env.try_garenne(&["dead", "replay", "--reason", "unmapped"]).await?;
     assert_eq!(replayed.code, Some(1), "not as tasks");
     let arguments = [&["dead", "show", "--json"][..], &ids].concat();
     let shown = env.garenne(&arguments).await?.stdout;
@@ -259,8 +259,7 @@ async fn messages_that_no_rule_maps_are_dead_letters_with_their_topic() -> Resul
     assert!(published.stderr.iter().any(|line| line.contains("no rule matches")), "{:?}", published.stderr);
     let done = worker.until_done(2).await?;
     assert_eq!(done[1].output["readings"][0]["device"], "boiler");
-    let dropped = env.garenne(&["dead", "drop", "--yes", "--id", &published.stdout[0]]).await?;
-    assert_eq!(dropped.code, Some(0), "{:?}", dropped.stderr);
+    env.garenne(&["dead", "drop", "--yes", "--id", &published.stdout[0]]).await?;
     env.until_queue("garenne.dead", 1, 0).await?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! People on the dashboard and on the command line: who may do what, and the records of what they did.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use garenne_tests::harness::{
     client::{Client, with_id},
     dashboard::Dashboard,
@@ -26,7 +26,6 @@ fn with_people(env: &TestEnv) -> Result<std::path::PathBuf> {
 /// The records of commands that `garenne audit list` shows, in order.
 async fn records(env: &TestEnv) -> Result<Vec<Value>> {
     let ended = env.garenne(&["audit", "list", "--json"]).await?;
-    ensure!(ended.code == Some(0), "{ended:?}");
     ended.stdout.iter().map(|line| Ok(serde_json::from_str(line)?)).collect()
 }
 
@@ -42,8 +41,7 @@ async fn until_records(env: &TestEnv, count: usize) -> Result<Vec<Value>> {
 /// An environment whose whole topology is there, with the stream of audit records.
 async fn with_topology() -> Result<TestEnv> {
     let env = TestEnv::new().await?;
-    let applied = env.garenne(&["topology", "apply"]).await?;
-    ensure!(applied.code == Some(0), "{applied:?}");
+    env.garenne(&["topology", "apply"]).await?;
     Ok(env)
 }
 
@@ -178,7 +176,7 @@ async fn a_command_whose_record_cannot_be_stored_does_nothing() -> Result<()> {
     let env = with_topology().await?;
     env.client().publish("garenne.dead", "bench.noop", with_id("a"), b"{}").await?;
     env.client().channel().queue_delete("garenne.audit".into(), Default::default()).await?;
-    let dropped = env.garenne(&["dead", "drop", "--id", "a", "--yes"]).await?;
+    let dropped = env.try_garenne(&["dead", "drop", "--id", "a", "--yes"]).await?;
     assert_eq!(dropped.code, Some(1), "{dropped:?}");
     assert!(
         dropped.stderr.iter().any(|line| line.contains("the stream of audit records is missing")),

@@ -371,8 +371,7 @@ async fn tasks_leave_the_quarantine_without_its_headers() -> Result<()> {
     let plan = env.worker("worker")?.stdout().env("GARENNE_RETRY__DELAYS", "15s");
     // Declares the topology; the worker under test reads the pause before it receives a task.
     env.worker("first")?.env("GARENNE_RETRY__DELAYS", "15s").start().await?.stop().await?;
-    let paused = env.garenne(&["group", "pause", "paused"]).await?;
-    ensure!(paused.code == Some(0), "{:?}", paused.stderr);
+    env.garenne(&["group", "pause", "paused"]).await?;
     let worker = plan.start().await?;
     let crashed = "crashed/0195f0c2-7a10-7000-8000-00000000002a";
     let marks = |more: &[(&'static str, AMQPValue)]| {

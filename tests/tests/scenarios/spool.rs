@@ -204,8 +204,7 @@ async fn a_reading_that_is_in_the_broker_and_in_the_spool_is_stored_once() -> Re
 #[tokio::test]
 async fn tasks_that_the_broker_returns_are_set_aside_and_block_no_others() -> Result<()> {
     let env = TestEnv::new().await?;
-    let applied = env.garenne(&["topology", "apply"]).await?;
-    ensure!(applied.code == Some(0), "{:?}", applied.stderr);
+    env.garenne(&["topology", "apply"]).await?;
     // A gateway that may declare the queues does so when a task is returned.
     let (proxy, url) = FaultProxy::for_url(&users::user(env.vhost(), "gateway").await?).await?;
     let spool = env.folder().join("spool");

@@ -14,8 +14,7 @@ use garenne_tests::harness::{
 use serde_json::{Value, json};
 
 async fn topology(env: &TestEnv) -> Result<()> {
-    let applied = env.garenne(&["topology", "apply"]).await?;
-    anyhow::ensure!(applied.code == Some(0), "{:?}", applied.stderr);
+    env.garenne(&["topology", "apply"]).await?;
     Ok(())
 }
 
@@ -37,7 +36,6 @@ async fn publish_hanging(env: &TestEnv, count: usize) -> Result<()> {
 /// The lane `fast` of `garenne status --json`.
 async fn fast(env: &TestEnv, arguments: &[&str]) -> Result<Value> {
     let ended = env.garenne(&[&["status", "--json"], arguments].concat()).await?;
-    anyhow::ensure!(ended.code == Some(0), "{ended:?}");
     let status: Value = serde_json::from_str(&ended.stdout.join("\n"))?;
     assert_eq!(status["source"]["source"], "amqp");
     assert!(status["source"]["age_ms"].as_u64() < Some(2_000), "{status}");
@@ -124,14 +122,13 @@ async fn names_that_no_worker_knows_are_remarked() -> Result<()> {
         (&["task", "stop", "hanging-0"], ""),
     ] {
         let ended = env.garenne(arguments).await?;
-        assert_eq!(ended.code, Some(0), "{ended:?}");
         let remarks = ended.stderr.join("\n");
         assert!(
             remarks.starts_with(remark) && remarks.is_empty() == remark.is_empty(),
             "{arguments:?}: {remarks}"
         );
     }
-    let refused = env.garenne(&["group", "pause", &"x".repeat(256)]).await?;
+    let refused = env.try_garenne(&["group", "pause", &"x".repeat(256)]).await?;
     assert_eq!(refused.code, Some(2));
     assert_eq!(refused.stderr, ["garenne: the name of the group has 256 bytes, expected 1 to 255"]);
     worker.kill().await?;

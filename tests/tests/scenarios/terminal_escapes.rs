@@ -24,7 +24,7 @@ fn is_escaped(lines: &[String]) -> bool {
 
 /// Runs the console and checks that its output is escaped.
 async fn escaped(env: &TestEnv, arguments: &[&str]) -> Result<Ended> {
-    let ended = env.garenne(arguments).await?;
+    let ended = env.try_garenne(arguments).await?;
     assert!(is_escaped(&ended.stdout) && is_escaped(&ended.stderr), "{arguments:?}: {ended:?}");
     Ok(ended)
 }

