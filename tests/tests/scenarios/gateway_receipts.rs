@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::Taken,
-    gateway::GatewayPlan,
+    gateway::{Answer, GatewayPlan},
     postgres::Postgres,
     process::{Process, Program},
     suite,
@@ -219,6 +219,15 @@ async fn gateway_receipts_become_rows_while_workers_are_killed_and_stopped() -> 
     env.is_empty("garenne.dead").await
 }
 
+/// Whether a gateway that refused readings accepts them again.
+fn accepted(answer: Answer) -> Result<Seen<()>> {
+    Ok(match answer.status {
+        202 => Seen::Wanted(()),
+        503 => Seen::Other("503".to_owned()),
+        _ => Seen::Never(format!("{answer:?}")),
+    })
+}
+
 #[tokio::test]
 async fn gateway_refuses_readings_while_the_broker_is_blocked_and_bounds_its_memory() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
@@ -249,8 +258,7 @@ async fn gateway_refuses_readings_while_the_broker_is_blocked_and_bounds_its_mem
     ensure!(grown < MAX_GROWTH && offered as u64 > MAX_GROWTH, "{grown} bytes more of {offered} offered");
     broker.set_memory_alarm(false).await?;
     eventually("the gateway accepts readings again", async || {
-        let answer = gateway.post("/v1/readings", "application/json", reading.as_str()).await?;
-        Ok(Seen::when(answer.status == 202, answer.status))
+        accepted(gateway.post("/v1/readings", "application/json", reading.as_str()).await?)
     })
     .await?;
     gateway.stop().await?;
@@ -275,7 +283,10 @@ async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
             // A reading that arrives before the confirm is overdue waits for its own confirm.
             let answer =
                 timeout(Duration::from_millis(500), post(3)).await.context("no answer at once")??;
-            Ok(Seen::when(answer.status == 503, format_args!("{answer:?}")))
+            Ok(match answer.status {
+                503 => Seen::Wanted(()),
+                _ => Seen::Never(format!("an answer without a confirm: {answer:?}")),
+            })
         })
         .await?;
         let refused = post(4).await?;
@@ -289,11 +300,7 @@ async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
     let (waited, refused) = tokio::join!(post(2), meanwhile);
     refused?;
     receipted.extend(waited?.ids()?);
-    eventually("the gateway accepts readings again", async || {
-        let answer = post(6).await?;
-        Ok(Seen::when(answer.status == 202, answer.status))
-    })
-    .await?;
+    eventually("the gateway accepts readings again", async || accepted(post(6).await?)).await?;
     receipted.extend(post(7).await?.ids()?);
     gateway.stop().await?;
     env.reconnect().await?;

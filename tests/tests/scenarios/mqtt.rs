@@ -10,7 +10,7 @@ use garenne_tests::harness::{
     fault_proxy::FaultProxy,
     mqtt::{Bridge, BridgePlan, Mosquitto, Sender},
     postgres::{Database, Postgres},
-    process::Program,
+    process::{Program, Signal},
     suite,
     test_env::TestEnv,
     wait::{Seen, eventually},
@@ -86,11 +86,12 @@ fn zigbee(plan: BridgePlan) -> BridgePlan {
     plan.option("--subscribe", "zigbee2mqtt/#").option("--maps", "builtin:zigbee2mqtt")
 }
 
-/// Kills the bridge while messages arrive.
+/// Kills the bridge while it holds messages: the MQTT broker has sent them, and the bridge, which is frozen, has not
+/// acknowledged them.
 async fn killed(bridge: Bridge, device: &mut Device) -> Result<()> {
-    let (sent, killed) = tokio::join!(device.send_many(MESSAGES), bridge.kill());
-    sent?;
-    killed.map(drop)
+    bridge.process().signal(Signal::STOP)?;
+    device.send_many(MESSAGES).await?;
+    bridge.kill().await.map(drop)
 }
 
 #[tokio::test]
@@ -118,7 +119,9 @@ async fn accepted_messages_are_stored_once_under_kills_of_the_bridge_and_the_amq
     killed_broker?;
     bridge.until_ready(false).await?;
     device.send_many(MESSAGES).await?;
-    killed(bridge, &mut device).await?;
+    // It has read these messages and cannot publish them.
+    bridge.until_metric("garenne_mqtt_in_flight", "", 1.0).await?;
+    bridge.kill().await?;
     broker.restart().await?;
     bridge = plan.start().await?;
     device.send_many(MESSAGES).await?;

@@ -60,12 +60,14 @@ async fn check_current(database: &Database) -> Result<()> {
     Ok(())
 }
 
+/// The number of series whose rollups are not complete.
+const STALE: &str =
+    "SELECT count(*) FROM garenne_series WHERE stale && tstzrange(NULL, now() - interval '2 hours')";
+
 /// Waits until every rollup is computed, and checks that it is what the readings give.
 async fn until_rolled_up(database: &Database) -> Result<()> {
-    let stale =
-        "SELECT count(*) FROM garenne_series WHERE stale && tstzrange(NULL, now() - interval '2 hours')";
     eventually("every rollup is computed", async || {
-        let stale = database.text(stale).await?;
+        let stale = database.text(STALE).await?;
         Ok(Seen::when(stale == "0", format!("{stale} stale series")))
     })
     .await?;
@@ -204,6 +206,8 @@ async fn rollups_are_complete_after_a_worker_is_killed() -> Result<()> {
     })
     .await?;
     doomed.kill().await?;
+    let stale = database.text(STALE).await?;
+    assert_ne!(stale, "0", "it was killed after it had computed everything");
     let next = storing(&env, "next", &database)?.start().await?;
     until_rolled_up(&database).await?;
     assert_eq!(database.text("SELECT sum(count) FROM garenne_rollups_day").await?, "240000");
