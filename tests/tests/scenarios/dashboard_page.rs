@@ -12,7 +12,10 @@ use garenne_tests::harness::{
     test_env::TestEnv,
     wait::{Seen, eventually},
 };
-use lapin::types::AMQPValue;
+use lapin::{
+    options::QueueDeclareOptions,
+    types::{AMQPValue, FieldTable},
+};
 use serde_json::{Value, json};
 
 const DEAD: &str = "garenne.dead";
@@ -58,14 +61,32 @@ fn bridges(now: i64) -> [Value; 2] {
     [spooling, beat("yard", json!({"broker": "mqtt:1883"}))]
 }
 
-async fn publish(env: &TestEnv) -> Result<()> {
+/// Publishes the heartbeats of the workers until the dashboard shows all of them. It shows only workers that have a
+/// control queue, which an exclusive queue of this connection is.
+async fn publish_workers(env: &TestEnv, dashboard: &Dashboard, now: i64) -> Result<()> {
+    let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
+    for n in 0..WORKERS {
+        let queue = format!("garenne.worker.greenhouse-{n:03}");
+        env.client().channel().queue_declare(queue.into(), options, FieldTable::default()).await?;
+    }
+    eventually("the dashboard shows the workers", async || {
+        let beats = (0..WORKERS).map(|n| {
+            let body = heartbeat(n, now).to_string();
+            let key = format!("beat.worker.greenhouse-{n:03}");
+            async move { env.client().publish("garenne.events", &key, with_id(&key), body.as_bytes()).await }
+        });
+        stream::iter(beats).buffered(100).try_collect::<()>().await?;
+        let now = dashboard.json("/api/now").await?;
+        let workers = now["workers"].as_array().into_iter().flatten();
+        let shown = workers.filter(|it| it["state"] == "open" || it["state"] == "quiet").count();
+        Ok(Seen::when(shown == WORKERS, shown))
+    })
+    .await
+}
+
+async fn publish(env: &TestEnv, dashboard: &Dashboard) -> Result<()> {
     let now = 1_000 * i64::try_from(std::time::UNIX_EPOCH.elapsed()?.as_secs())?;
-    let beats = (0..WORKERS).map(|n| {
-        let body = heartbeat(n, now).to_string();
-        let key = format!("beat.worker.greenhouse-{n:03}");
-        async move { env.client().publish("garenne.events", &key, with_id(&key), body.as_bytes()).await }
-    });
-    stream::iter(beats).buffered(100).try_collect::<()>().await?;
+    publish_workers(env, dashboard, now).await?;
     for bridge in bridges(now) {
         let (key, body) =
             (format!("beat.bridge.{}", bridge["id"].as_str().unwrap_or_default()), bridge.to_string());
@@ -170,7 +191,7 @@ async fn the_page_works_at_every_width_with_200_workers_and_many_letters() -> Re
         Ok(Seen::when(sent.is_ok(), format!("{:?}", sent.err())))
     })
     .await?;
-    publish(&env).await?;
+    publish(&env, &dashboard).await?;
     let mut browser = Browser::start(&program).await?;
 
     for width in [400, 1280, 2560] {
