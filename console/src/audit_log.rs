@@ -24,8 +24,14 @@ use tokio::time::timeout;
 
 pub use cli::AuditVerb;
 
+use crate::directives::waits_for_confirm;
+
 /// Time limit for writing a record.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a command waits for whose first record is not confirmed, and after it.
+const BEFORE: &str = "the audit record; the command is not executed";
+const AFTERWARDS: &str = "the last audit record; the command is executed";
 
 /// How commands of this command line are given, in their records.
 const COMMAND_LINE: &str = "command-line";
@@ -106,6 +112,7 @@ impl<'a> AuditLog<'a> {
                 %arguments, %result, error, "audit"
             );
         }
+        waits_for_confirm(&self.publisher, if *state == AuditState::Started { BEFORE } else { AFTERWARDS });
         match timeout(TIMEOUT, self.publisher.publish(self.message(record))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(PublishError::Unroutable { .. })) => {
@@ -114,7 +121,12 @@ impl<'a> AuditLog<'a> {
             }
             Ok(Err(error)) => Err(error.into()),
             Err(_) => {
-                let problem = format!("the broker has not confirmed the audit record within {TIMEOUT:?}");
+                let why = match self.publisher.is_blocked() {
+                    true => ": an alarm blocks publishers (memory or disk)",
+                    false => "",
+                };
+                let problem =
+                    format!("the broker has not confirmed the audit record within {TIMEOUT:?}{why}");
                 Err(Failure::new(Exit::BrokerUnavailable, problem))
             }
         }

@@ -1,10 +1,13 @@
 //! The command line.
 
+use std::time::Duration;
+
 use clap::{Parser, Subcommand};
 use garenne_common::{
     config::{CommonArgs, flag},
     shutdown::Mode,
 };
+use garenne_operator::args::duration;
 
 use crate::{
     accounts::OperatorsVerb, alarms::AlarmsArgs, audit_log::AuditVerb, dashboard::DashboardArgs,
@@ -27,6 +30,9 @@ pub struct Cli {
     /// Options of every program.
     #[command(flatten)]
     pub common: CommonArgs,
+    /// End a command that makes no progress for this long, and say what it waited for
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s", global = true)]
+    pub timeout: Duration,
     /// The command.
     #[command(subcommand)]
     pub command: Command,

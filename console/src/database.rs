@@ -12,7 +12,7 @@ use garenne_database::{
     retention::{Expired, ExpiredRows, Retention, SeriesTable},
     schema,
 };
-use garenne_operator::{operator::Operator, output};
+use garenne_operator::{operator::Operator, output, waits};
 
 /// How long another program that is changing the tables is waited for.
 const MIGRATION_WAIT: Duration = Duration::from_secs(600);
@@ -63,11 +63,13 @@ pub enum DatabaseVerb {
 /// The database cannot be used, or refuses it.
 pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failure> {
     let (pool, tables) = operator.database()?;
+    waits::begin(format!("an answer of the database at {}", pool.address()));
     let failed = |error: DatabaseError| {
         Failure::new(Exit::Failed, format!("cannot use Postgres at {}: {error}", pool.address()))
     };
     match &args.verb {
         DatabaseVerb::Migrate { grant_to } => {
+            waits::unlimited();
             migrate(&pool, &tables).await.map_err(failed)?;
             if let Some(role) = grant_to {
                 schema::grant(&pool, &tables, role).await.map_err(failed)?;
@@ -89,6 +91,7 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
                 |problem: String| Failure::new(Exit::Config, format!("{}: {problem}", policy.display()));
             let text = std::fs::read_to_string(policy).map_err(|error| invalid(error.to_string()))?;
             let retention = Retention::parse(&text).map_err(invalid)?;
+            waits::unlimited();
             let failing = match dry_run {
                 true => prune::failing(&pool, &tables).await,
                 false => prune::roll_up(&pool, &tables).await,

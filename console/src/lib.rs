@@ -33,7 +33,7 @@ use garenne_common::{
     stdout,
     telemetry::tracing::init_filtered,
 };
-use garenne_operator::operator::Operator;
+use garenne_operator::{operator::Operator, waits};
 
 use crate::{
     cli::{Cli, Command},
@@ -67,26 +67,38 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     }
     let operator = Operator::new(settings.fleet.clone())?;
     match cli.command {
-        Command::Status(args) => status::run(&operator, &args).await,
-        Command::Topology(verb) => topology::run(&operator, verb).await,
-        Command::Database(args) => database::run(&operator, &args).await,
-        Command::Alarms(args) => alarms::run(&operator, &args).await,
-        Command::Audit(verb) => audit_log::run(&operator, verb).await,
-        Command::Dead(verb) => dead::run(&operator, verb).await,
-        Command::Unroutable(verb) => unroutable::run(&operator, verb).await,
-        Command::Task(verb) => task::run(&operator, verb).await,
-        Command::Queue(verb) => queue::run(&operator, verb).await,
-        Command::Drain { workers, mode } => {
-            directives::send(&operator, &workers, WorkerCommand::Shutdown { mode }).await
-        }
-        Command::Quiet(workers) => directives::send(&operator, &workers, WorkerCommand::Quiet).await,
-        Command::Resume(workers) => directives::send(&operator, &workers, WorkerCommand::Resume).await,
         Command::Top => top::run(operator).await,
         Command::Dashboard(_) => dashboard::run(operator, settings).await,
-        Command::Group(verb) => pause::run(&operator, Paused::Group, verb).await,
-        Command::Lane(verb) => pause::run(&operator, Paused::Lane, verb).await,
-        Command::Kind(verb) => pause::run(&operator, Paused::Kind, verb).await,
-        Command::Readings(verb) => readings::run(&operator, verb).await,
-        Command::Completions { .. } | Command::Operators(_) => unreachable!("handled above"),
+        command => {
+            let answer = format!("an answer of the broker at {}", operator.broker.address());
+            waits::limited(cli.timeout, answer, run_once(&operator, command)).await
+        }
+    }
+}
+
+/// Runs a command that ends by itself.
+async fn run_once(operator: &Operator, command: Command) -> Result<Exit, Failure> {
+    match command {
+        Command::Status(args) => status::run(operator, &args).await,
+        Command::Topology(verb) => topology::run(operator, verb).await,
+        Command::Database(args) => database::run(operator, &args).await,
+        Command::Alarms(args) => alarms::run(operator, &args).await,
+        Command::Audit(verb) => audit_log::run(operator, verb).await,
+        Command::Dead(verb) => dead::run(operator, verb).await,
+        Command::Unroutable(verb) => unroutable::run(operator, verb).await,
+        Command::Task(verb) => task::run(operator, verb).await,
+        Command::Queue(verb) => queue::run(operator, verb).await,
+        Command::Drain { workers, mode } => {
+            directives::send(operator, &workers, WorkerCommand::Shutdown { mode }).await
+        }
+        Command::Quiet(workers) => directives::send(operator, &workers, WorkerCommand::Quiet).await,
+        Command::Resume(workers) => directives::send(operator, &workers, WorkerCommand::Resume).await,
+        Command::Group(verb) => pause::run(operator, Paused::Group, verb).await,
+        Command::Lane(verb) => pause::run(operator, Paused::Lane, verb).await,
+        Command::Kind(verb) => pause::run(operator, Paused::Kind, verb).await,
+        Command::Readings(verb) => readings::run(operator, verb).await,
+        Command::Completions { .. } | Command::Operators(_) | Command::Top | Command::Dashboard(_) => {
+            unreachable!("handled above")
+        }
     }
 }

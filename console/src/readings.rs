@@ -14,7 +14,7 @@ mod selection;
 use std::pin::pin;
 
 use garenne_common::exit::{Exit, Failure};
-use garenne_operator::{interrupt::Interrupts, operator::Operator, output};
+use garenne_operator::{interrupt::Interrupts, operator::Operator, output, waits};
 use garenne_protocol::task::TaskId;
 use garenne_readings::Calibration;
 use serde_json::{Value, json};
@@ -72,8 +72,12 @@ async fn correct(
         by: actor.name.clone(),
         dry_run: range.dry_run,
     };
+    let correct = async {
+        waits::unlimited();
+        correcting.run().await
+    };
     let counts = if range.dry_run {
-        correcting.run().await?
+        correct.await?
     } else {
         let mut arguments = range.record();
         if let (Some(arguments), Value::Object(own)) = (arguments.as_object_mut(), own) {
@@ -81,7 +85,7 @@ async fn correct(
         }
         let name = format!("readings.{}", correction.name());
         let result = |counts: &Corrected| json!(counts);
-        audited(operator, actor, &name, arguments, correcting.run(), result).await?
+        audited(operator, actor, &name, arguments, correct, result).await?
     };
     if range.json {
         output::json(&(json!(counts).to_string() + "\n"))?;
@@ -103,10 +107,14 @@ async fn recalibrate(operator: &Operator, args: RecalibrateArgs) -> Result<Exit,
     let recalibration =
         Recalibration::new(database, calibration, selection, args.dry_run, jobs, stop.clone());
     let work = async {
+        let work = async {
+            waits::unlimited();
+            recalibration.run().await
+        };
         if args.dry_run {
-            return recalibration.run().await;
+            return work.await;
         }
-        let (work, result) = (recalibration.run(), |report: &Report| json!(report.counts));
+        let result = |report: &Report| json!(report.counts);
         audited(operator, command_line(), "readings.recalibrate", args.record(), work, result).await
     };
     let mut work = pin!(work);

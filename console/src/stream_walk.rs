@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use garenne_common::exit::Failure;
-use garenne_operator::queues::failure;
+use garenne_operator::{queues::failure, waits};
 use garenne_protocol::task::header;
 use lapin::{
     Channel, Connection, Consumer,
@@ -39,6 +39,7 @@ pub(crate) async fn walk_stream(
     mut visit: impl FnMut(&Delivery),
 ) -> Result<(), Failure> {
     let error = |error| failure(stream, &error);
+    waits::begin(format!("records of stream {stream:?}"));
     let channel = connection.create_channel().await.map_err(error)?;
     channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.map_err(error)?;
     // The end of the stream is taken from a delivery. The broker's message count may be out of date.
@@ -50,6 +51,7 @@ pub(crate) async fn walk_stream(
     let pause = |reached| if reached { timeouts.last_chunk } else { timeouts.first_record };
     while let Ok(Some(record)) = timeout(pause(reached), records.next()).await {
         let record = record.map_err(error)?;
+        waits::progress();
         // An ack returns credit. It does not remove the record from the stream.
         channel.basic_ack(record.delivery_tag, BasicAckOptions::default()).await.map_err(error)?;
         reached |= offset_of(&record).is_some_and(|offset| offset >= last_chunk);

@@ -15,6 +15,7 @@ mod scenarios {
     mod clean_stops;
     mod client;
     mod console;
+    mod console_timeouts;
     mod consumer_timeout;
     mod copies;
     mod corrections;

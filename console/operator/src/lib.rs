@@ -10,3 +10,4 @@ pub mod queues;
 pub mod settings;
 pub mod table;
 pub mod ticks;
+pub mod waits;

@@ -11,11 +11,14 @@ use garenne_database::{DEFAULT_CONNECTIONS, Database, PostgresPool, Tables, sche
 use garenne_management::ManagementClient;
 use garenne_protocol::topology::{BrokerVersion, Ladder, Names, Topology};
 use lapin::Connection;
+use tokio::time::timeout;
 
-use crate::settings::FleetSettings;
+use crate::{settings::FleetSettings, waits};
 
 /// How long a login that the broker refused is repeated while its URL is read again from a file.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for the broker's answer to the close of a connection.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an operator waits for a database that is away.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -60,7 +63,11 @@ impl Operator {
             BrokerError::Denied { from_file: true, .. } => Exit::BrokerUnavailable,
             _ => Exit::Failed,
         };
-        retry_while_unavailable(LOGIN_TIMEOUT, exit, || self.broker.connect(Role::Operate)).await
+        waits::begin(format!("a connection to the broker at {}", self.broker.address()));
+        let connected =
+            retry_while_unavailable(LOGIN_TIMEOUT, exit, || self.broker.connect(Role::Operate)).await;
+        waits::begin(format!("an answer of the broker at {}", self.broker.address()));
+        connected
     }
 
     /// The workers' database. Nothing connects yet.
@@ -99,7 +106,9 @@ impl Operator {
     /// Those of [`tables`](Self::tables).
     pub async fn tables_with(&self, connections: usize) -> Result<(PostgresPool, Tables), Failure> {
         let (pool, tables) = self.database_with(connections)?;
+        waits::begin(format!("an answer of the database at {}", pool.address()));
         schema::prepare(&pool, &tables, false, DATABASE_TIMEOUT).await?;
+        waits::progress();
         Ok((pool, tables))
     }
 
@@ -108,10 +117,13 @@ impl Operator {
         Topology::new(&self.names, &self.settings.lanes.specs(), &self.ladder, version)
     }
 
-    /// Closes a connection, so that the broker does not log it as lost. A failure is ignored.
+    /// Closes a connection, so that the broker does not log it as lost. A failure is ignored, and so is a broker that does
+    /// not answer, as while an alarm blocks publishers.
     pub async fn leave(connection: Connection) {
-        if let Err(error) = connection.close(200, "done".into()).await {
-            tracing::debug!(%error, "failed to close the connection");
+        match timeout(LEAVE_TIMEOUT, connection.close(200, "done".into())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "failed to close the connection"),
+            Err(_) => tracing::debug!("the broker did not answer the close of the connection"),
         }
     }
 }

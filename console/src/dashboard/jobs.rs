@@ -7,6 +7,7 @@ use axum::{
     extract::{Path, State},
     http::StatusCode,
 };
+use futures_util::FutureExt;
 use garenne_common::{
     exit::{Exit, Failure},
     supervise,
@@ -124,7 +125,8 @@ async fn run(app: Arc<AppState>, job: Arc<Job>, filter: Filter, mut record: Valu
         job.begin();
         let all = Mover::new(app.operator(), HeldQueue::Dead, filter, job.action);
         let (stop, progress) = (job.stop.clone(), Arc::clone(&job.progress));
-        let moved = Mover { stop, progress, ..all }.run().await;
+        // Boxed, because the compiler checks the whole future at once otherwise, which is too deep for it.
+        let moved = Mover { stop, progress, ..all }.run().boxed().await;
         app.forget_listed();
         moved
     };

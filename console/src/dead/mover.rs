@@ -22,6 +22,7 @@ use garenne_operator::{
     operator::Operator,
     queues::{QueueInspector, QueueWalk},
     ticks::ticks,
+    waits,
 };
 use indicatif::ProgressBar;
 use lapin::{Connection, message::Delivery};
@@ -191,6 +192,7 @@ impl<'o> Mover<'o> {
         let (mut inspector, deadline) = (QueueInspector::new(connection), Instant::now() + OTHERS_TIMEOUT);
         let queue = self.queue.name(&self.operator.names);
         while inspector.depth(&queue).await?.consumers > 0 && Instant::now() < deadline {
+            waits::progress();
             sleep(POLL_INTERVAL).await;
         }
         Ok(())
@@ -348,6 +350,7 @@ impl<'m> Run<'m> {
     async fn settle(&mut self, walk: &mut QueueWalk<'_>, sent: SentCopy) -> Result<(), Failure> {
         match sent.confirmed {
             Ok(()) => {
+                waits::progress();
                 walk.remove(sent.tag).await?;
                 self.moved.moved += 1;
                 self.moved.without_lane += u64::from(!sent.to_lane);

@@ -43,7 +43,7 @@ pub struct HeartbeatListener {
 }
 
 impl HeartbeatListener {
-    /// Subscribes, asks every worker for a heartbeat unless the operator is read-only, and reads which workers should answer.
+    /// Subscribes, reads which workers should answer, and asks every worker for a heartbeat unless the operator is read-only.
     ///
     /// # Errors
     /// One line and an exit code. The user needs configure, write and read permission on `<prefix>.console.*`
@@ -67,6 +67,12 @@ impl HeartbeatListener {
         let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
         let heartbeats = channel.basic_consume(queue.as_str().into(), "".into(), options, none);
         let heartbeats = heartbeats.await.map_err(error)?;
+        let expected = running_workers(&connection, &operator.names.lifecycle()).await;
+        let expected = expected.unwrap_or_else(|failure| {
+            tracing::warn!(%failure, "cannot read the lifecycle stream: workers that crashed before this console started are not shown");
+            BTreeMap::new()
+        });
+        // Last, because a broker with an alarm reads nothing more from a connection that has published.
         if !operator.read_only {
             let body = serde_json::to_vec(&WorkerCommand::Beat).expect("a constant");
             let (exchange, key) = (operator.names.control().into(), ALL_WORKERS.into());
@@ -76,11 +82,6 @@ impl HeartbeatListener {
             asked.map_err(|error| operator.broker.explain(&error))?;
         }
         let requested = Instant::now();
-        let expected = running_workers(&connection, &operator.names.lifecycle()).await;
-        let expected = expected.unwrap_or_else(|failure| {
-            tracing::warn!(%failure, "cannot read the lifecycle stream: workers that crashed before this console started are not shown");
-            BTreeMap::new()
-        });
         Ok(Self { connection, requested, expected, heartbeats, channel })
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use garenne_common::exit::Failure;
-use garenne_operator::operator::Operator;
+use garenne_common::exit::{Exit, Failure};
+use garenne_operator::{operator::Operator, waits};
 use garenne_protocol::task::epoch_ms;
 use tokio::time::{Instant, timeout_at};
 
@@ -27,6 +27,7 @@ pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result
     let mut listener = HeartbeatListener::open(operator).await?;
     let mut roster = Roster::new(now());
     let until = listener.requested + listen.unwrap_or(TIMEOUT);
+    waits::pause_until(until);
     let mut pause = listener.requested + FIRST_ANSWER_TIMEOUT;
     loop {
         let complete =
@@ -44,6 +45,11 @@ pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result
             }
             Err(_) => break,
         }
+    }
+    if listener.connection.status().blocked() {
+        Operator::leave(listener.connection).await;
+        let problem = "an alarm of the broker blocks publishers (memory or disk), so no worker can answer";
+        return Err(Failure::new(Exit::BrokerUnavailable, problem));
     }
     let at = now();
     for worker in listener.expected.keys() {

@@ -25,6 +25,7 @@ use lapin::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::inspector::{QueueInspector, failure};
+use crate::waits;
 
 /// Messages of the first group, whose sizes are not known.
 const FIRST_GROUP: u64 = 8;
@@ -75,6 +76,7 @@ impl<'c> QueueWalk<'c> {
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn start(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, Failure> {
+        waits::begin(format!("messages of queue {queue:?}"));
         let total = QueueInspector::new(connection).depth(queue).await?.ready.min(max);
         let error = |error| failure(queue, &error);
         let channel = connection.create_channel().await.map_err(error)?;
@@ -139,6 +141,7 @@ impl<'c> QueueWalk<'c> {
             let Some(consumer) = &mut self.consumer else { return Ok(None) };
             match timeout(DELIVERY_TIMEOUT, consumer.next()).await {
                 Ok(Some(Ok(delivery))) => {
+                    waits::progress();
                     self.read += 1;
                     self.held.insert(delivery.delivery_tag);
                     self.largest = self.largest.max(delivery.data.len() as u64);
@@ -266,6 +269,7 @@ impl<'c> QueueWalk<'c> {
         let visible = held + counted.min(1);
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         while inspector.depth(&self.queue).await?.ready < visible {
+            waits::progress();
             if Instant::now() > deadline {
                 let problem = format!(
                     "queue {:?}: the broker has not applied the last settlements within {} s; the last removed messages may return",
