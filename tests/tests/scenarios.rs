@@ -26,6 +26,7 @@ mod scenarios {
     mod dashboard_page;
     mod database;
     mod database_outages;
+    mod database_repair;
     mod dead_full;
     mod dead_jobs;
     mod dead_letters;

@@ -17,16 +17,16 @@ const OLD_READINGS: &str = "CREATE TABLE garenne_readings (
     raw double precision, quality text[] NOT NULL, task_id text NOT NULL, worker text NOT NULL,
     stored_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (device, metric, time))";
 
-fn storing(env: &TestEnv, name: &str, url: &str) -> Result<WorkerPlan> {
+pub(super) fn storing(env: &TestEnv, name: &str, url: &str) -> Result<WorkerPlan> {
     Ok(env.worker(name)?.option("--sink", "postgres").option("--postgres-url", url))
 }
 
-async fn reading(env: &TestEnv, id: &str, time: &str, value: f64) -> Result<()> {
+pub(super) async fn reading(env: &TestEnv, id: &str, time: &str, value: f64) -> Result<()> {
     let body = json!({"device": "d1", "metric": "temperature", "value": value, "unit": "Cel", "time": time});
     env.client().publish("garenne.tasks", "reading.process", with_id(id), body.to_string().as_bytes()).await
 }
 
-async fn command(env: &TestEnv, url: &str, arguments: &[&str]) -> Result<Ended> {
+pub(super) async fn command(env: &TestEnv, url: &str, arguments: &[&str]) -> Result<Ended> {
     let arguments = ["database"].into_iter().chain(arguments.iter().copied());
     env.try_garenne(&arguments.chain(["--postgres-url", url]).collect::<Vec<_>>()).await
 }
@@ -268,146 +268,5 @@ async fn prune_removes_what_the_policy_no_longer_keeps() -> Result<()> {
     assert_eq!(database.text("SELECT to_regclass('garenne_readings_2020_02')").await?, "");
     assert_eq!(database.text("SELECT count(*) FROM garenne_readings").await?, "0");
     assert_eq!(database.text("SELECT count(*) FROM garenne_results").await?, "2");
-    Ok(())
-}
-
-/// Every column, index and function with its definition, without partitions. A table's columns have no order.
-const DEFINITIONS: &str = "SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
-    SELECT concat_ws(' ', attrelid::regclass, attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
-                     pg_get_expr(adbin, adrelid))
-    FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
-    LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition AND attnum > 0
-    AND NOT attisdropped
-    UNION ALL SELECT pg_get_indexdef(indexrelid) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
-    WHERE relnamespace = 'public'::regnamespace AND NOT relispartition
-    UNION ALL SELECT concat_ws(' ', oid::regprocedure, prosrc, proconfig, proacl) FROM pg_proc
-    WHERE pronamespace = 'public'::regnamespace) AS definitions(line)";
-
-/// Drops every function, and every index that is no key.
-const DROP_ALL: &str = "DO $$
-    DECLARE statement text;
-    BEGIN
-        FOR statement IN
-            SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
-            UNION ALL SELECT format('DROP INDEX %s', indexrelid::regclass) FROM pg_index
-            JOIN pg_class ON pg_class.oid = indexrelid
-            WHERE relnamespace = 'public'::regnamespace AND NOT indisunique
-        LOOP EXECUTE statement; END LOOP;
-    END $$";
-
-/// What is missing is named, no worker becomes ready without it, and `migrate` creates it, unless rows would be lost.
-#[tokio::test]
-async fn what_is_missing_is_created_again() -> Result<()> {
-    let env = TestEnv::new().await?;
-    let database = Postgres::shared().await?.database().await?;
-    let (url, client) = (database.url(), database.connect().await?);
-    let migrate = async || command(&env, &url, &["migrate"]).await;
-    assert_eq!(migrate().await?.code, Some(0));
-    let complete = database.text(DEFINITIONS).await?;
-    let (functions, indexes) = (15, 11);
-
-    client.batch_execute(DROP_ALL).await?;
-    let further = "DROP TABLE garenne_rejudge, garenne_rollups_day;
-                   ALTER TABLE garenne_notices DROP COLUMN owner; ALTER TABLE garenne_series DROP COLUMN prunes";
-    client.batch_execute(further).await?;
-    let Ended { code, stdout, .. } = command(&env, &url, &["check"]).await?;
-    assert_eq!((code, stdout.len()), (Some(1), functions + indexes + 4), "{stdout:?}");
-    for problem in [
-        "table garenne_rejudge is missing",
-        "table garenne_notices has no column owner",
-        "index garenne_alarms_open is missing",
-        "function garenne_roll_up is missing",
-    ] {
-        assert!(stdout.iter().any(|line| line == problem), "{problem}: {stdout:?}");
-    }
-    let Ended { code, stderr, .. } = migrate().await?;
-    assert_eq!(code, Some(0), "{stderr:?}");
-    assert!(stderr.iter().any(|line| line == "created table garenne_rejudge, empty"), "{stderr:?}");
-    assert_eq!(database.text(DEFINITIONS).await?, complete);
-    assert_eq!(command(&env, &url, &["check"]).await?.code, Some(0));
-
-    // Without readings, the rollups of the lost ones are final.
-    client
-        .batch_execute(
-            "INSERT INTO garenne_series VALUES ('d1', 'temperature', '2026-01-01 10:30Z', 20, 'Cel', '{}', now());
-             INSERT INTO garenne_rollups_hour VALUES ('d1', 'temperature', '2026-01-01 10:00Z', 'Cel', 2, 20, 19, 21, 0, 0);
-             INSERT INTO garenne_rollups_day VALUES ('d1', 'temperature', '2026-01-01Z', 'Cel', 2, 20, 19, 21, 0, 0);
-             DROP TABLE garenne_readings",
-        )
-        .await?;
-    let Ended { code, stderr, .. } = storing(&env, "refused", &url)?.launch().await?.ended().await?;
-    let error = stderr.last().cloned().unwrap_or_default();
-    assert_eq!(code, Some(1), "{error}");
-    let missing = "table garenne_readings is missing; run `garenne database migrate` as their owner";
-    assert!(error.ends_with(missing), "{error}");
-    assert_eq!(migrate().await?.code, Some(0));
-    assert_eq!(database.text(DEFINITIONS).await?, complete);
-    let worker = storing(&env, "storing", &url)?.start().await?;
-    reading(&env, "late", "2026-01-01T10:10:00Z", 99.0).await?;
-    env.until_settled(1).await?;
-    worker.stop().await?;
-    client.batch_execute("SELECT garenne_roll_up('', '', 1000)").await?;
-    let rollups = "SELECT (SELECT string_agg(concat(time, ' ', count), ', ') FROM garenne_rollups_hour)
-                   || '; ' || (SELECT string_agg(concat(time, ' ', count), ', ') FROM garenne_rollups_day)";
-    assert_eq!(database.text(rollups).await?, "2026-01-01 10:00:00+00 2; 2026-01-01 00:00:00+00 2");
-
-    // A series is found again by its readings, whose rollups are computed again.
-    client.batch_execute("DROP TABLE garenne_series CASCADE").await?;
-    assert_eq!(migrate().await?.code, Some(0));
-    assert_eq!(database.text(DEFINITIONS).await?, complete);
-    let series = "SELECT string_agg(concat(device, ' ', last_value, ' ', stale), ', ') FROM garenne_series";
-    let stale = "{[\"2026-01-01 10:00:00+00\",\"2026-01-01 11:00:00+00\")}";
-    assert_eq!(database.text(series).await?, format!("d1 99 {stale}"));
-
-    // Partitions.
-    let drop = "DO $$
-        DECLARE name text;
-        BEGIN
-            FOR name IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'garenne_readings'::regclass
-            LOOP EXECUTE 'DROP TABLE ' || name; END LOOP;
-        END $$";
-    client.batch_execute(drop).await?;
-    let Ended { code, stdout, .. } = command(&env, &url, &["check"]).await?;
-    let lacks = ["default partition", "partition for this month", "partition for the next month"]
-        .map(|what| format!("table garenne_readings has no {what}"));
-    assert_eq!((code, stdout), (Some(1), lacks.to_vec()));
-    assert_eq!(migrate().await?.code, Some(0));
-    let partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'garenne_readings'::regclass";
-    assert_eq!(database.text(partitions).await?, "3");
-    assert_eq!(command(&env, &url, &["check"]).await?.code, Some(0));
-
-    // What null would say is not invented.
-    client
-        .batch_execute(
-            "INSERT INTO garenne_alarms (id, device, metric, rule, since, upto, ended)
-             VALUES ('a', 'd1', 'temperature', 'warm', '2026-01-01Z', '2026-01-01Z', '2026-01-01Z');
-             ALTER TABLE garenne_alarms DROP COLUMN ended; ALTER TABLE garenne_alarms DROP COLUMN snoozed_by",
-        )
-        .await?;
-    let Ended { code, stderr, .. } = migrate().await?;
-    let set_aside = "ALTER TABLE garenne_alarms RENAME TO garenne_alarms_lost";
-    let error = format!(
-        "the values of column ended of table garenne_alarms are lost, and its rows cannot do without: restore the \
-         table from a backup, or set it aside with `{set_aside}` and migrate again, which creates an empty one"
-    );
-    assert_eq!(code, Some(1));
-    assert!(stderr.iter().any(|line| line.ends_with(&error)), "{stderr:?}");
-    client.batch_execute(set_aside).await?;
-    assert_eq!(migrate().await?.code, Some(0));
-    assert_eq!(database.text("SELECT count(*) FROM garenne_alarms_lost").await?, "1");
-    client.batch_execute("DROP TABLE garenne_alarms_lost").await?;
-    assert_eq!(database.text(DEFINITIONS).await?, complete);
-
-    // The history is known by the tables, if they are complete.
-    client.batch_execute("DROP TABLE garenne_schema_history").await?;
-    assert_eq!(migrate().await?.code, Some(0));
-    assert_eq!(database.text(DEFINITIONS).await?, complete);
-    client.batch_execute("DROP TABLE garenne_schema_history, garenne_rules").await?;
-    let Ended { code, stderr, .. } = migrate().await?;
-    let error = "table garenne_schema_history is missing, and so the version of tables that lack this: table \
-                 garenne_rules is missing; restore one of them from a backup";
-    assert_eq!(code, Some(1));
-    assert!(stderr.iter().any(|line| line.ends_with(error)), "{stderr:?}");
     Ok(())
 }

@@ -1,11 +1,15 @@
-//! Which tables, columns, indexes and functions a version needs, and what of that a database lacks.
+//! Which tables, columns, indexes and functions a version needs, and what of that a database lacks or has otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use derive_more::Display;
 use tokio_postgres::Client;
 
-use crate::{error::QueryResult, tables::Tables};
+use crate::{
+    definitions::{Definitions, NO_DEFAULT, differing_functions, found_default},
+    error::QueryResult,
+    tables::Tables,
+};
 
 /// What each version brought to a table: the version, the end of the table's name, the columns that its rows are unique by (none
 /// if an earlier version brought them), and columns with their types.
@@ -74,38 +78,6 @@ const COLUMNS: [(i32, &str, &str, &str); 33] = [
     (14, "corrections", "", "start_time timestamptz"),
 ];
 
-/// Ends of the names of indexes that are not keys, and of functions, each with its version.
-const INDEXES: [(&str, i32); 11] = [
-    ("alarms_by_rule", 4),
-    ("alarms_open", 4),
-    ("notices_unpublished", 4),
-    ("results_by_start", 5),
-    ("alarms_current", 6),
-    ("alarms_withheld", 6),
-    ("maintenance_by_end", 6),
-    ("series_failing", 9),
-    ("notices_by_alarm", 10),
-    ("corrections_by_reading", 11),
-    ("corrections_deleted", 11),
-];
-const FUNCTIONS: [(&str, i32); 15] = [
-    ("ensure_partition", 2),
-    ("stale_with", 7),
-    ("is_final_day", 7),
-    ("is_final_hour", 7),
-    ("hours_of_readings", 7),
-    ("hourly", 7),
-    ("daily", 7),
-    ("roll_up", 7),
-    ("mean", 9),
-    ("is_usable", 9),
-    ("counter_step", 9),
-    ("counter_steps", 9),
-    ("hours_after", 9),
-    ("all_hours", 9),
-    ("is_counted", 14),
-];
-
 /// Something about the tables that is not as a version needs it. The names include the prefix.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 pub(crate) enum Problem {
@@ -116,11 +88,40 @@ pub(crate) enum Problem {
         table: String,
         column: &'static str,
     },
+    /// What the column has in rows that give no value.
+    #[display("table {table}: column {column} has {found} instead of {wanted}")]
+    Default {
+        table: String,
+        column: &'static str,
+        found: String,
+        wanted: String,
+    },
+    #[display("table {table} has no unique index on {key}")]
+    NoKey {
+        table: String,
+        key: &'static str,
+    },
     #[display("index {_0} is missing")]
     NoIndex(String),
     #[display("function {_0} is missing")]
     NoFunction(String),
+    #[display("function {function} is changed: {differences}")]
+    Changed {
+        function: String,
+        differences: String,
+    },
     Other(String),
+}
+
+impl Problem {
+    /// Whether a worker can do its work nevertheless.
+    pub(crate) fn is_minor(&self) -> bool {
+        match self {
+            Self::Default { found, .. } => found != NO_DEFAULT,
+            Self::NoIndex(_) | Self::Changed { .. } | Self::Other(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// The texts of problems.
@@ -133,8 +134,8 @@ pub(crate) fn texts(problems: &[Problem]) -> String {
 struct FoundTable {
     /// Whether rows can be written: a table, plain or partitioned.
     is_table: bool,
-    /// Types by name.
-    columns: BTreeMap<String, String>,
+    /// Types by name, and what rows have that give no value.
+    columns: BTreeMap<String, (String, String)>,
     /// Columns without which no row can be written.
     required: BTreeSet<String>,
     /// The columns of each unique index, sorted.
@@ -161,6 +162,7 @@ pub(crate) async fn problems(
     version: i32,
     existing_only: bool,
 ) -> QueryResult<Vec<Problem>> {
+    let definitions = Definitions::of_version(version, tables);
     let found = found_tables(client, tables).await?;
     let mut problems = Vec::new();
     let mut missing = BTreeSet::new();
@@ -179,17 +181,23 @@ pub(crate) async fn problems(
         for (column, wanted) in of_list(columns) {
             match found.columns.get(column) {
                 None => problems.push(Problem::NoColumn { table: name.clone(), column }),
-                Some(found) if *found != wanted => {
+                Some((found, _)) if *found != wanted => {
                     let detail = format!("table {name}: column {column} is {found} instead of {wanted}");
                     problems.push(Problem::Other(detail));
                 }
-                Some(_) => {}
+                Some((_, found)) => {
+                    let default = definitions.defaults.get(&(name.clone(), column.to_owned()));
+                    if let Some(wanted) = default.filter(|wanted| *wanted != found && !existing_only) {
+                        let (table, found, wanted) = (name.clone(), found.clone(), wanted.clone());
+                        problems.push(Problem::Default { table, column, found, wanted });
+                    }
+                }
             }
         }
         let mut unique_by: Vec<_> = key.split(", ").collect();
         unique_by.sort_unstable();
         if !key.is_empty() && !found.keys.iter().any(|columns| *columns == unique_by) {
-            problems.push(Problem::Other(format!("table {name} has no unique index on {key}")));
+            problems.push(Problem::NoKey { table: name, key });
         }
     }
     for (name, table) in &found {
@@ -201,21 +209,18 @@ pub(crate) async fn problems(
         }
     }
     if !existing_only {
-        let of_version = |names: &[(&str, i32)]| -> Vec<String> {
-            let names = names.iter().filter(|(_, since)| *since <= version);
-            names.map(|(name, _)| format!("{tables}_{name}")).collect()
-        };
         let indexes = "SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NULL";
-        let indexes = client.query(indexes, &[&of_version(&INDEXES)]).await?;
+        let indexes = client.query(indexes, &[&definitions.indexes.iter().collect::<Vec<_>>()]).await?;
         // A table comes with its indexes.
         let has_table =
             |index: &String| !missing.iter().any(|table| index.starts_with(&format!("{tables}_{table}_")));
         let indexes = indexes.iter().map(|row| row.get(0)).filter(has_table);
         problems.extend(indexes.map(Problem::NoIndex));
-        let functions = "SELECT name FROM unnest($1::text[]) AS name WHERE NOT EXISTS (
-                             SELECT FROM pg_proc WHERE proname = name::name AND pg_function_is_visible(oid))";
-        let functions = client.query(functions, &[&of_version(&FUNCTIONS)]).await?;
-        problems.extend(functions.iter().map(|row| Problem::NoFunction(row.get(0))));
+        let functions = differing_functions(client, &definitions).await?;
+        problems.extend(functions.into_iter().map(|(function, differences)| match differences {
+            None => Problem::NoFunction(function),
+            Some(differences) => Problem::Changed { function, differences },
+        }));
     }
     Ok(problems)
 }
@@ -225,15 +230,16 @@ async fn found_tables(client: &Client, tables: &Tables) -> QueryResult<BTreeMap<
     let names: Vec<_> = table_names(tables).into_iter().collect();
     let columns = "
         SELECT name, relkind IN ('r', 'p'), attname::text, format_type(atttypid, atttypmod),
-               attnotnull AND NOT atthasdef AND attidentity = ''
+               attnotnull AND NOT atthasdef AND attidentity = '', attidentity::text, pg_get_expr(adbin, adrelid)
         FROM unnest($1::text[]) AS name
         JOIN pg_class AS c ON c.oid = to_regclass(name)
-        JOIN pg_attribute ON attrelid = c.oid AND attnum > 0 AND NOT attisdropped";
+        JOIN pg_attribute ON attrelid = c.oid AND attnum > 0 AND NOT attisdropped
+        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum";
     let mut found: BTreeMap<String, FoundTable> = BTreeMap::new();
     for row in client.query(columns, &[&names]).await? {
         let table = found.entry(row.get(0)).or_default();
         table.is_table = row.get(1);
-        table.columns.insert(row.get(2), row.get(3));
+        table.columns.insert(row.get(2), (row.get(3), found_default(row.get(5), row.get(6))));
         if row.get(4) {
             table.required.insert(row.get(2));
         }

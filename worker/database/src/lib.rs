@@ -8,6 +8,7 @@
 mod columns;
 mod connector;
 mod database;
+mod definitions;
 pub mod derived;
 mod error;
 mod migrations;

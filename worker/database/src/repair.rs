@@ -1,7 +1,7 @@
-//! Creates what is missing of the tables of a version.
+//! Creates what is missing of the tables of a version, and restores what was changed.
 //!
 //! The scripts are the only definition of the tables. They are run with another prefix, in a transaction. Missing tables are
-//! renamed from the result, columns, indexes and functions are created as they are there, and the rest of it is dropped.
+//! renamed from the result, columns, defaults, indexes and functions become as they are there, and the rest of it is dropped.
 
 use tokio_postgres::{Client, Transaction};
 
@@ -25,7 +25,8 @@ const MEANINGFUL: [(&str, &str); 5] = [
     ("readings", "raw"),
 ];
 
-/// Creates what is missing of the tables of this version. Returns what was created, one text each.
+/// Creates what is missing of the tables of this version, and restores what was changed. Returns what was done, one text
+/// each.
 ///
 /// # Errors
 /// Rows would lose what cannot be computed again, or the database refused it. Nothing is changed then.
@@ -79,6 +80,8 @@ impl Repair<'_> {
             Problem::NoTable(table) | Problem::NoColumn { table, .. } => {
                 COMPUTED.iter().any(|name| names(table, name))
             }
+            // What it computed may be wrong.
+            Problem::Changed { function, .. } => *function != partitions::function(self.tables),
             _ => false,
         };
         if version >= 7 && problems.iter().any(is_computed) {
@@ -128,7 +131,7 @@ impl Repair<'_> {
         if lost.is_empty() { Ok(()) } else { Err(DatabaseError::schema(lost.join("; "))) }
     }
 
-    /// Creates what is missing. Returns what that was.
+    /// Creates what is missing, or restores what was changed. Returns what was done.
     async fn create(&self, problem: &Problem) -> Result<Option<String>, DatabaseError> {
         let (model, tables) = (&self.model, self.tables.to_string());
         let sql = match problem {
@@ -154,11 +157,25 @@ impl Repair<'_> {
                            WHERE attrelid = to_regclass($2) AND attname = $3";
                 self.transaction.query_one(add, &[table, &self.in_model(table), column]).await?.get(0)
             }
+            Problem::Default { table, column, .. } => {
+                // An identity begins after the greatest number in the table.
+                let restore = "SELECT format(concat(
+                                   'ALTER TABLE %1$s ALTER COLUMN %2$I DROP IDENTITY IF EXISTS; ',
+                                   'ALTER TABLE %1$s ALTER COLUMN %2$I DROP DEFAULT; ALTER TABLE %1$s ALTER COLUMN %2$I ',
+                                   'SET DEFAULT ' || pg_get_expr(adbin, adrelid),
+                                   CASE attidentity WHEN 'a' THEN 'ADD GENERATED ALWAYS AS IDENTITY; SELECT setval(
+                                       pg_get_serial_sequence(%1$L, %2$L), coalesce(max(%2$I), 0) + 1, false) FROM %1$s'
+                                   END), $1::text, $3::text)
+                               FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+                               WHERE attrelid = to_regclass($2) AND attname = $3";
+                self.transaction.query_one(restore, &[table, &self.in_model(table), column]).await?.get(0)
+            }
+            Problem::NoKey { table, key } => format!("ALTER TABLE {table} ADD PRIMARY KEY ({key})"),
             Problem::NoIndex(index) => {
                 let define = "SELECT replace(pg_get_indexdef(to_regclass($1)), $2 || '_', $3 || '_')";
                 self.transaction.query_one(define, &[&self.in_model(index), model, &tables]).await?.get(0)
             }
-            Problem::NoFunction(function) => {
+            Problem::NoFunction(function) | Problem::Changed { function, .. } => {
                 let define = "SELECT replace(pg_get_functiondef(oid), $2 || '_', $3 || '_') FROM pg_proc
                               WHERE proname = $1::text::name AND pg_function_is_visible(oid)";
                 let define =
@@ -175,8 +192,14 @@ impl Repair<'_> {
         self.transaction.batch_execute(&sql).await?;
         Ok(Some(match problem {
             Problem::NoColumn { table, column } => format!("created column {column} of table {table}"),
+            Problem::Default { table, column, wanted, .. } => {
+                let wanted = wanted.trim_start_matches("an ").trim_start_matches("the ");
+                format!("restored the {wanted} of column {column} of table {table}")
+            }
+            Problem::NoKey { table, .. } => format!("created the key of table {table}"),
             Problem::NoIndex(index) => format!("created index {index}"),
             Problem::NoFunction(function) => format!("created function {function}"),
+            Problem::Changed { function, .. } => format!("restored function {function}"),
             Problem::NoTable(_) | Problem::Other(_) => return Ok(None),
         }))
     }

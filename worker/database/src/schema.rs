@@ -91,8 +91,11 @@ async fn prepare_once(pool: &PostgresPool, tables: &Tables, may_migrate: bool) -
         };
     }
     check_version(tables, found)?;
-    let mut missing = columns::problems(&client, tables, VERSION, false).await?;
-    missing.retain(|problem| !matches!(problem, Problem::NoIndex(_) | Problem::Other(_)));
+    let problems = columns::problems(&client, tables, VERSION, false).await?;
+    let (minor, missing): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_minor);
+    if !minor.is_empty() {
+        tracing::warn!(%tables, "{}; {COMMAND}", texts(&minor));
+    }
     if missing.is_empty() {
         return Ok(());
     }
@@ -211,8 +214,7 @@ pub async fn grant(pool: &PostgresPool, tables: &Tables, role: &str) -> Result<(
     Ok(client.batch_execute(grants.get(0)).await?)
 }
 
-/// Problems of the tables, one text each: another version, missing tables and columns, missing
-/// partitions, series whose rollups cannot be computed.
+/// Problems of the tables, one text each: another version, what is missing or changed of tables, missing partitions, series whose rollups cannot be computed.
 ///
 /// # Errors
 /// The database cannot be asked.
