@@ -44,8 +44,11 @@ fn lowest(number: Notation) -> f64 {
     }
 }
 
-/// The codes in these columns: the known ones that are far from all other numbers in each column that has them. A code
-/// that occurs once needs another number to be far from.
+/// The codes down from this one are no usual values, so that they need no other number to be far from.
+const UNUSUAL: f64 = -888.0;
+
+/// The codes in these columns: the known ones that are far from all other numbers in each column that has them. A usual
+/// value that occurs once needs another number to be far from.
 pub(super) fn missing_codes(columns: &[(NumberFormat, &LowNumbers)]) -> Vec<f64> {
     let mut codes = Vec::new();
     for code in CODES {
@@ -62,7 +65,7 @@ pub(super) fn missing_codes(columns: &[(NumberFormat, &LowNumbers)]) -> Vec<f64>
             compared |= numbers.count > coded;
             isolated &= kept().all(|(value, _)| is_code(value) || value > code / 2.0);
         }
-        if isolated && (occurrences > 1 || occurrences == 1 && compared) {
+        if isolated && (occurrences > 1 || occurrences == 1 && (compared || code <= UNUSUAL)) {
             codes.push(code);
         }
     }
@@ -93,7 +96,8 @@ mod tests {
         assert_eq!(codes(&[&["-200", "-200", "-180"]]), [0.0; 0]);
         assert_eq!(codes(&[&["-12", "-30"]]), [0.0; 0]);
         assert_eq!(codes(&[&["1", "-200"], &["-150", "-200"]]), [0.0; 0], "a value of the second column");
-        assert_eq!(codes(&[&["-999"], &["1"]]), [0.0; 0], "the only value of its column");
+        assert_eq!(codes(&[&["-999"], &["1"]]), [-999.0], "the only number of its column, as two of them");
+        assert_eq!(codes(&[&["-200"], &["1"]]), [0.0; 0], "-200 may be a value");
         assert_eq!(codes(&[&["-999", "-999"], &["1"]]), [-999.0]);
     }
 

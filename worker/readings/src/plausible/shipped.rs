@@ -20,38 +20,85 @@ const ABSOLUTE: [&str; 2] = ["absolute", "abs"];
 /// A pressure that the air never has, in Pa. The highest one measured is 1,084 hPa.
 const MAX_ATMOSPHERIC: f64 = 120_000.0;
 
-/// Codes that sensors of a quantity send instead of a value: the ends of 16-bit numbers, whole or in tenths or hundredths,
-/// as far as no value of the quantity is equal to them.
+/// The ends of 32-bit numbers, with and without a sign.
+const ENDS_OF_32_BITS: [f64; 3] = [2_147_483_647.0, -2_147_483_648.0, 4_294_967_295.0];
+
+/// Quantities that may have the value of such an end: those that are summed, and those with very small units.
+const WIDE_QUANTITIES: [&str; 15] = [
+    "energy",
+    "apparent_energy",
+    "reactive_energy",
+    "charge",
+    "volume",
+    "mass",
+    "amount",
+    "count",
+    "heart_beats",
+    "duration",
+    "information",
+    "data_rate",
+    "frequency",
+    "resistance",
+    "radioactivity",
+];
+
+/// What loggers write instead of a value.
+const OF_LOGGERS: [f64; 7] = [-888.0, -999.0, -999.9, -999.99, -9_999.0, -9_999.9, -99_999.0];
+
+/// Codes that sensors and loggers of a quantity send instead of a value: the ends of 16-bit numbers, whole or in tenths or
+/// hundredths, and [`OF_LOGGERS`], as far as no value of the quantity is equal to them. The ends of 32-bit numbers, also in
+/// tenths or hundredths, are codes of each of these quantities.
 struct Codes {
     codes: &'static [f64],
+    of_loggers: &'static [f64],
     /// Symbols of units of the quantity.
     units: &'static [&'static str],
     /// Whether a word of a metric in lower case names the quantity. Decides for values without a unit.
     names: fn(&str) -> bool,
 }
 
-const CODES: [Codes; 5] = [
+const CODES: [Codes; 6] = [
     Codes {
         // -127 °C is a DS18B20 that does not answer. 85 °C, its value after a reset, is also a temperature.
         codes: &[-127.0, 327.67, 655.35, 3_276.7, 6_553.5, 32_767.0, 65_535.0, -327.68, -3_276.8, -32_768.0],
+        of_loggers: &OF_LOGGERS,
         units: &["Cel", "degC", "°C", "K", "degF", "°F"],
         names: |word| word.contains("temperat") || word.ends_with("temp") || word.starts_with("dew"),
     },
     Codes {
         codes: &[655.35, 6_553.5, 65_535.0],
+        of_loggers: &OF_LOGGERS,
         units: &["%RH", "/100", "/", "%"],
         names: |word| word.contains("humidity") || word.contains("moisture"),
     },
-    Codes { codes: &[6_553.5, 65_535.0], units: &["ug/m3", "ppm", "ppb"], names: is_concentration },
     Codes {
         codes: &[6_553.5, 65_535.0],
+        of_loggers: &OF_LOGGERS,
+        units: &["ug/m3", "ppm", "ppb"],
+        names: is_concentration,
+    },
+    Codes {
+        codes: &[6_553.5, 65_535.0],
+        of_loggers: &OF_LOGGERS,
         units: &["lx"],
         names: |word| word.contains("illumin") || word.contains("lux") || word == "light",
     },
     Codes {
         codes: &[6_553.5, 65_535.0, 3_276.7, 32_767.0, -3_276.8, -32_768.0],
+        // -999 hPa is nearly a vacuum.
+        of_loggers: &[-9_999.0, -9_999.9, -99_999.0],
         units: &["hPa", "mbar", "kPa"],
         names: |word| word.contains("pressure") || word.starts_with("baromet"),
+    },
+    Codes {
+        codes: &[],
+        of_loggers: &OF_LOGGERS,
+        units: &["m/s", "km/h", "mph", "mm/h", "W/m2", "pH", "dB", "dBm"],
+        names: |word| {
+            ["wind", "gust", "rain", "precipitation", "irradiance", "radiation"]
+                .iter()
+                .any(|name| word.starts_with(name))
+        },
     },
 ];
 
@@ -67,18 +114,24 @@ fn is_concentration(word: &str) -> bool {
 
 /// Whether a number, in the unit in which it was sent, is a code that means "no value" for the metric.
 pub(crate) fn is_no_value(metric: &str, number: f64, unit: Option<Unit>) -> bool {
+    let is_end_of_32_bits = |scale: f64| ENDS_OF_32_BITS.iter().any(|end| is_code(number, end / scale));
+    let is_wide = |unit: Unit| WIDE_QUANTITIES.contains(&unit.quantity());
+    let is_end = unit.is_some_and(|unit| is_end_of_32_bits(1.0) && !is_wide(unit));
     // The code of a temperature may have been converted by the sensor: -127 °C is -196.6 °F.
     let celsius = unit.and_then(|unit| unit.convert(number, *CELSIUS).ok());
     let is_one =
         |code: &f64| is_code(number, *code) || celsius.is_some_and(|celsius| is_code(celsius, *code));
-    CODES.iter().any(|Codes { codes, units, names }| {
-        codes.iter().any(is_one)
-            && unit.map_or_else(
-                || words(metric).any(|word| names(&word.to_lowercase())),
-                |unit| units.contains(&unit.symbol()),
-            )
-            && !has_word(metric, &DIFFERENCE)
-    })
+    let is_scaled_end = [1.0, 10.0, 100.0].into_iter().any(is_end_of_32_bits);
+    let is_of_table = || {
+        CODES.iter().any(|Codes { codes, of_loggers, units, names }| {
+            (is_scaled_end || codes.iter().chain(*of_loggers).any(is_one))
+                && unit.map_or_else(
+                    || words(metric).any(|word| names(&word.to_lowercase())),
+                    |unit| units.contains(&unit.symbol()),
+                )
+        })
+    };
+    (is_end || is_of_table()) && !has_word(metric, &DIFFERENCE)
 }
 
 /// Whether a value of a metric is physically impossible in its unit. Units without known limits allow every value.
@@ -162,6 +215,40 @@ mod tests {
             ("energy", 65_535.0, "kWh", false),
             ("counter", 65_535.0, "", false),
             ("power", 65_535.0, "W", false),
+            // What loggers write.
+            ("temperature", -999.0, "Cel", true),
+            ("temperature", -999.0, "", true),
+            ("room_temp", -9_999.9, "", true),
+            ("humidity", -999.0, "", true),
+            ("co2", -999.0, "ppm", true),
+            ("pm10", -99_999.0, "", true),
+            ("pressure", -999.0, "hPa", false),
+            ("pressure", -9_999.0, "hPa", true),
+            ("wind_speed", -999.0, "m/s", true),
+            ("rain", -999.9, "", true),
+            ("irradiance", -999.0, "W/m2", true),
+            ("temperature", -200.0, "Cel", false),
+            ("balance", -999.0, "", false),
+            ("power", -999.0, "W", false),
+            ("level", -999.0, "mm", false),
+            // 32 bits.
+            ("temperature", 2_147_483_647.0, "Cel", true),
+            ("temperature", 21_474_836.47, "", true),
+            ("temperature", -214_748_364.8, "degC", true),
+            ("humidity", 4_294_967_295.0, "", true),
+            ("co2", f64::from(4_294_967_295.0_f32), "ppm", true),
+            ("power", -2_147_483_648.0, "W", true),
+            ("voltage", 4_294_967_295.0, "mV", true),
+            ("distance", 4_294_967_295.0, "mm", true),
+            ("pressure", 2_147_483_647.0, "Pa", true),
+            ("power", 21_474_836.47, "W", false),
+            ("energy", 4_294_967_295.0, "Wh", false),
+            ("volume", 2_147_483_647.0, "l", false),
+            ("uptime", 4_294_967_295.0, "ms", false),
+            ("received", 2_147_483_647.0, "B", false),
+            ("pulses", 4_294_967_295.0, "count", false),
+            ("pulses", 4_294_967_295.0, "", false),
+            ("temperature_difference", -999.0, "Cel", false),
         ] {
             assert_eq!(is_no_value(metric, number, unit(symbol)), expected, "{metric} {number} {symbol}");
         }
