@@ -98,6 +98,7 @@ mod scenarios {
     mod terminal_escapes;
     mod tls;
     mod traces;
+    mod units;
     mod unreadable_messages;
     mod unroutable;
     mod versions;

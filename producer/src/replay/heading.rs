@@ -5,11 +5,8 @@ use garenne_protocol::sensor::Unit;
 /// Spellings of units in headings that differ from the symbol of the SenML registry.
 const SPELLINGS: &[(&str, &str)] = &[
     ("C", "Cel"),
-    ("degC", "Cel"),
-    ("°C", "Cel"),
     ("celsius", "Cel"),
     ("F", "degF"),
-    ("°F", "degF"),
     ("fahrenheit", "degF"),
     ("kelvin", "K"),
     ("lux", "lx"),
@@ -138,6 +135,8 @@ mod tests {
             ("Tmax (º C)", "Tmax", Some("Cel")),
             ("Tmax [ºF]", "Tmax", Some("degF")),
             ("wind_m_s", "wind", Some("m/s")),
+            ("flow (L/min)", "flow", Some("l/min")),
+            ("memory (MiB)", "memory", Some("MiB")),
             ("CO(GT)", "CO(GT)", None),
             ("PT08.S1(CO)", "PT08.S1(CO)", None),
             ("sensor_A", "sensor_A", None),

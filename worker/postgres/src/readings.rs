@@ -14,7 +14,7 @@ use tokio_postgres::Row;
 
 use crate::{
     changed_reading::{ChangedReading, NewReading},
-    versions::{Replaced, VersionStatements, accepted},
+    versions::{Replaced, VersionStatements, accepted, is_other_unit},
 };
 use garenne::{handler::ReadingRow, sink::FinishedTask};
 use garenne_sensors::reading::Flag;
@@ -190,7 +190,7 @@ impl ReadingStatements {
         let statement = transaction.prepare_cached(&self.compare).await?;
         let parameters: Parameters<'_, 6> = [device, metric, time, raw, raw_unit, place];
         let found = transaction.query(&statement, &parameters).await?;
-        Ok(found.iter().map(|row| (rows[place_of(row)].0, conflict(row))).collect())
+        Ok(found.iter().filter_map(|row| Some((rows[place_of(row)].0, conflict(row)?))).collect())
     }
 }
 
@@ -282,17 +282,16 @@ fn place_of(row: &Row) -> usize {
     usize::try_from(row.get::<_, i32>(0)).expect("an index of the rows")
 }
 
-/// A conflict, for people.
-fn conflict(row: &Row) -> String {
+/// A conflict, for people. None if only the spelling of the unit differs.
+fn conflict(row: &Row) -> Option<String> {
     let (device, metric): (&str, &str) = (row.get(1), row.get(2));
     let (received, received_unit): (f64, Option<&str>) = (row.get(3), row.get(4));
     let (stored, stored_unit): (f64, Option<&str>) = (row.get(5), row.get(6));
-    let (mut stored, mut received) = (stored.to_string(), received.to_string());
-    if let (Some(one), Some(other)) = (stored_unit, received_unit)
-        && one != other
-    {
-        stored = format!("{stored} {one}");
-        received = format!("{received} {other}");
-    }
-    format!("conflicting value for {device} {metric}: stored {stored}, received {received}")
+    let units = stored_unit.zip(received_unit).filter(|(one, other)| is_other_unit(one, other));
+    let (stored, received) = match units {
+        Some((one, other)) => (format!("{stored} {one}"), format!("{received} {other}")),
+        None if stored == received => return None,
+        None => (stored.to_string(), received.to_string()),
+    };
+    Some(format!("conflicting value for {device} {metric}: stored {stored}, received {received}"))
 }

@@ -248,9 +248,14 @@ impl ReadingVersion {
         let units = self.raw_unit.as_ref().zip(other.raw_unit.as_ref());
         let starts = self.start_time.zip(other.start_time);
         self.raw != other.raw
-            || units.is_some_and(|(one, other)| one != other)
+            || units.is_some_and(|(one, other)| is_other_unit(one, other))
             || starts.is_some_and(|(one, other)| one != other)
     }
+}
+
+/// Whether two symbols are of different units. Earlier versions stored other spellings of a symbol, such as `°C`.
+pub(super) fn is_other_unit(one: &str, other: &str) -> bool {
+    one != other && Unit::get(one).is_none_or(|unit| Unit::get(other) != Some(unit))
 }
 
 /// When the task of a reading was accepted, as the table has it.

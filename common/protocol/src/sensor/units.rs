@@ -1,8 +1,8 @@
 //! Units of the SenML registry: lookup, conversion, and suggestions for unknown names.
 //!
 //! There are three groups: the primary units of RFC 8428 §12.1 and RFC 8798 §2, the secondary units of RFC 8798
-//! §3 (a primary unit with a scale and an offset), and some units and spellings that recordings use but that are
-//! not registered, above all degrees Fahrenheit. RFC 8428 limits a pack to primary units. The other groups are
+//! §3 (a primary unit with a scale and an offset), and some units that recordings use but that are not registered,
+//! above all degrees Fahrenheit. A unit may be written in several ways, such as `°C`, and has one symbol. RFC 8428 limits a pack to primary units. The other groups are
 //! accepted too, because `hPa` from a sensor can only mean hectopascal.
 
 use std::borrow::Cow;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 mod confused;
 mod registry;
-use registry::{Entry, PRIMARY, SECONDARY, SPELLINGS};
+use registry::{Entry, PRIMARY, SECONDARY, SPELLINGS, UNREGISTERED};
 
 /// A known unit. `Copy`: it is a pointer into a static table.
 #[derive(Clone, Copy, Debug, Display)]
@@ -40,8 +40,13 @@ pub struct Incompatible {
 /// Bytes of the longest text that may be another spelling of a symbol.
 const MAX_SYMBOL: usize = 40;
 
-static BY_SYMBOL: LazyLock<HashMap<&str, Unit>> =
-    LazyLock::new(|| Unit::all().map(|unit| (unit.symbol(), unit)).collect());
+static BY_SYMBOL: LazyLock<HashMap<&str, Unit>> = LazyLock::new(|| {
+    let mut units: HashMap<_, _> = Unit::all().map(|unit| (unit.symbol(), unit)).collect();
+    for (spelling, symbol) in SPELLINGS {
+        units.insert(spelling, units[symbol]);
+    }
+    units
+});
 
 impl Unit {
     /// Looks up a symbol. Symbols are case-sensitive: `S` is siemens, `s` is second.
@@ -57,7 +62,8 @@ impl Unit {
         })
     }
 
-    /// Looks up a symbol, without a suggestion for unknown ones. `W/m²` is `W/m2`, and `µg/m³` is `ug/m3`.
+    /// Looks up a symbol or another spelling of one, without a suggestion for unknown ones. `°C` is `Cel`, and `µg/m³` is
+    /// `ug/m3`.
     pub fn get(symbol: &str) -> Option<Self> {
         let exact = BY_SYMBOL.get(symbol).copied();
         if exact.is_some() || symbol.is_ascii() || symbol.len() > MAX_SYMBOL {
@@ -78,7 +84,7 @@ impl Unit {
 
     /// All known units, primary ones first.
     pub fn all() -> impl Iterator<Item = Self> {
-        [PRIMARY, SECONDARY, SPELLINGS].into_iter().flatten().map(Self)
+        [PRIMARY, SECONDARY, UNREGISTERED].into_iter().flatten().map(Self)
     }
 
     /// The symbol as the registry spells it.
@@ -189,7 +195,8 @@ impl schemars::JsonSchema for Unit {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        let symbols: Vec<_> = Self::all().map(Self::symbol).collect();
+        let spellings = SPELLINGS.iter().map(|(spelling, _)| *spelling);
+        let symbols: Vec<_> = Self::all().map(Self::symbol).chain(spellings).collect();
         schemars::json_schema!({
             "description": "A unit of the SenML registry (RFC 8428, RFC 8798), case-sensitive.",
             "type": "string",

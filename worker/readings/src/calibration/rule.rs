@@ -10,7 +10,7 @@ use super::period::Period;
 use crate::{
     quality::Flag,
     stored_reading::NO_CALIBRATION,
-    toml_file::{every_device, finite, range, unit},
+    toml_file::{EVERY_DEVICE, every_device, finite, range, unit},
 };
 
 /// Limit for the coefficients of a polynomial; sensor data sheets have fewer.
@@ -59,6 +59,10 @@ impl Rule {
     pub(super) fn from_entry(entry: RuleEntry) -> Result<Self, String> {
         if entry.metric.is_empty() || entry.device.is_empty() {
             return Err("device and metric must not be empty; \"*\" is every device".to_owned());
+        }
+        // Of two patterns for a device, it would not be clear which counts.
+        if entry.metric.contains('*') || entry.device.contains('*') && entry.device != EVERY_DEVICE {
+            return Err("a rule takes no patterns: it is for one metric, and for one device or for every device (\"*\")".to_owned());
         }
         let polynomial = match (entry.polynomial, entry.gain, entry.offset) {
             (Some(polynomial), None, None) => {

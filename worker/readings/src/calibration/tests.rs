@@ -60,6 +60,8 @@ fn errors_name_the_rule_and_the_value() {
         (rule("from = 2026-03-01T00:00:00Z\nuntil = \"2026-03-01T01:00:00+01:00\""), of("until: 2026-03-01T00:00:00Z is not after from (2026-03-01T00:00:00Z)")),
         (rule("version = \"none\""), of("version: \"none\" is stored with readings that no rule applies to")),
         (rule("version = \"\""), of("version: \"\" has 0 bytes; expected 1 to 64, without control characters")),
+        ("[[calibration]]\ndevice = \"a-*\"\nmetric = \"t\"".into(), "rule 1 (device \"a-*\", metric \"t\"): a rule takes no patterns: it is for one metric, and for one device or for every device (\"*\")".into()),
+        ("[[calibration]]\nmetric = \"*\"".into(), "rule 1 (device \"*\", metric \"*\"): a rule takes no patterns: it is for one metric, and for one device or for every device (\"*\")".into()),
         ("[[calibration]]\ndevice = \"a\"\n".into(), "line 1: missing field `metric`".into()),
     ] {
         assert_eq!(Calibration::parse(&text).unwrap_err(), message, "{text}");

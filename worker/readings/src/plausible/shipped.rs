@@ -62,7 +62,7 @@ const CODES: [Codes; 6] = [
         // -127 °C is a DS18B20 that does not answer. 85 °C, its value after a reset, is also a temperature.
         codes: &[-127.0, 327.67, 655.35, 3_276.7, 6_553.5, 32_767.0, 65_535.0, -327.68, -3_276.8, -32_768.0],
         of_loggers: &OF_LOGGERS,
-        units: &["Cel", "degC", "°C", "K", "degF", "°F"],
+        units: &["Cel", "K", "degF"],
         names: |word| word.contains("temperat") || word.ends_with("temp") || word.starts_with("dew"),
     },
     Codes {
@@ -137,8 +137,8 @@ pub(crate) fn is_no_value(metric: &str, number: f64, unit: Option<Unit>) -> bool
 /// Whether a value of a metric is physically impossible in its unit. Units without known limits allow every value.
 pub(crate) fn is_impossible(metric: &str, value: f64, unit: Unit) -> bool {
     let (low, high) = match unit.symbol() {
-        "Cel" | "degC" | "°C" => (-273.15, f64::INFINITY),
-        "degF" | "°F" => (-459.67, f64::INFINITY),
+        "Cel" => (-273.15, f64::INFINITY),
+        "degF" => (-459.67, f64::INFINITY),
         "%RH" | "%EL" => (0.0, 100.0),
         "lat" => (-90.0, 90.0),
         "lon" => (-180.0, 180.0),

@@ -9,11 +9,12 @@ use super::Unit;
 type Confusion = (&'static str, &'static str, fn(&str) -> bool);
 
 /// The first row counts whose symbol is the unit's and of whose words the metric has one.
-const CONFUSED: [Confusion; 8] = [
+const CONFUSED: [Confusion; 9] = [
     ("C", "Cel", is_temperature),
     ("F", "degF", is_temperature),
     ("S", "s", is_duration),
     ("H", "h", is_duration),
+    ("MB", "mbar", is_pressure),
     ("%", "%", is_ratio),
     ("%", "%RH", is_humidity),
     ("%", "%EL", is_battery),
@@ -27,6 +28,10 @@ fn is_temperature(word: &str) -> bool {
 
 fn is_duration(word: &str) -> bool {
     matches!(word, "duration" | "uptime" | "runtime" | "elapsed" | "age")
+}
+
+fn is_pressure(word: &str) -> bool {
+    word.contains("pressure") || word.starts_with("baromet")
 }
 
 fn is_ratio(word: &str) -> bool {
@@ -83,6 +88,8 @@ mod tests {
             ("C", "Außentemperatur", Some("Cel")),
             ("S", "uptime", Some("s")),
             ("H", "pump.runtime", Some("h")),
+            ("MB", "Pressure", Some("mbar")),
+            ("MB", "memory", None),
             ("C", "charge", None),
             ("C", "template", None),
             ("C", "attempts", None),

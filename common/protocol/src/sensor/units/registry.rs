@@ -138,11 +138,8 @@ pub(super) static SECONDARY: &[Entry] = &[
 
 /// Not registered, and not eligible for registration by RFC 8428 §12.1 (guidelines 5 and 8). Accepted because
 /// recordings use them.
-pub(super) static SPELLINGS: &[Entry] = &[
+pub(super) static UNREGISTERED: &[Entry] = &[
     derived("degF", "degrees Fahrenheit", "temperature", "Cel", [5.0, -160.0, 9.0]),
-    derived("°F", "degrees Fahrenheit", "temperature", "Cel", [5.0, -160.0, 9.0]),
-    derived("degC", "degrees Celsius (the registry says Cel)", "temperature", "Cel", [1.0, 0.0, 1.0]),
-    derived("°C", "degrees Celsius (the registry says Cel)", "temperature", "Cel", [1.0, 0.0, 1.0]),
     derived("kPa", "kilopascal", "pressure", "Pa", [1_000.0, 0.0, 1.0]),
     derived("bar", "bar", "pressure", "Pa", [100_000.0, 0.0, 1.0]),
     derived("mbar", "millibar", "pressure", "Pa", [100.0, 0.0, 1.0]),
@@ -161,5 +158,30 @@ pub(super) static SPELLINGS: &[Entry] = &[
     derived("GJ", "gigajoule", "energy", "J", [1_000_000_000.0, 0.0, 1.0]),
     derived("uS/cm", "microsiemens per centimeter", "conductivity", "S/m", [1.0, 0.0, 10_000.0]),
     derived("mS/cm", "millisiemens per centimeter", "conductivity", "S/m", [1.0, 0.0, 10.0]),
+    derived("ml", "milliliter", "volume", "m3", [1.0, 0.0, 1_000_000.0]),
+    derived("kB", "kilobyte", "information", "bit", [8_000.0, 0.0, 1.0]),
+    derived("MB", "megabyte", "information", "bit", [8e6, 0.0, 1.0]),
+    derived("TB", "terabyte", "information", "bit", [8e12, 0.0, 1.0]),
+    derived("MiB", "mebibyte", "information", "bit", [8_388_608.0, 0.0, 1.0]),
+    derived("GiB", "gibibyte", "information", "bit", [8_589_934_592.0, 0.0, 1.0]),
+    derived("TiB", "tebibyte", "information", "bit", [8_796_093_022_208.0, 0.0, 1.0]),
+    derived("kbit/s", "kilobit per second", "data_rate", "bit/s", [1_000.0, 0.0, 1.0]),
+    derived("Gbit/s", "gigabit per second", "data_rate", "bit/s", [1e9, 0.0, 1.0]),
+    derived("kB/s", "kilobyte per second", "data_rate", "bit/s", [8_000.0, 0.0, 1.0]),
+    derived("GB/s", "gigabyte per second", "data_rate", "bit/s", [8e9, 0.0, 1.0]),
+    derived("KiB/s", "kibibyte per second", "data_rate", "bit/s", [8_192.0, 0.0, 1.0]),
+    derived("MiB/s", "mebibyte per second", "data_rate", "bit/s", [8_388_608.0, 0.0, 1.0]),
     derived("mg/m3", "milligram per cubic meter", "concentration", "kg/m3", [1.0, 0.0, 1_000_000.0]),
+];
+
+/// Other spellings of symbols. They are read and never written, so that a series has one unit.
+pub(super) static SPELLINGS: &[(&str, &str)] = &[
+    ("degC", "Cel"),
+    ("°C", "Cel"),
+    ("°F", "degF"),
+    ("L", "l"),
+    ("mL", "ml"),
+    ("L/s", "l/s"),
+    ("L/min", "l/min"),
+    ("L/h", "l/h"),
 ];

@@ -31,6 +31,14 @@ fn conversions_give_exact_values() {
         (1.0, "MB/s", "Mbit/s", 8.0),
         (1.0, "GB", "B", 1e9),
         (1.0, "GB", "bit", 8e9),
+        (1.0, "GB", "MB", 1e3),
+        (1.0, "MiB", "KiB", 1024.0),
+        (1.0, "GiB", "B", 1_073_741_824.0),
+        (1.0, "TiB", "GiB", 1024.0),
+        (1.0, "GB/s", "MB/s", 1e3),
+        (1.0, "Gbit/s", "kbit/s", 1e6),
+        (1.0, "L/min", "l/h", 60.0),
+        (1.0, "l", "mL", 1e3),
         (3.6, "m3/h", "l/s", 1.0),
         (1.0, "m3/h", "l/h", 1000.0),
         (6.0, "l/min", "l/s", 0.1),
@@ -62,8 +70,9 @@ fn a_symbol_may_have_typographic_characters() {
         ("µg/m³", Some("ug/m3")),
         ("μg/m³", Some("ug/m3")),
         ("µS/cm", Some("uS/cm")),
-        ("ºC", Some("°C")),
-        ("℃", Some("°C")),
+        ("ºC", Some("Cel")),
+        ("℃", Some("Cel")),
+        ("℉", Some("degF")),
         ("Ω", Some("Ohm")),
         ("m⁴", None),
         ("²", None),
@@ -71,6 +80,17 @@ fn a_symbol_may_have_typographic_characters() {
         assert_eq!(Unit::get(given).map(Unit::symbol), symbol, "{given}");
     }
     assert_eq!(Unit::get(&"²".repeat(1000)), None);
+}
+
+/// Values of a series in two spellings are in one unit.
+#[test]
+fn another_spelling_is_the_same_unit() {
+    for (spelling, symbol) in SPELLINGS {
+        assert_eq!(unit(spelling).symbol(), *symbol);
+        assert!(Unit::all().all(|unit| unit.symbol() != *spelling), "{spelling}");
+        let read: Unit = serde_json::from_value((*spelling).into()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), *symbol);
+    }
 }
 
 #[test]
