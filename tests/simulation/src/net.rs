@@ -224,7 +224,11 @@ impl State {
                 else {
                     return;
                 };
-                let target = outgoing.message().target;
+                let message = outgoing.message();
+                if acked && !is_returned {
+                    self.watch.confirmed(self.broker.owner_of(channel), &message);
+                }
+                let target = message.target;
                 let (exchange, routing_key) = (target.exchange, target.routing_key);
                 outgoing.answer(match (is_returned, acked) {
                     (true, _) => Err(PublishError::Unroutable { exchange, routing_key }),

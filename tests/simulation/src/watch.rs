@@ -11,6 +11,8 @@ use garenne_protocol::{
     topology::{Ladder, Names},
 };
 
+use serde::Deserialize;
+
 use crate::{
     history::StopMode,
     id::{OwnerId, Serial},
@@ -26,8 +28,20 @@ struct Run {
     id: String,
     owner: OwnerId,
     number: u64,
-    /// Whether it runs in the quarantine.
-    is_alone: bool,
+}
+
+/// A record of the lifecycle stream about a run in the quarantine.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+enum RecordedRun {
+    RunStarted { task: String },
+    RunEnded { task: String },
+}
+
+impl RecordedRun {
+    fn of(message: &Message) -> Option<Self> {
+        serde_json::from_slice(&message.body).ok()
+    }
 }
 
 /// What happened in a history, for the rules that need the reasons.
@@ -39,7 +53,10 @@ pub(crate) struct Watch {
     begun: HashMap<String, u32>,
     running: Vec<Run>,
     runs: u64,
-    /// Runs in the quarantine during which the process crashed.
+    /// Runs in the quarantine that are on record as begun and not as ended, by process. Such a run counts even if the
+    /// process crashed before the handler started: the record is all that is known after the crash.
+    recorded: HashSet<(OwnerId, String)>,
+    /// Recorded runs during which the process crashed.
     crashed_alone: HashMap<String, u32>,
     crashes: u32,
     /// The most returns that a delivery of a task said.
@@ -150,8 +167,7 @@ impl Watch {
             self.problem(now, format!("{id} runs twice at once on one worker"));
         }
         self.runs += 1;
-        let is_alone = self.in_quarantine.contains(id);
-        self.running.push(Run { id: id.to_owned(), owner, number: self.runs, is_alone });
+        self.running.push(Run { id: id.to_owned(), owner, number: self.runs });
         let before = self.begun.entry(id.to_owned()).or_default();
         *before += 1;
         (self.runs, *before - 1)
@@ -177,10 +193,9 @@ impl Watch {
     /// A process crashed.
     pub(crate) fn crashed(&mut self, owner: OwnerId) {
         self.crashes += 1;
-        for run in self.running.extract_if(.., |run| run.owner == owner) {
-            if run.is_alone {
-                *self.crashed_alone.entry(run.id).or_default() += 1;
-            }
+        self.running.retain(|run| run.owner != owner);
+        for (_, id) in self.recorded.extract_if(|(by, _)| *by == owner) {
+            *self.crashed_alone.entry(id).or_default() += 1;
         }
     }
 
@@ -192,7 +207,10 @@ impl Watch {
 
     /// A process publishes a message. A worker whose control queue is gone may have crashed: the quarantine does not wait
     /// until that is known.
-    pub(crate) fn published(&mut self, message: &Message, lost_queues: u32, now: Duration) {
+    pub(crate) fn published(&mut self, owner: OwnerId, message: &Message, lost_queues: u32, now: Duration) {
+        if let Some(RecordedRun::RunStarted { task }) = RecordedRun::of(message) {
+            self.recorded.insert((owner, task));
+        }
         let Some(id) = message.properties.message_id().as_ref().map(|id| id.as_str()) else { return };
         let headers = message.properties.headers();
         let key = message.target.routing_key.as_str();
@@ -214,6 +232,13 @@ impl Watch {
                     format!("{id} is quarantined after {returns} redeliveries and {crashes} crashes"),
                 );
             }
+        }
+    }
+
+    /// The broker has confirmed a message of a process.
+    pub(crate) fn confirmed(&mut self, owner: OwnerId, message: &Message) {
+        if let Some(RecordedRun::RunEnded { task }) = RecordedRun::of(message) {
+            self.recorded.remove(&(owner, task));
         }
     }
 

@@ -158,7 +158,7 @@ async fn letters_that_cannot_be_published_stay_and_are_named() -> Result<()> {
     letters(&env, "late", "bench.noop", "stopped", 10).await?;
     env.client().channel().queue_delete("garenne.tasks.slow".into(), QueueDeleteOptions::default()).await?;
 
-    let replayed = env.garenne(&["dead", "replay", "--kind", "#"]).await?;
+    let replayed = env.try_garenne(&["dead", "replay", "--kind", "#"]).await?;
     ends_with(&replayed, 1, "replayed 41 of 44 dead letters");
     let errors = replayed.stderr.join("\n");
     let reason =

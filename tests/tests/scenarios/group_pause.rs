@@ -31,7 +31,7 @@ fn small(plan: WorkerPlan) -> WorkerPlan {
 /// The paused groups that workers report.
 async fn paused(env: &TestEnv) -> Result<Vec<Value>> {
     // The exit code is 1 because queues of the console's own retry settings are missing.
-    let status = env.garenne(&["status", "--json"]).await?.stdout.join("\n");
+    let status = env.try_garenne(&["status", "--json"]).await?.stdout.join("\n");
     let status: Value = serde_json::from_str(&status)?;
     let workers = status["workers"].as_array().into_iter().flatten();
     Ok(workers.flat_map(|worker| worker["paused"].as_array().cloned().unwrap_or_default()).collect())

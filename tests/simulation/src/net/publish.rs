@@ -113,7 +113,8 @@ impl PublishLink {
         let message = outgoing.message();
         self.0.client.send(|state| {
             let (now, lost_queues) = (state.broker.now, state.broker.lost_queues);
-            state.watch.published(&message, lost_queues, now);
+            let owner = state.broker.owner_of(channel);
+            state.watch.published(owner, &message, lost_queues, now);
             let sequence = state.broker.publish(channel, publish_of(message));
             state.confirms.insert((channel, sequence), Unconfirmed { outgoing, is_returned: false });
         });
