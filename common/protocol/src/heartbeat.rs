@@ -165,41 +165,20 @@ pub struct UnhandledBeat {
     pub lane: String,
     /// The kind.
     pub kind: String,
-    /// The tasks that the worker put off and that are not due yet. Then another worker may put them off. 0 for a moment
-    /// after the last one.
+    /// The tasks that the worker put off and that are not due yet. Then another worker may put them off.
     pub tasks: u64,
     /// Since when the first of them has been waiting, in milliseconds since 1970.
     pub since: i64,
-    /// When they are due: milliseconds after the heartbeat, and how many from then on. Later ones are summed up coarsely,
-    /// from the earliest on.
+    /// When tasks come back (milliseconds since 1970), how many the worker put off until then, and how many it received that
+    /// any worker had put off until then. They are reported for [`KEPT_MS`](Self::KEPT_MS) longer, so that a task counts
+    /// until it is seen again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub due: Vec<(u64, u64)>,
+    pub waiting: Vec<(i64, u64, u64)>,
 }
 
 impl UnhandledBeat {
-    /// How exactly the times of the first tasks are given, in milliseconds.
-    const STEP: u64 = 250;
-    /// For how long they are given exactly. Heartbeats are normally less apart.
-    const EXACT: u64 = 5_000;
-
-    /// Adds tasks that are due so many milliseconds after the heartbeat.
-    pub fn add(&mut self, due: u64, tasks: u64) {
-        let due = match due / Self::EXACT {
-            0 => due / Self::STEP * Self::STEP,
-            coarse => Self::EXACT << coarse.ilog2(),
-        };
-        self.tasks = self.tasks.saturating_add(tasks);
-        match self.due.iter_mut().find(|(at, _)| *at == due) {
-            Some((_, sum)) => *sum = sum.saturating_add(tasks),
-            None => self.due.push((due, tasks)),
-        }
-    }
-
-    /// The tasks that are not due so many milliseconds after the heartbeat.
-    pub fn waiting(&self, age: u64) -> u64 {
-        let due = self.due.iter().filter(|(at, _)| *at < age).map(|(_, tasks)| tasks);
-        due.fold(self.tasks, |waiting, due| waiting.saturating_sub(*due))
-    }
+    /// How long tasks are reported after they were due, in milliseconds: longer than a running worker's heartbeats are apart.
+    pub const KEPT_MS: i64 = 10_000;
 }
 
 /// The tasks of a group that a worker holds.
@@ -413,20 +392,6 @@ mod tests {
         assert_eq!((beat.groups.len(), beat.groups.contains_key("99")), (MOST_TASKS, true));
         assert_eq!((beat.tasks.len(), beat.tasks[0].id.as_str()), (MOST_TASKS, "99"));
         assert_eq!(beat.tasks[MOST_TASKS - 1].id, "68");
-    }
-
-    #[test]
-    fn tasks_of_a_kind_without_a_handler_count_until_they_are_due() {
-        let mut beat = UnhandledBeat::default();
-        for due in [40, 1_050, 1_099, 4_999, 7_000, 9_999, 10_000, 3_600_000] {
-            beat.add(due, 1);
-        }
-        let waiting = |age| beat.waiting(age);
-        assert_eq!(beat.due, [(0, 1), (1_000, 2), (4_750, 1), (5_000, 2), (10_000, 1), (2_560_000, 1)]);
-        assert_eq!([waiting(0), waiting(1), waiting(1_000), waiting(1_001)], [8, 7, 7, 5]);
-        assert_eq!([waiting(5_000), waiting(6_000), waiting(20_000), waiting(u64::MAX)], [4, 2, 1, 0]);
-        let of_an_earlier_version = UnhandledBeat { tasks: 3, ..UnhandledBeat::default() };
-        assert_eq!(of_an_earlier_version.waiting(u64::MAX), 3);
     }
 
     #[test]

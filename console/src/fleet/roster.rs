@@ -11,7 +11,7 @@ use garenne_protocol::heartbeat::{Heartbeat, Program, Stance};
 use serde::Serialize;
 use strum::Display;
 
-use super::totals::Totals;
+use super::{totals::Totals, unhandled::has_waiting};
 
 /// Missed heartbeats after which a process counts as silent.
 const MAX_MISSED: u64 = 3;
@@ -259,7 +259,8 @@ impl Roster {
         std::mem::take(&mut self.refused)
     }
 
-    /// Removes processes that have been silent or stopped for longer than their limit.
+    /// Removes processes that have been silent or stopped for longer than their limit. Tasks that they put off count until
+    /// they are due.
     pub fn forget(&mut self, now: i64) {
         self.members.retain(|_, member| {
             let limit = match state(member, now) {
@@ -268,7 +269,9 @@ impl Roster {
                 State::Stopped => FORGET_STOPPED,
                 _ => return true,
             };
-            now - member.heard < limit
+            let age = now - member.heard;
+            let waits = |beat| has_waiting(beat, age.max(0).unsigned_abs());
+            age < limit || member.confirmed && member.process.heartbeat().is_some_and(waits)
         });
     }
 

@@ -1,7 +1,8 @@
 //! The kinds whose tasks wait because no running worker has a handler for them, over the whole fleet.
 //!
-//! A task counts at the worker that put it off, until it is due. Then it is in its lane's queue for a moment, and another worker
-//! may put it off. Heartbeats say when tasks are due, so that none counts twice although they differ in age.
+//! Workers report when the tasks that they put off come back, and which of these tasks any of them has seen since. A task counts
+//! until one of them reports that it saw it, so the sum does not change while tasks are put off again, although heartbeats
+//! differ in age.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -12,51 +13,54 @@ use super::roster::{MemberView, State};
 /// The sums of these workers' reports, by lane and kind, those with the most tasks first. A kind that is named has at
 /// least one task.
 pub fn unhandled(workers: &[MemberView]) -> Vec<UnhandledBeat> {
-    let mut kinds = BTreeMap::<_, UnhandledBeat>::new();
+    let mut kinds = BTreeMap::<_, (i64, BTreeMap<i64, (u64, u64)>)>::new();
     for (beat, age) in heard(workers) {
-        for reported in &beat.unhandled {
-            let UnhandledBeat { lane, kind, since, .. } = reported;
-            let sum = kinds.entry((lane, kind)).or_insert(UnhandledBeat {
-                lane: lane.clone(),
-                kind: kind.clone(),
-                since: *since,
-                ..UnhandledBeat::default()
-            });
-            sum.tasks = sum.tasks.saturating_add(reported.waiting(age));
-            sum.since = sum.since.min(*since);
+        for kind in &beat.unhandled {
+            let (since, times) = kinds.entry((&kind.lane, &kind.kind)).or_insert((i64::MAX, BTreeMap::new()));
+            *since = kind.since.min(*since);
+            for (due, put_off, seen) in reported(beat, kind, age) {
+                let sums = times.entry(due).or_default();
+                *sums = (sums.0.saturating_add(put_off), sums.1.saturating_add(seen));
+            }
         }
     }
-    let mut kinds: Vec<_> = kinds.into_values().collect();
-    kinds.iter_mut().for_each(|kind| kind.tasks = kind.tasks.max(1));
+    let sum = |((lane, kind), (since, times)): ((&String, &String), (_, BTreeMap<_, (u64, u64)>))| {
+        let waiting = times.values().map(|(put_off, seen)| put_off.saturating_sub(*seen));
+        let tasks = waiting.fold(0, u64::saturating_add);
+        UnhandledBeat { lane: lane.clone(), kind: kind.clone(), tasks, since, waiting: Vec::new() }
+    };
+    let mut kinds: Vec<_> = kinds.into_iter().map(sum).filter(|kind| kind.tasks > 0).collect();
     kinds.sort_by_key(|kind| Reverse(kind.tasks));
     kinds
 }
 
-/// The tasks of a lane whose kinds no running worker has. At least one if a kind is named.
+/// The tasks of a lane whose kinds no running worker has.
 pub fn unhandled_in(workers: &[MemberView], lane: &str) -> u64 {
-    let (mut tasks, mut is_named) = (0_u64, false);
-    for (beat, age) in heard(workers) {
-        let named = beat.unhandled.iter().filter(|kind| kind.lane == lane);
-        let due: u64 = named.clone().map(|kind| kind.tasks.saturating_sub(kind.waiting(age))).sum();
-        // A heartbeat names only some of many kinds.
-        let all = beat.lanes.get(lane).map_or(0, |lane| lane.unhandled);
-        tasks = tasks.saturating_add(all.saturating_sub(due));
-        is_named |= named.count() > 0;
-    }
-    tasks.max(is_named.into())
+    let named = unhandled(workers).into_iter().filter(|kind| kind.lane == lane).map(|kind| kind.tasks);
+    // A heartbeat names only some of many kinds.
+    let others = heard(workers).filter(|(beat, age)| *age < 3 * beat.every_ms).map(|(beat, _)| {
+        let named = beat.unhandled.iter().filter(|kind| kind.lane == lane).map(|kind| kind.tasks).sum();
+        beat.lanes.get(lane).map_or(0, |lane| lane.unhandled.saturating_sub(named))
+    });
+    named.chain(others).fold(0, u64::saturating_add)
 }
 
-/// The heartbeats of the workers that run, and how old they are in milliseconds. Those of a silent worker count until all
-/// of its tasks are due.
+/// The heartbeats of the workers, and how old they are in milliseconds. Tasks that a worker put off wait although it stopped.
 fn heard(workers: &[MemberView]) -> impl Iterator<Item = (&Heartbeat, u64)> {
-    let running = workers.iter().filter(|worker| worker.state.runs());
-    let heard = running.filter_map(|worker| {
-        Some((worker.state, worker.process.heartbeat()?, worker.heard_ms_ago.unwrap_or(0)))
-    });
-    let counts = |state, beat: &Heartbeat, age| {
-        state != State::Silent || beat.unhandled.iter().any(|kind| kind.waiting(age) > 0)
-    };
-    heard.filter(move |(state, beat, age)| counts(*state, beat, *age)).map(|(_, beat, age)| (beat, age))
+    let known = workers.iter().filter(|worker| worker.state != State::Unconfirmed);
+    known.filter_map(|worker| Some((worker.process.heartbeat()?, worker.heard_ms_ago.unwrap_or(0))))
+}
+
+/// The tasks of a kind that a worker reported, without those that no worker can have put off or seen since: when they come
+/// back, how many it put off, and how many it saw.
+fn reported(beat: &Heartbeat, kind: &UnhandledBeat, age: u64) -> impl Iterator<Item = (i64, u64, u64)> {
+    let now = beat.at.saturating_add_unsigned(age);
+    kind.waiting.iter().copied().filter(move |(due, ..)| due.saturating_add(UnhandledBeat::KEPT_MS) >= now)
+}
+
+/// Whether tasks that this worker put off are not due yet. `age` is the age of its heartbeat in milliseconds.
+pub(super) fn has_waiting(beat: &Heartbeat, age: u64) -> bool {
+    beat.unhandled.iter().any(|kind| reported(beat, kind, age).any(|(_, put_off, _)| put_off > 0))
 }
 
 #[cfg(test)]
@@ -86,36 +90,47 @@ mod tests {
     fn the_reports_of_all_workers_are_summed_by_lane_and_kind() {
         let mut roster = Roster::new(0);
         for (id, stance, tasks, since) in
-            [("a", "open", 3, 500), ("b", "open", 4, 200), ("c", "stopped", 9, 1)]
+            [("a", "open", 3, 500), ("b", "open", 4, 200), ("c", "stopped", 9, 100)]
         {
-            let kinds = json!([{"lane": "default", "kind": "email.send", "tasks": tasks, "since": since},
-                               {"lane": id, "kind": "email.send", "tasks": 1, "since": since}]);
+            let kinds = json!([
+                {"lane": "default", "kind": "email.send", "since": since, "waiting": [[20_000, tasks, 0]]},
+                {"lane": id, "kind": "email.send", "since": since, "waiting": [[20_000, 1, 0]]},
+            ]);
             record(&mut roster, id, stance, kinds, json!({}), NOW);
         }
-        let expected = [("default", 7, 200), ("a", 1, 500), ("b", 1, 200)];
+        let expected = [("default", 16, 100), ("a", 1, 500), ("b", 1, 200), ("c", 1, 100)];
         assert_eq!(
             figures(&roster, NOW),
             expected.map(|(lane, tasks, since)| (lane.to_owned(), tasks, since))
         );
     }
 
-    /// Worker `a` put twenty tasks off before its last heartbeat, and `b` after they came back.
+    /// Worker `a` put twenty tasks off, then another worker put them off again, which may be heard before or after `a`.
     #[test]
-    fn a_task_that_another_worker_has_put_off_since_counts_once() {
+    fn a_task_counts_once_until_a_worker_saw_it_again() {
         let mut roster = Roster::new(0);
-        let kind = |tasks: u64, due: Value| json!([{"lane": "default", "kind": "email.send", "tasks": tasks, "since": 1, "due": due}]);
+        let kind = |waiting: Value| json!([{"lane": "default", "kind": "email.send", "since": 1, "waiting": waiting}]);
         let lanes = |tasks: u64| json!({"default": {"unhandled": tasks}});
-        record(&mut roster, "a", "open", kind(23, json!([[700, 20], [5000, 3]])), lanes(30), NOW);
-        record(&mut roster, "b", "open", kind(20, json!([[5000, 20]])), lanes(20), NOW + 900);
-        let figure = |now| figures(&roster, now)[0].1;
-        let of_lane = |now| unhandled_in(&roster.members(Program::Worker, now), "default");
-        assert_eq!((figure(NOW + 900), of_lane(NOW + 900)), (23, 30), "7 are of kinds that are not named");
-        let mut between = Roster::new(0);
-        record(&mut between, "a", "open", kind(0, json!([])), lanes(0), NOW);
-        record(&mut between, "b", "open", kind(2, json!([[100, 2]])), lanes(2), NOW);
-        let of_lane = |now| unhandled_in(&between.members(Program::Worker, now), "default");
-        assert_eq!((figures(&between, NOW)[0].1, of_lane(NOW)), (2, 2));
-        assert_eq!((figures(&between, NOW + 101)[0].1, of_lane(NOW + 101)), (1, 1), "it is still named");
-        assert_eq!((figures(&between, NOW + 60_000), of_lane(NOW + 60_000)), (Vec::new(), 0), "silent");
+        record(&mut roster, "a", "open", kind(json!([[9_500, 20, 0], [14_000, 3, 0]])), lanes(7), NOW);
+        let figure = |roster: &Roster, now| figures(roster, now).first().map_or(0, |figure| figure.1);
+        let of_lane = |roster: &Roster, now| unhandled_in(&roster.members(Program::Worker, now), "default");
+        assert_eq!((figure(&roster, NOW + 900), of_lane(&roster, NOW + 900)), (23, 30), "7 are not named");
+        let again = kind(json!([[9_500, 0, 20], [15_000, 20, 0]]));
+        record(&mut roster, "b", "open", again, lanes(0), NOW + 900);
+        assert_eq!((figure(&roster, NOW + 900), of_lane(&roster, NOW + 900)), (23, 30));
+        record(&mut roster, "c", "open", kind(json!([[15_000, 0, 20]])), lanes(0), NOW + 6_000);
+        assert_eq!(figure(&roster, NOW + 6_000), 3, "c has the handler");
+        assert_eq!(figure(&roster, NOW + 60_000), 0, "nobody reported them");
+    }
+
+    #[test]
+    fn a_worker_that_left_is_remembered_until_its_tasks_are_back() {
+        let mut roster = Roster::new(0);
+        let kinds = json!([{"lane": "default", "kind": "k", "since": 1, "waiting": [[NOW + 300_000, 5, 0]]}]);
+        record(&mut roster, "a", "stopped", kinds, json!({}), NOW);
+        roster.forget(NOW + 300_000);
+        assert_eq!(figures(&roster, NOW + 300_000), [("default".to_owned(), 5, 1)]);
+        roster.forget(NOW + 310_001);
+        assert_eq!(roster.members(Program::Worker, NOW + 310_001).len(), 0);
     }
 }

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_kind_without_a_running_worker_is_named() {
         let (lane, kind) = ("default".into(), "email.send".into());
-        let kind = UnhandledBeat { lane, kind, tasks: 1_200, since: 1_000, due: Vec::new() };
+        let kind = UnhandledBeat { lane, kind, tasks: 1_200, since: 1_000, waiting: Vec::new() };
         let text = table(&empty(), &[], &Pauses::default(), &[kind], 36_000);
         let expected = "\nlane default: 1,200 tasks of kind \"email.send\" have been waiting for up to 35s, and no \
                         running worker has a handler for it\n";

@@ -14,8 +14,8 @@ const MAX_KINDS: usize = 128;
 const MAX_LABELS: usize = 32;
 /// The most buckets of durations.
 const MAX_BUCKETS: usize = 32;
-/// The most times at which tasks without a handler are due, of one kind.
-const MAX_DUE: usize = 40;
+/// The most times at which tasks without a handler come back, of one kind.
+const MAX_DUE: usize = 64;
 /// The largest number of slots or tasks of one process.
 const MAX_COUNT: usize = 1_000_000;
 /// The largest counter: sums of many do not overflow, and every JSON reader represents it exactly.
@@ -64,11 +64,12 @@ impl Heartbeat {
             seconds(&mut task.seconds);
             task.progress = task.progress.map(|progress| progress.clamp(0.0, 1.0));
         }
-        for UnhandledBeat { lane, kind, tasks, due, .. } in &mut self.unhandled {
+        for UnhandledBeat { lane, kind, tasks, waiting, .. } in &mut self.unhandled {
             [lane, kind].into_iter().for_each(text);
             total(tasks);
-            due.truncate(MAX_DUE);
-            due.shrink_to_fit();
+            waiting.truncate(MAX_DUE);
+            waiting.shrink_to_fit();
+            waiting.iter_mut().flat_map(|(_, put_off, seen)| [put_off, seen]).for_each(total);
         }
         self.bound_counters();
         Some(self)

@@ -185,14 +185,19 @@ impl Copied {
 
     /// Removes the headers that workers without the task's handler write.
     fn handled(self) -> Self {
-        self.without(header::UNHANDLED_SINCE).without(header::PASSED_ON).without(header::RETURNS)
+        self.without(header::UNHANDLED_SINCE)
+            .without(header::UNHANDLED_DUE)
+            .without(header::PASSED_ON)
+            .without(header::RETURNS)
     }
 
     /// Sets what a worker without the task's handler records.
     pub fn unhandled(self, record: UnhandledRecord) -> Self {
-        let UnhandledRecord { since, passed_on, returns } = record;
+        let UnhandledRecord { since, due, passed_on, returns } = record;
         let copied = self.handled();
-        let copied = since.into_iter().fold(copied, |copied, at| copied.with(header::UNHANDLED_SINCE, at));
+        let times = [(header::UNHANDLED_SINCE, since), (header::UNHANDLED_DUE, due)];
+        let times = times.into_iter().filter_map(|(name, at)| Some((name, at?)));
+        let copied = times.fold(copied, |copied, (name, at)| copied.with(name, at));
         let counts = [(header::PASSED_ON, passed_on), (header::RETURNS, returns)];
         let counts = counts.into_iter().filter(|(_, count)| *count > 0);
         counts.fold(copied, |copied, (name, count)| copied.with(name, AMQPValue::LongUInt(count)))

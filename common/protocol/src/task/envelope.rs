@@ -96,6 +96,8 @@ pub struct QuarantineRecord {
 pub struct UnhandledRecord {
     /// Since when no running worker has had its kind, in milliseconds since 1970.
     pub since: Option<i64>,
+    /// When the copy comes back, rounded; see [`UNHANDLED_DUE`](header::UNHANDLED_DUE).
+    pub due: Option<i64>,
     /// How often in a row it was passed on to workers that have its kind.
     pub passed_on: u32,
     /// Redeliveries that the broker counted for earlier copies.
@@ -231,6 +233,7 @@ impl UnhandledRecord {
     fn read(headers: &Option<FieldTable>) -> Result<Option<Box<Self>>, Malformed> {
         let record = Self {
             since: number(headers, header::UNHANDLED_SINCE, i64::MAX)?,
+            due: number(headers, header::UNHANDLED_DUE, i64::MAX)?,
             passed_on: count(headers, header::PASSED_ON)?,
             returns: count(headers, header::RETURNS)?,
         };

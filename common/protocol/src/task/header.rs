@@ -59,6 +59,9 @@ headers! {
     QUARANTINE_WORKER = "garenne-quarantine-worker", Quarantine;
     /// Since when the task has been waiting for a worker with a handler for its kind, in milliseconds since 1970.
     UNHANDLED_SINCE = "garenne-unhandled-since", Lane;
+    /// When the copy of such a task comes back, in milliseconds since 1970, rounded. Workers report under this time that
+    /// one of them put the task off, and that one of them received it again.
+    UNHANDLED_DUE = "garenne-unhandled-due", Lane;
     /// How often in a row workers without its handler passed the task on.
     PASSED_ON = "garenne-passed-on", Lane;
     /// Redeliveries that the broker counted before such workers copied the task. A copy begins with a count of 0, and a

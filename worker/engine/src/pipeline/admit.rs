@@ -182,6 +182,7 @@ impl LanePipeline {
             self.admit_later("unknown-kind", message, settle);
             return None;
         };
+        self.settler.end_wait(&admitted.task);
         if admitted.batch.is_some() && entry.options.deadline.is_some() {
             // Long tasks cannot run in a batch: each needs a place in the pool, a deadline and a delivery of its
             // own. The records go through the retry ladder and not directly to the lane's queue, because a queue

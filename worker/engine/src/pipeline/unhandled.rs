@@ -92,6 +92,7 @@ impl LanePipeline {
 
     /// Dead-letters a task whose kind no running worker has.
     pub(super) fn dead_letter_unhandled(&self, admitted: Admitted) {
+        self.settler.end_wait(&admitted.task);
         let (kind, wait) = (admitted.task.envelope.kind.as_str(), self.settler.unknown_kind_wait);
         let error = match wait {
             Duration::ZERO => format!("no handler for kind {kind:?} on any worker"),

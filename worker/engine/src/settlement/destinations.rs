@@ -8,7 +8,7 @@ use garenne_common::{clock, random, shutdown::Settlement};
 use garenne_protocol::{
     task::{
         Copied, DeadReason, Envelope, TaskId, TraceContext, UnhandledRecord, WorkerIncarnation, epoch_ms,
-        header,
+        header, span_ms,
     },
     topology::{Delay, LaneQueues},
 };
@@ -186,7 +186,9 @@ impl Settler {
         let queues = self.lane_queues(&lane);
         let passed_on = task.envelope.unhandled.as_ref().map_or(0, |record| record.passed_on);
         let passed_on = passed_on.saturating_add(1).min(MOST_COUNTED);
-        let record = UnhandledRecord { since: None, passed_on, returns: counted_returns(&task) };
+        self.end_wait(&task);
+        let record =
+            UnhandledRecord { passed_on, returns: counted_returns(&task), ..UnhandledRecord::default() };
         let copied = Self::keyed(copy_of(&task).unhandled(record), &task, queues);
         let (target, rung) = (Target::lane(queues), Target::queue(queues.rung(self.ladder.rungs()[0])));
         // The lane's queue may be full of such tasks, and would reject this one as long as this worker holds it.
@@ -197,19 +199,30 @@ impl Settler {
     /// `since` is when it began to wait, in milliseconds since 1970.
     pub(crate) fn wait_for_handler(self: &Arc<Self>, task: InFlight, since: i64, delay: Delay) {
         task.span.end(Settlement::Retried, None);
-        self.count_unhandled(&task, since, delay);
-        let record = UnhandledRecord { since: Some(since), passed_on: 0, returns: counted_returns(&task) };
+        let due = Some(self.count_unhandled(&task, since, delay));
+        let record =
+            UnhandledRecord { since: Some(since), due, passed_on: 0, returns: counted_returns(&task) };
         let copied = copy_of(&task).unhandled(record);
         self.publish_to_ladder(task, None, delay, copied);
     }
 
-    /// Counts a task that waits for a handler, and logs the first one of its kind.
-    fn count_unhandled(&self, task: &InFlight, since: i64, delay: Delay) {
+    /// Counts a task that waits for a handler, and logs the first one of its kind. Returns under which time it counts.
+    fn count_unhandled(&self, task: &InFlight, since: i64, delay: Delay) -> i64 {
         let (lane, kind) = (&task.lane, task.envelope.kind.as_str());
-        let due = epoch_ms(clock::now() + delay.as_duration());
-        if self.unhandled.add(lane, kind, since, due) {
+        let earlier = task.envelope.unhandled.as_ref().and_then(|record| record.due);
+        let (now, delay) = (epoch_ms(clock::now()), span_ms(delay.as_duration()));
+        let (due, is_first) = self.unhandled.put_off(lane, kind, since, earlier, now, delay);
+        if is_first {
             let wait = self.unknown_kind_wait;
             tracing::warn!(%lane, kind, ?wait, "no running worker has a handler for the kind, its tasks wait");
+        }
+        due
+    }
+
+    /// Ends the count of a task that waited for a handler, if it did.
+    pub(crate) fn end_wait(&self, task: &InFlight) {
+        if let Some(due) = task.envelope.unhandled.as_ref().and_then(|record| record.due) {
+            self.unhandled.seen(&task.lane, task.envelope.kind.as_str(), due, epoch_ms(clock::now()));
         }
     }
 
@@ -266,8 +279,8 @@ impl Settler {
     /// Returns a task to the quarantine after `delay`, because no running worker has a handler for it. `since` is when it
     /// began to wait, in milliseconds since 1970.
     pub(crate) fn wait_in_quarantine(self: &Arc<Self>, task: InFlight, since: i64, delay: Delay) {
-        self.count_unhandled(&task, since, delay);
-        let record = UnhandledRecord { since: Some(since), ..UnhandledRecord::default() };
+        let due = Some(self.count_unhandled(&task, since, delay));
+        let record = UnhandledRecord { since: Some(since), due, ..UnhandledRecord::default() };
         let (lane, copied) = (self.lane_of(&task), copy_of(&task).unhandled(record));
         let target = Target::queue(self.names.quarantine_retry(delay));
         // The topology of an earlier version has only the queue with the shortest delay.
@@ -280,6 +293,7 @@ impl Settler {
     /// The broker delivers one task of the quarantine to a worker at a time, so that a copy that does not wait cannot
     /// reach this worker before the original is acked.
     pub(crate) fn pass_to_other_worker(self: &Arc<Self>, task: InFlight, at_once: bool) {
+        self.end_wait(&task);
         let copied = copy_of(&task).unhandled(UnhandledRecord::default());
         if at_once {
             let (lane, target) = (self.lane_of(&task), Target::queue(self.names.quarantine()));

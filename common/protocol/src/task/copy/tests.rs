@@ -296,10 +296,10 @@ fn quarantine_headers_are_set_and_removed_together() {
         let quarantine = read.quarantine.map(|record| (record.runs, record.worker));
         (quarantine, read.unhandled.map(|record| *record))
     };
-    let record = UnhandledRecord { since: Some(9), passed_on: 2, returns: 3 };
+    let record = UnhandledRecord { since: Some(9), due: Some(19), passed_on: 2, returns: 3 };
     let copy = Copied::of(&original, &task, UNIX_EPOCH).unhandled(record);
     assert_eq!(read(copy.clone()), (None, Some(record)));
-    let later = UnhandledRecord { since: None, passed_on: 3, returns: 0 };
+    let later = UnhandledRecord { passed_on: 3, ..UnhandledRecord::default() };
     assert_eq!(read(copy.clone().unhandled(later)), (None, Some(later)), "a record replaces the earlier one");
     let copy = copy.crashed(1, &worker);
     assert_eq!(read(copy.clone()), (Some((1, Some(worker))), None));

@@ -76,7 +76,10 @@ fn quarantine_headers_are_validated() {
     assert_eq!((worker.worker(), worker.incarnation()), ("w-1", INCARNATION));
     assert_eq!(record.runs, 1);
     assert_eq!((Envelope { delivery_count: 4, ..task.clone() }.returns(), task.returns()), (7, 3));
-    assert_eq!(*task.unhandled.unwrap(), UnhandledRecord { since: Some(5), passed_on: 2, returns: 3 });
+    assert_eq!(
+        *task.unhandled.unwrap(),
+        UnhandledRecord { since: Some(5), due: None, passed_on: 2, returns: 3 }
+    );
     for invalid in [long("w-1"), long(&"x".repeat(4000)), true.into()] {
         let refused = read("bench.noop", headers(&[(header::QUARANTINE_WORKER, invalid)])).unwrap_err();
         assert_eq!(refused.to_string(), "header garenne-quarantine-worker must be <worker>/<incarnation>");

@@ -108,7 +108,7 @@ async fn a_task_is_passed_on_to_a_running_worker_of_its_lane_with_its_redeliveri
     let mut env = lane_env().await;
     hello_in(&env.pipeline.member, "mailer", KIND, &["fast"]);
     env.fleet.set_control_queue("mailer", Some(true));
-    let record = UnhandledRecord { since: Some(1), passed_on: 3, returns: 1 };
+    let record = UnhandledRecord { since: Some(1), due: Some(9), passed_on: 3, returns: 1 };
     settle(&env, record, 2).await;
     let copy = env.broker.next().await;
     assert_eq!((copy.exchange.as_str(), copy.key.as_str()), ("", "garenne.tasks.fast"));
@@ -146,7 +146,7 @@ async fn a_task_of_a_kind_that_no_running_worker_has_waits_and_is_finally_dead_l
     hello_in(&env.pipeline.member, "mailer", KIND, &["fast"]);
     env.fleet.set_control_queue("mailer", Some(false));
     let before = epoch_ms(clock::now());
-    settle(&env, UnhandledRecord { since: None, passed_on: 7, returns: 0 }, 2).await;
+    settle(&env, UnhandledRecord { passed_on: 7, ..UnhandledRecord::default() }, 2).await;
     let copy = env.broker.next().await;
     assert_eq!(copy.key, "garenne.retry.fast.1s");
     assert!(copy.number(header::UNHANDLED_SINCE).unwrap() >= before);
