@@ -154,8 +154,7 @@ impl Roster {
         let old = known.and_then(|member| Some((member, member.process.heartbeat()?)));
         let same_run = old.filter(|(_, old)| old.incarnation == beat.incarnation);
         match (same_run, old) {
-            // `stopped` is final for an incarnation, even if heartbeats arrive out of order.
-            (Some((_, old)), _) if beat.at < old.at || old.stance == Stance::Stopped => return,
+            (Some((member, old)), _) if is_late(member, old, &beat, now) => return,
             (Some(_), _) | (None, None) => {}
             (None, Some((_, old))) if beat.started_at < old.started_at => return,
             (None, Some((member, _))) if !matches!(state(member, now), State::Silent | State::Stopped) => {
@@ -300,6 +299,17 @@ impl Roster {
         member
             .and_then(|member| member.process.heartbeat())
             .is_some_and(|beat| beat.incarnation == incarnation)
+    }
+}
+
+/// Whether a heartbeat was sent before the last one of its incarnation and arrived after it.
+///
+/// Nothing follows a true `stopped`. A later heartbeat shows that it was forged, and one that a forged time makes look
+/// late is believed when the interval has passed: then it is not late.
+fn is_late(member: &Member, old: &Heartbeat, beat: &Heartbeat, now: i64) -> bool {
+    match old.stance {
+        Stance::Stopped => beat.at <= old.at,
+        _ => beat.at < old.at && (now - member.heard).unsigned_abs() < beat.every_ms,
     }
 }
 

@@ -37,12 +37,30 @@ fn stopped_is_final_for_an_incarnation() {
     let mut last = beat("i", 0, 5, 0);
     last.stance = Stance::Stopped;
     roster.record(last, 10);
-    roster.record(beat("i", 0, 6, 0), 11);
+    roster.record(beat("i", 0, 4, 0), 11);
     assert_eq!(states(&roster, 20_000), [State::Stopped]);
     roster.record(beat("j", 7, 8, 0), 12);
     assert_eq!(states(&roster, 12), [State::Open]);
     roster.record(beat("i", 0, 9, 0), 20_000);
     assert!(roster.has_heard("w", "j"), "a late heartbeat of an earlier incarnation");
+}
+
+/// A user of another worker can publish heartbeats in a worker's name.
+#[test]
+fn a_true_heartbeat_replaces_a_forged_one() {
+    let forge = |stance: Stance, at: i64, now: i64| {
+        let mut roster = Roster::new(0);
+        roster.record(beat("i", 0, 1_000, 1), 1_000);
+        roster.record(Heartbeat { stance, every_ms: u64::MAX, ..beat("i", 0, at, 1) }, now);
+        roster
+    };
+    let mut stopped = forge(Stance::Stopped, i64::MAX, 1_500);
+    stopped.record(beat("i", 0, 3_000, 2), 3_000);
+    assert_eq!(states(&stopped, 3_000), [State::Open]);
+    // The worker's clock is an hour behind.
+    let mut ahead = forge(Stance::Quiet, i64::MAX, 3_600_000);
+    ahead.record(beat("i", 0, 3_000, 2), 3_602_000);
+    assert_eq!(states(&ahead, 3_602_000), [State::Open]);
 }
 
 #[test]
