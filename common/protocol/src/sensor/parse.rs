@@ -259,6 +259,7 @@ impl Converter<'_> {
         };
         let value = value.map(|value| record(metric, value, unit, None));
         let sum = resolved.sum.map(|sum| {
+            let sum = sum?;
             let metric = format!("{metric}{SUM_SUFFIX}");
             check_length("n", &metric)?;
             let (sum, unit) = match unit.and_then(|unit| unit.times_seconds(sum)) {

@@ -73,10 +73,7 @@ impl Base {
             Fault::BadName.in_field(field, format!("{}: {error}", quoted(&self.full_name)))
         })?;
         let value = self.value_of(&mut fields)?;
-        let sum = match (self.sum, fields.s) {
-            (None, None) => None,
-            (base, own) => Some(finite(base.unwrap_or(0.0) + own.unwrap_or(0.0), "s")?),
-        };
+        let sum = self.sum_of(&fields);
         if value.is_none() && sum.is_none() {
             return Err(Fault::MissingField.in_field("v", "one of v, vb, vs, vd or s is required"));
         }
@@ -146,10 +143,34 @@ impl Base {
             }
             // A missing value is the base value, unless the record has a sum: then the value is optional, and the
             // base value is meant for records with a value.
-            None if fields.s.is_none() => self.value.map(Value::Number),
+            None if fields.s.is_none() && !fields.null_value => self.value.map(Value::Number),
             other => other,
         })
     }
+
+    /// The sum of a record. It has none if a part of it is invalid: the rest would be a sum that nobody measured.
+    fn sum_of(&self, fields: &Fields<'_>) -> Option<Result<f64, BadField>> {
+        let (base, own) = match (self.sum, fields.s) {
+            (None, None) => return None,
+            (_, None) if fields.null_sum => return None,
+            (base, own) => (base.unwrap_or(0.0), own.unwrap_or(0.0)),
+        };
+        let not_finite = |field: &'static str| Fault::NotFinite.in_field(field, "not a finite number");
+        Some(if own.is_nan() {
+            Err(not_finite("s"))
+        } else if !base.is_nan() {
+            finite(base + own, "s")
+        } else if fields.bs.is_some() {
+            Err(not_finite("bs"))
+        } else {
+            Err(earlier_is_invalid("bs"))
+        })
+    }
+}
+
+/// The error of a record to which an invalid base field of an earlier record applies.
+pub(crate) fn earlier_is_invalid(field: &'static str) -> BadField {
+    Fault::MissingField.in_field(field, "the base field of an earlier record is invalid")
 }
 
 fn finite(total: f64, field: &'static str) -> Result<f64, BadField> {

@@ -8,7 +8,7 @@ use super::object::{Object, RecordReader};
 use super::scalar::{AnyValue, Scalar};
 use super::{Converter, Limits, Names, Record, Sifted};
 use crate::sensor::Timestamp;
-use crate::sensor::senml::Base;
+use crate::sensor::senml::{Base, earlier_is_invalid};
 use crate::{
     quoted,
     sensor::{
@@ -288,8 +288,7 @@ impl<'l> BodyReader<'l> {
                     return Err(problem);
                 }
                 if let Some(field) = self.broken_base.first().filter(|_| !given.only_base()) {
-                    let message = "the base field of an earlier record is invalid";
-                    return Err(Fault::MissingField.in_field(*field, message));
+                    return Err(earlier_is_invalid(field));
                 }
                 let (record, sum) = self.converter.senml(object.senml, &mut self.base)?;
                 let unstored = match sum.transpose() {
@@ -297,10 +296,11 @@ impl<'l> BodyReader<'l> {
                         self.sums.extend(sum);
                         None
                     }
+                    Err(unstored) if self.strict => return Err(unstored),
                     Err(unstored) => Some(unstored),
                 };
-                let note = object.note.map(|note| *note).or(unstored);
-                self.sifted.notes.extend(note.map(|note| note.in_record(self.sifted.slots.len())));
+                let notes = object.note.map(|note| *note).into_iter().chain(unstored);
+                self.sifted.notes.extend(notes.map(|note| note.in_record(self.sifted.slots.len())));
                 Ok(record)
             }
             None => {

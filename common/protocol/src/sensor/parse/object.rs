@@ -125,10 +125,23 @@ impl<'a> Object<'a> {
 
     /// Stores a field, or why it cannot be. The fields after it are read, because base fields apply to later records too.
     fn store(&mut self, name: &str, value: Scalar<'a>, senml_only: bool) {
+        if matches!(value, Scalar::Null) {
+            self.senml.null_value |= matches!(name, "v" | "vb" | "vs" | "vd");
+            self.senml.null_sum |= name == "s";
+        }
         let Err((code, message)) = self.set(name, value, senml_only) else { return };
         let problem = Box::new(code.in_field(field_name(name), message));
-        if code == Fault::NotFinite && matches!(name, "s" | "bs" | "ut") {
-            self.note = Some(problem);
+        let is_not_finite = code == Fault::NotFinite;
+        match name {
+            "bs" => self.senml.bs = Some(f64::NAN),
+            "s" if is_not_finite => self.senml.s = Some(f64::NAN),
+            "ut" if is_not_finite => {
+                self.note = Some(problem);
+                return;
+            }
+            _ => {}
+        }
+        if is_not_finite && matches!(name, "s" | "bs") {
             return;
         }
         self.broken_base.extend(SPOILING.into_iter().find(|base| *base == name));

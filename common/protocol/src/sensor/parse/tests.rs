@@ -86,7 +86,7 @@ fn resolved_form(record: &Resolved<'_>) -> Json {
         Value::Data(data) => ("vd", json!(data)),
     });
     let unit = record.unit.as_ref().map(|unit| ("u", json!(unit)));
-    let sum = record.sum.map(|sum| ("s", json!(sum)));
+    let sum = record.sum.as_ref().map(|sum| ("s", json!(sum.as_ref().unwrap())));
     let update_time = record.update_time.map(|seconds| ("ut", json!(seconds)));
     for (label, field) in [value, unit, sum, update_time].into_iter().flatten() {
         json[label] = field;

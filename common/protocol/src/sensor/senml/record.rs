@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::sensor::timestamp::Timestamp;
+use crate::sensor::{fault::BadField, timestamp::Timestamp};
 
 /// The fields of a record as sent, named by their labels in RFC 8428 §4.3.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -12,6 +12,7 @@ pub struct Fields<'a> {
     pub bt: Option<f64>,
     pub bu: Option<Cow<'a, str>>,
     pub bv: Option<f64>,
+    /// NaN if it is invalid.
     pub bs: Option<f64>,
     pub bver: Option<u64>,
     pub n: Option<Cow<'a, str>>,
@@ -20,9 +21,14 @@ pub struct Fields<'a> {
     pub vs: Option<Cow<'a, str>>,
     pub vb: Option<bool>,
     pub vd: Option<Cow<'a, str>>,
+    /// NaN if it is not finite.
     pub s: Option<f64>,
     pub t: Option<f64>,
     pub ut: Option<f64>,
+    /// Whether `v`, `vb`, `vs` or `vd` is null: then the base value does not take its place.
+    pub null_value: bool,
+    /// Whether `s` is null: then the record has no sum.
+    pub null_sum: bool,
 }
 
 impl Fields<'_> {
@@ -53,7 +59,7 @@ pub enum Value<'a> {
 }
 
 /// A resolved record (RFC 8428 §4.6): full name, absolute time, no base fields.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Resolved<'a> {
     /// The full name: base name and name, concatenated and validated.
     pub name: Cow<'a, str>,
@@ -61,8 +67,8 @@ pub struct Resolved<'a> {
     pub unit: Option<Cow<'a, str>>,
     /// The value; absent if the record has only a sum.
     pub value: Option<Value<'a>>,
-    /// `s` with the base sum added.
-    pub sum: Option<f64>,
+    /// `s` with the base sum added, or why there is no sum. It does not take the value with it.
+    pub sum: Option<Result<f64, BadField>>,
     /// The time of the measurement.
     pub time: Timestamp,
     /// Whether the time was given relative to now.

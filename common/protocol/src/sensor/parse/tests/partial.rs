@@ -123,6 +123,82 @@ fn a_base_field_that_is_invalid_refuses_the_records_that_it_applies_to() {
 }
 
 #[test]
+fn a_sum_without_a_valid_sum_or_base_sum_is_not_stored() {
+    let not_finite = "s: not a finite number (not-finite)";
+    let earlier = "bs: the base field of an earlier record is invalid (missing-field)";
+    for (pack, slots, left_out) in [
+        (
+            r#"[{"bn":"q:","bs":5,"n":"a","s":NaN,"v":4},{"n":"b","s":1e999},{"n":"c","s":1}]"#,
+            &["q a 4 - +0", "-", "q c_sum 6 - +0"][..],
+            vec![format!("record 1: {not_finite}"), format!("record 0: {not_finite}")],
+        ),
+        (
+            r#"[{"bn":"q:","bs":NaN,"n":"a","s":1},{"n":"b","v":1},{"n":"c","v":1,"s":2},{"n":"d","s":3},{"bs":1,"n":"e","s":4}]"#,
+            &["-", "q b 1 - +0", "q c 1 - +0", "-", "q e_sum 5 - +0"],
+            vec![
+                "record 0: bs: not a finite number (not-finite)".to_owned(),
+                format!("record 3: {earlier}"),
+                format!("record 1: {earlier}"),
+                format!("record 2: {earlier}"),
+            ],
+        ),
+        // The record is refused; the earlier base sum does not apply to later ones either.
+        (
+            r#"[{"bn":"q:","bs":5,"n":"a","v":1},{"bs":"x","n":"b","v":2},{"n":"c","v":3}]"#,
+            &["q a 1 - +0", "-", "q c 3 - +0", "q a_sum 5 - +0"],
+            vec![
+                "record 1: bs: the string \"x\" is not a number (wrong-type)".to_owned(),
+                format!("record 2: {earlier}"),
+            ],
+        ),
+        (
+            r#"[{"bn":"q:","bs":NaN},{"n":"a","v":1},{"n":"b","v":1e999}]"#,
+            &["-", "q a 1 - +0", "-"],
+            vec!["record 2: v: not a finite number (not-finite)".to_owned(), format!("record 1: {earlier}")],
+        ),
+        (
+            r#"[{"bn":"q:","bs":1.7e308,"n":"a","v":1,"s":1.7e308,"ut":NaN},{"n":"b","s":1.7e308}]"#,
+            &["q a 1 - +0", "-"],
+            vec![
+                "record 1: s: exceeds the range of a double after adding its base field (out-of-range)"
+                    .to_owned(),
+                "record 0: ut: not a finite number (not-finite)".to_owned(),
+                "record 0: s: exceeds the range of a double after adding its base field (out-of-range)"
+                    .to_owned(),
+            ],
+        ),
+        // The base value is for records without a sum, also without a valid one.
+        (
+            r#"[{"bn":"q:","bv":20,"n":"a","s":NaN},{"n":"b"}]"#,
+            &["-", "q b 20 - +0"],
+            vec![format!("record 0: {not_finite}")],
+        ),
+    ] {
+        let left_out: Vec<_> = left_out.iter().map(String::as_str).collect();
+        case("application/senml+json", pack.as_bytes(), slots, &left_out);
+    }
+    let overflow = br#"[{"n":"a:m","bs":1.7e308,"v":1,"s":1.7e308}]"#;
+    let refused = readings_from("application/senml+json", overflow, now()).unwrap_err();
+    assert_eq!(
+        (refused.code, refused.field.as_ref()),
+        (Fault::OutOfRange, "s"),
+        "a task is checked as a whole"
+    );
+}
+
+#[test]
+fn null_is_no_value_and_no_sum_so_that_no_base_field_takes_its_place() {
+    let missing = "v: one of v, vb, vs, vd or s is required (missing-field)";
+    case(
+        "application/senml+json",
+        br#"[{"bn":"q:","bs":5,"bv":7},{"n":"a","s":null},{"n":"b","v":null},{"n":"c","vb":null,"s":null},
+            {"n":"d","v":null,"vb":true,"s":1},{"n":"e","v":null,"s":2},{"n":"f"},{"bu":"V","n":null,"v":null}]"#,
+        &["-", "q a 7 - +0", "q b_sum 5 - +0", "-", "q d 1 / +0", "q e_sum 7 - +0", "q f 7 - +0", "-", "q d_sum 6 - +0", "q f_sum 5 - +0"],
+        &[&format!("record 3: {missing}")],
+    );
+}
+
+#[test]
 fn what_cannot_be_parsed_as_a_whole_is_refused_as_a_whole() {
     for (body, expected) in [
         (
