@@ -61,12 +61,12 @@ pub fn lines_of(body: &mut Vec<u8>) -> impl Iterator<Item = (u64, Result<&str, B
         lenient::mark_not_utf8(body);
     }
     let text = str::from_utf8(body).unwrap_or_default();
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut next = 1;
     split_lines(text).map(move |line| {
         let number = next;
         // A text of a field may have line breaks.
         next += 1 + line.bytes().filter(|byte| *byte == b'\n').count() as u64;
+        let line = line.strip_prefix('\u{feff}').unwrap_or(line);
         let bad = line.find(lenient::BAD_BYTE).filter(|_| is_marked);
         (number, bad.map_or(Ok(line), |at| Err(not_utf8(at))))
     })

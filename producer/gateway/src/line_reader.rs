@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     time::{Instant, sleep, timeout_at},
@@ -13,7 +13,7 @@ use crate::memory::Reservation;
 /// The next element of the stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A line without its line ending.
+    /// A line without its line ending and without a byte-order mark at its start.
     Line(Bytes),
     /// A line above the length limit; its bytes are discarded.
     TooLong,
@@ -188,6 +188,10 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             if line.last() == Some(&b'\r') {
                 line.truncate(line.len() - 1);
             }
+            // Some Windows tools write a byte-order mark at the start of each file.
+            if line.starts_with("\u{feff}".as_bytes()) {
+                line.advance("\u{feff}".len());
+            }
             if let Some(skipped) = self.skipping.take() {
                 return Some(skipped);
             }
@@ -233,6 +237,14 @@ mod tests {
     async fn lines_end_with_lf_or_crlf_and_blank_lines_are_ignored() {
         let line = |text: &'static str| Frame::Line(Bytes::from_static(text.as_bytes()));
         assert_eq!(frames(b"one\r\n\n  \ntwo\nrest").await, [line("one"), line("two")]);
+    }
+
+    #[tokio::test]
+    async fn a_byte_order_mark_at_the_start_of_a_line_is_skipped() {
+        let line = |text: &'static str| Frame::Line(Bytes::from_static(text.as_bytes()));
+        let input = "\u{feff}one\n\u{feff}\n\u{feff}12345678\r\ntw\u{feff}o\n\u{feff}\u{feff}x\n";
+        let expected = [line("one"), line("12345678"), line("tw\u{feff}o"), line("\u{feff}x")];
+        assert_eq!(frames(input.as_bytes()).await, expected);
     }
 
     #[tokio::test]

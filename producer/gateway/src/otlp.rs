@@ -76,7 +76,7 @@ impl OtlpEncoding {
 /// Parses JSON, and once more after a repair if it is none, so that a bare `NaN` costs only its data point.
 fn json(body: &[u8]) -> Result<ExportRequest, Refusal> {
     serde_json::from_slice(body).or_else(|error| {
-        let mut repaired = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).to_vec();
+        let mut repaired = body.to_vec();
         lenient::repair(&mut repaired);
         serde_json::from_slice(&repaired).map_err(|_| not_otlp(error))
     })

@@ -180,6 +180,10 @@ impl Payload {
         count: RecordCount,
         convert: impl FnOnce(Vec<u8>) -> Result<(Vec<NewTask>, N), Refusal>,
     ) -> Result<Converted<N>, Refusal> {
+        // No format has a byte-order mark, but some Windows tools write one.
+        if self.plain.starts_with("\u{feff}".as_bytes()) {
+            self.plain.drain(.."\u{feff}".len());
+        }
         self.memory.grow(count.reserved(&self.plain, max_records))?;
         let (tasks, notes) = convert(self.plain)?;
         self.memory.set(tasks.iter().map(footprint).sum::<usize>() + notes.memory())?;

@@ -205,6 +205,10 @@ fn a_field_that_is_not_finite_is_left_out_and_a_line_of_bad_bytes_is_refused() {
     assert_eq!(read("m a=nan").unwrap_err().code(), Fault::NotFinite);
     let (values, left_out) = read("m,unit=C temperature=1,charge=2").unwrap();
     assert_eq!((values, left_out.len()), (vec![2.0], 1), "a unit contradicts one of two metrics");
+    let marked = "\u{feff}m a=1\n\u{feff}# comment\n\u{feff}\n\u{feff}m a=2";
+    let mut body = marked.as_bytes().to_vec();
+    let lines: Vec<_> = lines_of(&mut body).map(|(_, line)| line.unwrap().to_owned()).collect();
+    assert_eq!(lines, ["m a=1", "# comment", "", "m a=2"]);
     let mut body = b"\xef\xbb\xbfm a=1\nm,host=K\xfcche a=2\n\nm t=\"x\ny\"\nm a=3\0\0".to_vec();
     let lines: Vec<_> = lines_of(&mut body).map(|(number, line)| (number, line.is_ok())).collect();
     assert_eq!(lines, [(1, true), (2, false), (3, true), (4, true), (6, true)]);

@@ -28,6 +28,40 @@ async fn webhooks_of_network_servers_become_readings_and_a_repeat_has_the_same_i
 }
 
 #[tokio::test]
+async fn a_byte_order_mark_is_skipped_before_a_command_and_before_a_body_of_any_route() {
+    let gateway = start(MemorySender::new(), Limits::default()).await;
+    let mut lines = gateway.lines().await;
+    lines.write_all("\u{feff}map ttn\n".as_bytes()).await.unwrap();
+    assert_eq!(line(&mut lines).await, "ok ttn");
+    for first in ["m,device=d v=1 1763600000000000000", "# comment", "influx s"] {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        let text = format!("\u{feff}{first}\nm,device=d v=1\n");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).await.unwrap();
+        assert_eq!(answers, "", "{first}");
+        assert_eq!(gateway.bodies().last().unwrap()["metric"], "m.v");
+    }
+    let before = gateway.publisher.tasks().len();
+    let event = r#"{"specversion":"1.0","id":"1","source":"s","type":"bench.noop","data":{}}"#;
+    for (path, content_type, body) in [
+        ("/v1/tasks/reading.process", "application/json", READING),
+        ("/v1/tasks/bench.noop", "application/json", "{}"),
+        ("/v1/events", "application/cloudevents+json", event),
+        ("/v1/events", "application/cloudevents-batch+json", &format!("[{event}]")),
+        ("/v1/readings", "application/x-ndjson", &format!("{READING}\n\u{feff}{READING}\n\u{feff}\n")),
+        ("/v1/map/ttn", "application/json", TTN),
+    ] {
+        let (status, answer) = gateway.post(path, content_type, &format!("\u{feff}{body}")).await;
+        assert_eq!((status, answer.get("refused")), (202, None), "{path}: {answer}");
+    }
+    let tasks = gateway.publisher.tasks().split_off(before);
+    assert_eq!(tasks.len(), 11);
+    assert!(tasks.iter().all(|task| task.body.starts_with(b"{")));
+}
+
+#[tokio::test]
 async fn what_a_map_skips_is_accepted_without_readings() {
     let gateway = start(MemorySender::new(), Limits::default()).await;
     let (status, answer) = gateway.post("/v1/map/ttn", "application/json", TTN_JOIN).await;

@@ -78,10 +78,8 @@ pub fn readings_in(
 ) -> Result<Vec<Record>, BadRecord> {
     let mut reader = BodyReader::new(form, now, limits, true);
     let text = text_of(body).map_err(|error| error.in_record(0))?;
-    // JSON has no byte-order mark, but some Windows tools write one.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if form == Form::Lines {
-        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !is_blank(line.as_bytes())) {
             reader.read_document(line, Some(number + 1)).map_err(|error| reader.here(error))?;
         }
     } else {
@@ -102,16 +100,12 @@ pub fn readings_in(
 /// The body is refused as a whole: it is not JSON, has too many records, or has none.
 pub fn sift_readings(
     form: Form,
-    mut body: &mut [u8],
+    body: &mut [u8],
     now: Timestamp,
     limits: &Limits,
 ) -> Result<Sifted, BadRecord> {
-    if body.starts_with("\u{feff}".as_bytes()) {
-        body = &mut body[3..];
-    }
     let mut reader = BodyReader::new(form, now, limits, false);
     if form == Form::Lines {
-        let is_blank = |line: &[u8]| line.iter().all(|byte| byte.is_ascii_whitespace() || *byte == 0);
         let lines = body.split_mut(|byte| *byte == b'\n').enumerate();
         for (number, line) in lines.filter(|(_, line)| !is_blank(line)) {
             match reader.sift_document(line, Some(number + 1)) {
@@ -137,6 +131,12 @@ pub fn sift_readings(
         return Err(no_record());
     }
     Ok(sifted)
+}
+
+/// Whether a line has only white space, NULs and a byte-order mark at its start.
+fn is_blank(line: &[u8]) -> bool {
+    let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
+    line.iter().all(|byte| byte.is_ascii_whitespace() || *byte == 0)
 }
 
 fn text_of(bytes: &[u8]) -> Result<&str, BadField> {
@@ -196,6 +196,8 @@ impl<'l> BodyReader<'l> {
         self.is_plain = (self.form == Form::Senml).then_some(false);
         self.base = Base::default();
         self.broken_base.clear();
+        // JSON has no byte-order mark, but some Windows tools write one.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         self.parse(text).map_err(|error| {
             self.error.take().unwrap_or_else(|| {
                 let line = line.map(|number| format!("line {number}: ")).unwrap_or_default();

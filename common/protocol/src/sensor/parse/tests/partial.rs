@@ -79,6 +79,15 @@ fn bytes_that_are_not_utf_8_refuse_their_record_or_line() {
         &["-", "a m 2 - +0"],
         &["record 0: device: \"B\\u{7f}iler\": contains a control character or a byte that is not UTF-8 (bad-name)"],
     );
+    let marked = "\u{feff}{\"n\":\"a:m\",\"v\":1}\n\u{feff}\n\u{feff}{\"n\":\"a:m\",\"v\":2}\n\u{feff}{\"n\":\"a:m\",\"v\":nan}";
+    case(
+        "application/x-ndjson",
+        marked.as_bytes(),
+        &["a m 1 - +0", "a m 2 - +0", "-"],
+        &["record 2: v: not a finite number (not-finite)"],
+    );
+    let tasks = "\u{feff}{\"n\":\"a:m\",\"v\":1}\n\u{feff}{\"n\":\"a:m\",\"v\":2}";
+    assert_eq!(briefs("application/x-ndjson", tasks), ["a m 1 - +0", "a m 2 - +0"]);
     case(
         "application/x-ndjson",
         b"{\"device\":\"a\",\"metric\":\"m\",\"value\":1}\n\xff\n\n[{\"n\":\"b:m\",\"v\":2},{oops]\n{\"device\":\"c\",\"metric\":\"m\",\"value\":3}\n\0",
