@@ -7,7 +7,7 @@ use garenne_protocol::{
     list, quoted,
     task::{Kind, NewTask, TaskId},
 };
-use garenne_publish::Routes;
+use garenne_publish::{READING, Routes};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -127,9 +127,10 @@ impl Format for EventFormat {
 
     fn count(&self, _: &Sender) -> RecordCount {
         match self {
+            // Its readings are parsed to check them.
+            Self::Binary(event) if event.kind.as_deref() == Some(READING) => RecordCount::Mark(b'{'),
             Self::Binary(_) => RecordCount::One,
-            Self::Structured => RecordCount::Part,
-            Self::Batch => RecordCount::Objects,
+            Self::Structured | Self::Batch => RecordCount::Objects,
         }
     }
 

@@ -127,8 +127,8 @@ impl Ingest {
         metrics.registry().register(Box::new(self.unmeasured.clone()))
     }
 
-    /// Checks that the caller may send a task of this kind with this payload, whatever its rate. Returns how many records
-    /// the task counts as: its readings, else one.
+    /// Checks that the caller may send a task of this kind with this payload, whatever its rate, and that readings are valid.
+    /// Returns how many records the task counts as: its readings, else one.
     pub(super) fn allow_task(&self, task: &NewTask, body: &[u8], caller: &Caller) -> Result<usize, Refusal> {
         // The central gateway would refuse it always, after its sender has a receipt.
         let max_body = self.limits.max_body.bytes();
@@ -136,12 +136,9 @@ impl Ingest {
         if self.without_spool.is_none() && body.len() > most {
             return Err(Refusal::too_large("the payload of a task that is forwarded", Size(most as u64)));
         }
-        let is_counted = task.kind.as_str() == READING && caller.is_limited();
-        let named = || devices_of(task, body, &caller.name, now(), &self.records);
-        let devices = match caller.has_limited_devices() {
-            true => named()?,
-            // The worker refuses readings that are invalid.
-            false if is_counted => named().unwrap_or_default(),
+        // A worker would make a dead letter of readings that are invalid, after their sender has a receipt.
+        let devices = match task.kind.as_str() == READING || caller.has_limited_devices() {
+            true => devices_of(task, body, &caller.name, now(), &self.records)?,
             false => Vec::new(),
         };
         caller.check_records(task.kind.as_str(), devices.iter().map(String::as_str))?;

@@ -63,8 +63,6 @@ pub(super) struct Converted<N> {
 pub(super) enum RecordCount {
     /// The body is one record.
     One,
-    /// A part of the body is copied to its only record.
-    Part,
     /// Every record is an object of which a part is copied. The parser refuses the body at the first record above the
     /// limit.
     Objects,
@@ -77,7 +75,7 @@ pub(super) enum RecordCount {
 impl RecordCount {
     fn of(self, body: &[u8]) -> usize {
         match self {
-            Self::One | Self::Part => 1,
+            Self::One => 1,
             Self::Objects => memchr::memchr_iter(b'{', body).count(),
             Self::Mark(mark) => memchr::memchr_iter(mark, body).count(),
             Self::Weight(weight) => weight(body),
@@ -88,10 +86,10 @@ impl RecordCount {
     fn reserved(self, body: &[u8], max_records: usize) -> usize {
         let records = match self {
             Self::Objects | Self::Mark(_) => self.of(body).min(max_records.saturating_add(1)),
-            Self::One | Self::Part | Self::Weight(_) => self.of(body),
+            Self::One | Self::Weight(_) => self.of(body),
         };
         // Strings with escapes are copied too.
-        let is_copied = matches!(self, Self::Part | Self::Objects) || memchr::memchr(b'\\', body).is_some();
+        let is_copied = matches!(self, Self::Objects) || memchr::memchr(b'\\', body).is_some();
         let copied = if is_copied { body.len() } else { 0 };
         records.saturating_mul(RECORD).saturating_add(copied)
     }

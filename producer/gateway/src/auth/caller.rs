@@ -85,11 +85,6 @@ impl Caller {
         self.limits.iter().try_for_each(|limit| limit.take(records))
     }
 
-    /// Whether its payloads are looked into: it has a rate limit, or there are devices that it may not send records of.
-    pub(crate) fn is_limited(&self) -> bool {
-        !self.limits.is_empty() || self.has_limited_devices()
-    }
-
     /// Whether it may forward tasks of others, under the ids that they have.
     pub(crate) fn may_forward(&self) -> bool {
         self.grants.iter().all(|grant| grant.forward)

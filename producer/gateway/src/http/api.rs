@@ -107,10 +107,9 @@ struct TaskFormat(NewTask);
 impl Format for TaskFormat {
     type Notes = ();
 
-    fn count(&self, sender: &Sender) -> RecordCount {
-        // Its readings are parsed to count them and to compare their devices.
-        let has_readings = self.0.kind.as_str() == READING && sender.caller.is_limited();
-        if has_readings { RecordCount::Mark(b'{') } else { RecordCount::One }
+    fn count(&self, _: &Sender) -> RecordCount {
+        // Its readings are parsed to check them.
+        if self.0.kind.as_str() == READING { RecordCount::Mark(b'{') } else { RecordCount::One }
     }
 
     fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<()>, Refusal> {

@@ -113,6 +113,66 @@ async fn a_kind_that_no_lane_takes_is_refused_and_not_published() {
     assert_eq!(gateway.publisher.tasks()[0].kind.as_str(), "bench.noop");
 }
 
+/// A worker would make a dead letter of it, after its sender has a receipt.
+#[tokio::test]
+async fn readings_that_are_invalid_are_refused_also_as_a_task_or_an_event() {
+    let gateway = start(MemorySender::new(), Limits::default()).await;
+    let event = |data: &str| {
+        format!(r#"{{"specversion":"1.0","id":"1","source":"s","type":"reading.process"{data}}}"#)
+    };
+    let of_device = event(r#","data":{"device":"ce1"}"#);
+    for (path, content_type, body, code, detail) in [
+        (
+            "/v1/tasks/reading.process",
+            "application/json",
+            r#"{"device":"tk9"}"#,
+            "missing-field",
+            "record 0: metric: ",
+        ),
+        (
+            "/v1/tasks/reading.process",
+            "application/json",
+            "null",
+            "wrong-type",
+            "record 0: body: null is not a valid",
+        ),
+        (
+            "/v1/events",
+            "application/cloudevents+json",
+            &of_device,
+            "missing-field",
+            "record 0: reading 0: metric: ",
+        ),
+        (
+            "/v1/events",
+            "application/cloudevents+json",
+            &event(""),
+            "wrong-type",
+            "record 0: reading 0: body: null is",
+        ),
+        (
+            "/v1/events",
+            "application/cloudevents-batch+json",
+            &format!("[{of_device}]"),
+            "missing-field",
+            "record 0: ",
+        ),
+    ] {
+        let (status, problem) = gateway.post(path, content_type, body).await;
+        assert_eq!((status, &problem["code"]), (422, &json!(code)), "{body}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().starts_with(detail), "{problem}");
+    }
+    let client = reqwest::Client::new().post(format!("http://{}/v1/events", gateway.address));
+    let headers =
+        [("ce-specversion", "1.0"), ("ce-id", "2"), ("ce-source", "s"), ("ce-type", "reading.process")];
+    let request = headers.into_iter().fold(client, |request, (name, value)| request.header(name, value));
+    assert_eq!(request.send().await.unwrap().status(), 422, "an event without data");
+    assert!(gateway.publisher.tasks().is_empty());
+    let valid = event(&format!(",\"data\":{READING}"));
+    assert_eq!(gateway.post("/v1/events", "application/cloudevents+json", &valid).await.0, 202);
+    assert_eq!(gateway.post("/v1/tasks/reading.process", "application/json", READING).await.0, 202);
+}
+
 #[tokio::test]
 async fn no_success_is_answered_while_the_broker_refuses_messages() {
     let gateway = start(MemorySender::new(), Limits::default()).await;
