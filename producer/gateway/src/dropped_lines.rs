@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use garenne_protocol::sensor::{BadField, Fault, Limits, Record, Timestamp};
+use garenne_publish::READING;
 
 use crate::{
     influx::{LineReadings, Precision, line_readings, lines_of},
@@ -37,11 +38,13 @@ impl Format for LineBody {
             true => Ok(()),
             false => Err(Refusal::foreign_device(device, &caller.name)),
         };
+        // The same lines are other readings with another precision.
+        let keys = sender.keys(&format!("{READING} in {}", self.0.symbol()), &body);
         let (records, dropped) = DroppedLines::sort(body, self.0, now(), &ingest.records, is_allowed)?;
         if !dropped.is_empty() && (records.is_empty() || sender.atomic) {
             return Err(dropped.refusal());
         }
-        Ok(Parsed::readings(kind, records, dropped))
+        Ok(Parsed { keys, ..Parsed::at_positions(kind, records, dropped) })
     }
 }
 
@@ -61,7 +64,8 @@ impl Notes for DroppedLines {
 }
 
 impl DroppedLines {
-    /// The readings of a body, and what is dropped of it. `is_allowed` is asked for the device of each line.
+    /// The readings of a body, and what is dropped of it. `is_allowed` is asked for the device of each line. The position of
+    /// a reading depends on the body alone, so that a line which is refused once changes no id of another.
     ///
     /// # Errors
     /// The body has more readings than `limits` allow.
@@ -71,10 +75,12 @@ impl DroppedLines {
         now: Timestamp,
         limits: &Limits,
         is_allowed: impl Fn(&str) -> Result<(), Refusal>,
-    ) -> Result<(Vec<Record>, Self), Refusal> {
-        let (mut all, mut dropped) = (Vec::new(), Self::default());
+    ) -> Result<(Vec<(usize, Record)>, Self), Refusal> {
+        let (mut all, mut dropped, mut position) = (Vec::new(), Self::default(), 0);
         for (number, line) in lines_of(&mut body) {
             let bad_line = |error: BadField| Refusal::bad_line(number, error.in_record(0));
+            let first = position;
+            position += line.as_ref().map_or(0, |line| count_pairs(line.as_bytes()));
             let readings = line.and_then(|line| line_readings(line, precision, now, limits));
             let allowed = readings.map_err(bad_line).and_then(|readings| {
                 let device = readings.records.first().map(|record| &*record.reading.device);
@@ -82,8 +88,8 @@ impl DroppedLines {
                 Ok(readings)
             });
             match allowed {
-                Ok(LineReadings { mut records, left_out }) => {
-                    all.append(&mut records);
+                Ok(LineReadings { records, left_out }) => {
+                    all.extend((first..).zip(records));
                     left_out.into_iter().for_each(|error| dropped.add(bad_line(error)));
                 }
                 Err(refusal) => dropped.add(refusal),

@@ -40,6 +40,11 @@ impl Precision {
             Some(_) => return None,
         }))
     }
+
+    /// Its symbol, the same for all words of a unit.
+    pub(super) fn symbol(self) -> &'static str {
+        self.0.symbol()
+    }
 }
 
 /// The readings of a line, and the fields that are left out.

@@ -71,9 +71,13 @@ pub(super) type Stored<N> = (Receipts, N);
 impl<N> Parsed<N> {
     /// All of these readings, in their order.
     pub(super) fn readings(kind: Kind, records: Vec<Record>, notes: N) -> Self {
+        Self::at_positions(kind, records.into_iter().enumerate().collect(), notes)
+    }
+
+    /// These readings, each with its position in the request.
+    pub(super) fn at_positions(kind: Kind, records: Vec<(usize, Record)>, notes: N) -> Self {
         let (counted, keys) = (records.len(), Vec::new());
-        let content = Content::Readings(kind, records.into_iter().enumerate().collect());
-        Self { content, counted, keys, notes }
+        Self { content: Content::Readings(kind, records), counted, keys, notes }
     }
 
     /// Tasks that count as so many records.

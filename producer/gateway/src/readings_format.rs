@@ -3,18 +3,14 @@
 use std::sync::Arc;
 
 use garenne_map::{Map, Source};
-use garenne_protocol::{
-    sensor::{
-        Sifted,
-        parse::{Form, sift_readings},
-    },
-    task::TaskId,
+use garenne_protocol::sensor::{
+    Sifted,
+    parse::{Form, sift_readings},
 };
 use garenne_publish::READING;
 
 use crate::{
-    idempotency::Fingerprint,
-    ingest::{Content, Format, Ingest, Parsed, now},
+    ingest::{Format, Ingest, Parsed, now},
     left_out::LeftOut,
     payload::RecordCount,
     record_tasks::{Sender, allowed},
@@ -65,8 +61,7 @@ impl Format for ReadingsFormat {
 
     fn parse(self, mut body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<LeftOut>, Refusal> {
         // Before the body is changed.
-        let print = |key: &TaskId| (key.clone(), Fingerprint::of(self.content(), &body));
-        let key = sender.idempotency_key.as_ref().map(print);
+        let keys = sender.keys(self.content(), &body);
         let sifted = self.sift(&mut body, ingest)?;
         drop(body);
         if sifted.slots.is_empty() {
@@ -76,8 +71,7 @@ impl Format for ReadingsFormat {
         let (slots, notes) = allowed(sifted, &kind, sender)?;
         let slots = slots.into_iter().enumerate();
         let records: Vec<_> = slots.filter_map(|(position, slot)| Some((position, slot?))).collect();
-        let (counted, keys) = (records.len(), key.into_iter().collect());
-        Ok(Parsed { content: Content::Readings(kind, records), counted, keys, notes })
+        Ok(Parsed { keys, ..Parsed::at_positions(kind, records, notes) })
     }
 }
 

@@ -7,7 +7,7 @@ use garenne_protocol::{
     task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_body, reading_id},
 };
 
-use crate::{auth::Caller, left_out::LeftOut, refusal::Refusal};
+use crate::{auth::Caller, idempotency::Fingerprint, left_out::LeftOut, refusal::Refusal};
 
 /// The sender of readings or of a task, and the properties of its request.
 pub(super) struct Sender {
@@ -17,6 +17,14 @@ pub(super) struct Sender {
     pub(super) trace: Option<TraceContext>,
     /// Whether a record that is refused takes the others with it.
     pub(super) atomic: bool,
+}
+
+impl Sender {
+    /// The key of its request, with the content that it is used for.
+    pub(super) fn keys(&self, kind: &str, body: &[u8]) -> Vec<(TaskId, Fingerprint)> {
+        let content = |key: &TaskId| (key.clone(), Fingerprint::of(kind, body));
+        self.idempotency_key.iter().map(content).collect()
+    }
 }
 
 /// Leaves out the records that the sender may not send.

@@ -22,7 +22,6 @@ use crate::{
     cloud_event::EventFormat,
     context::GatewayContext,
     forward::{Forwarded, ForwardedTasks},
-    idempotency::Fingerprint,
     ingest::{Format, Ingest, Parsed, Stored},
     left_out::LeftOut,
     memory::Reservation,
@@ -117,8 +116,7 @@ impl Format for TaskFormat {
         // A body that no worker could parse is refused here, where the sender gets the error.
         serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::not_json)?;
         let records = ingest.allow_task(&task, &body, &sender.caller)?;
-        let content = |key: &TaskId| (key.clone(), Fingerprint::of(task.kind.as_str(), &body));
-        let keys = sender.idempotency_key.iter().map(content).collect();
+        let keys = sender.keys(task.kind.as_str(), &body);
         Ok(Parsed { keys, ..Parsed::tasks(vec![NewTask { body, ..task }], records, ()) })
     }
 }

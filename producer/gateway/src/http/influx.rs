@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::{
     api::durability_header,
-    request::{ConfirmedRecords, HttpRequest, LeftOutCodes, authenticate, read_body},
+    request::{ConfirmedRecords, HttpRequest, LeftOutCodes, authenticate, idempotency_key, read_body},
 };
 use crate::{
     context::GatewayContext,
@@ -47,7 +47,8 @@ pub(super) async fn write(
     Query(Parameters { precision, p, .. }): Query<Parameters>,
     request: Request,
 ) -> Result<Response<Body>, InfluxRefusal> {
-    let format = |_: &Parts, _: &mut Sender| {
+    let format = |head: &Parts, sender: &mut Sender| {
+        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
         let given = precision.as_deref();
         let unknown = || Refusal::precision(given.unwrap_or_default());
         Precision::parse(given).map(LineBody).ok_or_else(unknown)

@@ -12,9 +12,11 @@ use axum::{
 
 use super::{
     api::durability_header,
-    request::{ConfirmedRecords, HttpRequest, text},
+    request::{ConfirmedRecords, HttpRequest, idempotency_key, text},
     request_trace::RequestTrace,
 };
+use garenne_publish::READING;
+
 use crate::{
     auth::Peer,
     context::GatewayContext,
@@ -31,7 +33,10 @@ pub(super) async fn metrics(State(gateway): State<Arc<GatewayContext>>, request:
     let encoding = encoding_of(request.headers()).unwrap_or(OtlpEncoding::Json);
     let peer = request.extensions().get::<Peer>().cloned();
     let trace = request.extensions().get::<RequestTrace>().cloned();
-    let format = |head: &Parts, _: &mut Sender| encoding_of(&head.headers);
+    let format = |head: &Parts, sender: &mut Sender| {
+        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
+        encoding_of(&head.headers)
+    };
     let answer = |gateway: &GatewayContext, stored: Result<Stored<Rejected>, Refusal>| match stored {
         Ok((receipts, rejected)) => {
             for (code, count) in &rejected.counts {
@@ -60,6 +65,7 @@ impl Format for OtlpEncoding {
     }
 
     fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Rejected>, Refusal> {
+        let keys = sender.keys(READING, &body);
         let (mut records, mut rejected) = self.records(&body, now(), &ingest.records)?;
         drop(body);
         let foreign = leave_out_foreign(&mut records, &sender.caller, |reading, refusal| {
@@ -72,7 +78,7 @@ impl Format for OtlpEncoding {
             _ => {
                 let kind = ingest.reading_kind()?;
                 sender.caller.check_records(kind.as_str(), devices(&records))?;
-                Ok(Parsed::readings(kind, records, rejected))
+                Ok(Parsed { keys, ..Parsed::readings(kind, records, rejected) })
             }
         }
     }

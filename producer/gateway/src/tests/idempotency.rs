@@ -1,5 +1,7 @@
 //! Idempotency keys and ids of records: they belong to their sender, and a key to one body.
 
+use garenne_protocol::task::TaskId;
+
 use super::{
     security::{entry, with_senders},
     *,
@@ -89,6 +91,48 @@ async fn a_refused_body_can_be_corrected_under_its_key_and_an_unconfirmed_one_ca
     assert_eq!(post(&gateway, None, "/v1/readings", "k", &other).await.code(), (422, "key-reused"));
     post(&gateway, None, "/v1/readings", "k", UNTIMED).await.ids();
     assert_eq!(gateway.publisher.tasks().len(), 1);
+}
+
+/// The key of lines is one of their body and their precision, and ids follow positions in the body.
+#[tokio::test]
+async fn lines_and_metrics_have_the_ids_of_their_key() {
+    let gateway = start(MemorySender::new(), Limits::default()).await;
+    let client = reqwest::Client::new();
+    let posted = async |path: &str, key: &str, body: &str| {
+        let request = client.post(format!("http://{}{path}", gateway.address)).header("idempotency-key", key);
+        let request = request.header("content-type", "application/json").body(body.to_owned());
+        request.send().await.unwrap().status().as_u16()
+    };
+    let published = || gateway.publisher.tasks().into_iter().map(|task| task.id).collect::<Vec<_>>();
+    for path in ["/write", "/api/v2/write"] {
+        let before = published().len();
+        assert_eq!(posted(path, path, "m a=1,b=2\nm c=3").await, 204);
+        assert_eq!(posted(path, path, "m a=1,b=2\nm c=3").await, 204);
+        let ids = published().split_off(before);
+        assert_eq!((ids.len(), &ids[..3]), (6, &ids[3..]), "readings without a time, sent again");
+        assert_eq!(posted(path, path, "m a=1,b=2\nm c=4").await, 400);
+        assert_eq!(posted(&format!("{path}?precision=s"), path, "m a=1,b=2\nm c=3").await, 400);
+        assert_eq!(published().len(), before + 6);
+    }
+    // A line that is refused changes no id of another, and the key is used up.
+    let before = published().len();
+    assert_eq!(posted("/write", "k", "m a=1,b=nan 4070908800000000000\nm c=3").await, 400);
+    assert_eq!(posted("/write", "k", "m c=3").await, 400);
+    let first = TaskId::parse("k").unwrap();
+    assert_eq!(published().split_off(before), [TaskId::derived(&first, "2")]);
+    // Of a request of which nothing is stored it is not.
+    assert_eq!(posted("/write", "k2", "m a=nan").await, 400);
+    assert_eq!(posted("/write", "k2", "m a=1").await, 204);
+    let metrics = |value: f64| {
+        let point = json!({"timeUnixNano": "1763600000000000000", "asDouble": value, "attributes": [
+            {"key": "device.id", "value": {"stringValue": "d"}}]});
+        json!({"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "t", "gauge": {"dataPoints": [point]}}]}]}]})
+            .to_string()
+    };
+    assert_eq!(posted("/v1/metrics", "k3", &metrics(1.0)).await, 200);
+    assert_eq!(posted("/v1/metrics", "k3", &metrics(2.0)).await, 400);
+    let key = TaskId::parse("k3").unwrap();
+    assert_eq!(published().last(), Some(&TaskId::derived(&key, "0")));
 }
 
 #[tokio::test]
