@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
+    client::with_id,
     process::{Ended, Process, Program, Signal},
     test_env::TestEnv,
     wait::{Seen, WAIT_TIMEOUT, eventually},
@@ -187,6 +188,16 @@ impl Dashboard {
             Ok(found) => found,
             Err(_) => anyhow::bail!("not within {WAIT_TIMEOUT:?}: {what}; last seen: {last:#}"),
         }
+    }
+
+    /// Waits until it receives heartbeats: the broker returns one that nobody receives.
+    pub async fn until_it_listens(&self, env: &TestEnv) -> Result<()> {
+        let key = "beat.gateway.first";
+        eventually("the dashboard receives heartbeats", async || {
+            let sent = env.client().publish("garenne.events", key, with_id(key), b"{}").await;
+            Ok(Seen::when(sent.is_ok(), format!("{:?}", sent.err())))
+        })
+        .await
     }
 
     /// Sends SIGTERM and waits for the end.

@@ -184,13 +184,7 @@ async fn the_page_works_at_every_width_with_200_workers_and_many_letters() -> Re
     env.worker("declares")?.start().await?.stop().await?;
     let dashboard =
         Dashboard::start_with(&env, |program| program.env("GARENNE_RETRY__DELAYS", DELAYS)).await?;
-    // The broker returns a heartbeat while no dashboard listens.
-    let (key, body) = ("beat.gateway.first", json!({}).to_string());
-    eventually("the dashboard listens", async || {
-        let sent = env.client().publish("garenne.events", key, with_id(key), body.as_bytes()).await;
-        Ok(Seen::when(sent.is_ok(), format!("{:?}", sent.err())))
-    })
-    .await?;
+    dashboard.until_it_listens(&env).await?;
     publish(&env, &dashboard).await?;
     let mut browser = Browser::start(&program).await?;
 

@@ -207,6 +207,7 @@ async fn heartbeats_that_are_forged_hide_no_worker_and_are_bounded() -> Result<(
     let env = TestEnv::new().await?;
     topology(&env).await?;
     let dashboard = Dashboard::start(&env).await?;
+    dashboard.until_it_listens(&env).await?;
     let channel = env.client().channel();
     let forge = async |program: &str, id: String, text: &str| -> Result<()> {
         let beat = json!({

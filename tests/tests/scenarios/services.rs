@@ -175,7 +175,7 @@ async fn a_kind_that_no_worker_has_waits_visibly_and_becomes_a_dead_letter_after
     eventually("the status names the kind", async || {
         // The exit code is 1 because queues of the console's own retry settings are missing.
         let status: Value =
-            serde_json::from_str(&env.garenne(&["status", "--json"]).await?.stdout.join("\n"))?;
+            serde_json::from_str(&env.try_garenne(&["status", "--json"]).await?.stdout.join("\n"))?;
         let kind = &status["unhandled"][0];
         let is_named = (&kind["kind"], &kind["lane"]) == (&json!(MAIL), &json!("default"));
         // What `/scale` counts.
@@ -210,7 +210,7 @@ async fn a_task_that_several_workers_put_off_counts_once() -> Result<()> {
     let dashboard = Dashboard::start(&env).await?;
     env.publish(MAIL, &json!({"ms": 1}), "mail", TASKS as usize).await?;
     let seen = async |dashboard: &Dashboard| -> Result<(u64, u64)> {
-        let ended = env.garenne(&["status", "--json"]).await?;
+        let ended = env.try_garenne(&["status", "--json"]).await?;
         let shown: Value = serde_json::from_str(&ended.stdout.join("\n"))?;
         let answer = dashboard.json("/scale/default?min=0&window=0s").await?;
         let number = |value: &Value| value.as_u64().unwrap_or(0);
