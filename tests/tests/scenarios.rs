@@ -72,6 +72,7 @@ mod scenarios {
     mod read_api;
     mod receipts;
     mod reconnect;
+    mod replies;
     mod retry;
     mod rights;
     mod rolling_restarts;

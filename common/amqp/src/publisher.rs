@@ -112,18 +112,28 @@ pub struct Pending {
 impl Publisher {
     /// A publisher that connects at its first message.
     pub fn new(broker: Broker, config: PublisherConfig) -> Self {
-        Self::build(broker, config, None)
+        Self::build(broker, config, None, None)
     }
 
     /// As [`Publisher::new`], and counts messages and shows the connection's state in `metrics`.
     pub fn observed(broker: Broker, config: PublisherConfig, metrics: ConnectionMetrics) -> Self {
-        Self::build(broker, config, Some(metrics))
+        Self::build(broker, config, Some(metrics.clone()), Some(metrics))
     }
 
-    fn build(broker: Broker, config: PublisherConfig, metrics: Option<ConnectionMetrics>) -> Self {
+    /// As [`Publisher::new`], and counts messages in `metrics`, which show another publisher's connection.
+    pub fn counted(broker: Broker, config: PublisherConfig, metrics: ConnectionMetrics) -> Self {
+        Self::build(broker, config, None, Some(metrics))
+    }
+
+    fn build(
+        broker: Broker,
+        config: PublisherConfig,
+        of_connection: Option<ConnectionMetrics>,
+        metrics: Option<ConnectionMetrics>,
+    ) -> Self {
         let blocked = Arc::new(AtomicBool::new(false));
         let newest = Arc::default();
-        let members = Members { broker, metrics: metrics.clone(), blocked: Arc::clone(&blocked), newest };
+        let members = Members { broker, metrics: of_connection, blocked: Arc::clone(&blocked), newest };
         let pool = Pool::builder(members)
             .max_size(1)
             .runtime(deadpool::Runtime::Tokio1)

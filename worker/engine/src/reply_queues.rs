@@ -2,7 +2,11 @@
 //!
 //! A task names its reply queue, and the worker may write to every queue of the virtual host. Without a bound, a
 //! publisher could let it write to queues that the publisher itself may not write to, such as `garenne.directives`.
+//!
+//! RabbitMQ decodes the name of a direct reply queue when a message is published to it. Up to 4.1 it closes the connection
+//! of the publisher if it cannot. Therefore, only names that it can have made itself are allowed.
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use garenne_common::{
     config::{Invalid, list},
     pattern::NamePattern,
@@ -10,8 +14,8 @@ use garenne_common::{
 use garenne_protocol::quoted;
 use serde::{Deserialize, Serialize};
 
-/// What a client's direct reply queue is called in a message that it has published. The broker adds a part that nobody
-/// can guess and that ends with the client's channel.
+/// What a client's direct reply queue is called in a message that it has published. The broker adds the client's channel
+/// and a key that nobody can guess.
 const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to.";
 
 /// The property in `garenne_headers_ignored_total`.
@@ -52,13 +56,47 @@ impl ReplyQueues {
             Some(start) => queue.starts_with(start),
             None => pattern == queue,
         };
-        queue.starts_with(DIRECT_REPLY) || self.0.iter().any(matches)
+        match queue.strip_prefix(DIRECT_REPLY) {
+            Some(address) => is_address(address),
+            None => self.0.iter().any(matches),
+        }
     }
+}
+
+/// Whether this is the address of a direct reply queue as RabbitMQ 3.10 to 4.3 write it: the base64 of a channel's process
+/// identifier, a dot, and the base64 of a key of 16 bytes.
+fn is_address(address: &str) -> bool {
+    let Some((process, key)) = address.split_once('.') else { return false };
+    let is_key = STANDARD.decode(key).is_ok_and(|key| key.len() == 16);
+    is_key && STANDARD.decode(process).is_ok_and(|process| is_process(&process).is_some())
+}
+
+/// Whether this is a process identifier in Erlang's external term format (`NEW_PID_EXT`) whose node has the name that
+/// RabbitMQ writes: a word, `@`, and the hash of the real name, below 2^27.
+fn is_process(term: &[u8]) -> Option<()> {
+    let node = term.strip_prefix(b"\x83X")?;
+    // The tags of an atom in UTF-8 with a length of two bytes or of one.
+    let (len, node) = match node {
+        [b'v', high, low, rest @ ..] => (usize::from(u16::from_be_bytes([*high, *low])), rest),
+        [b'w', len, rest @ ..] => (usize::from(*len), rest),
+        _ => return None,
+    };
+    let (node, numbers) = node.split_at_checked(len)?;
+    let (word, hash) = std::str::from_utf8(node).ok()?.split_once('@')?;
+    let is_word = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let is_hash = hash.bytes().all(|byte| byte.is_ascii_digit()) && hash.parse::<u32>().ok()? < 1 << 27;
+    // Id, serial and creation. An id has 28 bits.
+    let is_numbers = numbers.len() == 12 && numbers[0] < 1 << 4;
+    (is_word && is_hash && is_numbers).then_some(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As RabbitMQ 4.0 made it.
+    const DIRECT: &str =
+        "amq.rabbitmq.reply-to.g1h2AA5yZXBseUA4OTY1ODA5OQAAAusAAAAAawsShg==.rHhIvgoAuO0/oQjhkuteYQ==";
 
     fn queues(patterns: &[&str]) -> ReplyQueues {
         ReplyQueues(patterns.iter().map(|pattern| (*pattern).to_owned()).collect())
@@ -67,18 +105,52 @@ mod tests {
     #[test]
     fn direct_reply_queues_and_those_of_the_setting_are_allowed() {
         let allowed = |patterns: &[&str]| {
-            let names = [
-                "amq.rabbitmq.reply-to.g1h2AA",
-                "amq.rabbitmq.reply-to",
-                "amq.gen-x",
-                "rpc.a",
-                "garenne.dead",
-                "",
-            ];
+            let names = [DIRECT, "amq.rabbitmq.reply-to", "amq.gen-x", "rpc.a", "garenne.dead", ""];
             names.map(|name| queues(patterns).allow(name))
         };
         assert_eq!(allowed(&[]), [true, false, false, false, false, false]);
         assert_eq!(allowed(&["amq.gen-*", "rpc.a"]), [true, false, true, true, false, false]);
+    }
+
+    #[test]
+    fn only_addresses_that_the_broker_can_decode_are_allowed() {
+        let any = queues(&["amq.*"]);
+        let allowed = |address: &str| any.allow(&format!("{DIRECT_REPLY}{address}"));
+        let key = "rHhIvgoAuO0/oQjhkuteYQ==";
+        let numbers = [0, 0, 2, 235, 0, 0, 0, 0, 107, 11, 18, 134];
+        let address = |tag: &[u8], node: &[u8], numbers: &[u8]| {
+            format!("{}.{key}", STANDARD.encode([b"\x83X", tag, node, numbers].concat()))
+        };
+        assert!(allowed(&address(b"v\0\x0e", b"reply@89658099", &numbers)));
+        assert!(allowed(&address(b"v\0\x0d", b"reply@4832247", &numbers)));
+        assert!(allowed(&address(b"w\x0b", b"generated@1", &numbers)));
+        let long = [0; 13];
+        let undecodable = [
+            String::new(),
+            "x.y".into(),
+            "g1h3AA==.abc".into(),
+            format!("g1h3AA==.{key}"),
+            address(b"v\0\x08", b"rabbit@h", &numbers),
+            address(b"v\0\x06", b"rabbit", &numbers),
+            address(b"v\0\x06", b"reply@", &numbers),
+            address(b"v\0\x08", b"reply@+5", &numbers),
+            address(b"v\0\x0f", b"reply@134217728", &numbers),
+            address(b"v\0\x1a", b"reply@99999999999999999999", &numbers),
+            address(b"v\0\x02", b"@5", &numbers),
+            address(b"v\0\x07", b"repl\xff@5", &numbers),
+            address(b"v\0\x09", b"reply@5", &numbers[..1]),
+            address(b"d\0\x07", b"reply@5", &numbers),
+            address(b"v\0\x07", b"reply@5", &numbers[1..]),
+            address(b"v\0\x07", b"reply@5", &long),
+            address(b"v\0\x07", b"reply@5", &[255; 12]),
+            address(b"v\0\x07", b"reply@5", &numbers).replace("==", ""),
+            address(b"v\0\x07", b"reply@5", &numbers).replace('.', ".."),
+            address(b"v\0\x07", b"reply@5", &numbers) + ".x",
+            address(b"v\0\x07", b"reply@5", &numbers).replace(key, "abc"),
+        ];
+        for address in undecodable {
+            assert!(!allowed(&address), "{address}");
+        }
     }
 
     #[test]

@@ -87,6 +87,15 @@ impl After {
     }
 }
 
+/// How results are sent as replies.
+pub(crate) struct Replies {
+    /// The queues that they may be sent to.
+    pub(crate) allowed: ReplyQueues,
+    /// Has a connection of its own, which opens with the first reply. A broker may close it because of an address that a
+    /// task names, and copies and dead letters must not end with it.
+    pub(crate) publisher: Publisher,
+}
+
 /// Settles the tasks of all lanes of a worker.
 pub(crate) struct Settler {
     /// The name of this worker.
@@ -101,8 +110,8 @@ pub(crate) struct Settler {
     pub(crate) unhandled: Arc<UnhandledKinds>,
     /// The lanes that follow-ups and retries are published to.
     pub(crate) routes: Arc<Routes>,
-    /// The queues that results may be sent to as replies; `None` if none are sent.
-    pub(crate) replies: Option<ReplyQueues>,
+    /// `None` if results are not sent as replies.
+    pub(crate) replies: Option<Replies>,
     pub(crate) publisher: Publisher,
     pub(crate) letters: DeadLetters,
     /// Taken by the one letter that is held and tried while neither queue takes any.
@@ -190,8 +199,8 @@ impl Settler {
 
     /// Whether the result is sent to the task's `reply_to`. An address that is not allowed is counted and ignored.
     fn is_answered(&self, envelope: &Envelope) -> bool {
-        let (Some(allowed), Some(queue)) = (&self.replies, &envelope.reply_to) else { return false };
-        let is_allowed = allowed.allow(queue);
+        let (Some(replies), Some(queue)) = (&self.replies, &envelope.reply_to) else { return false };
+        let is_allowed = replies.allowed.allow(queue);
         if !is_allowed {
             self.metrics.headers_ignored(REPLY_TO).inc();
             tracing::debug!(task = %envelope.id, queue, "ignored a reply_to that reply_queues does not allow");
@@ -290,10 +299,12 @@ impl Settler {
 
     /// Sends the result to the task's `reply_to`. Best effort, after the ack.
     fn reply(self: &Arc<Self>, finished: FinishedTask) {
-        let Some(queue) = finished.envelope.reply_to.clone() else { return };
-        let this = Arc::clone(self);
+        let (Some(replies), Some(queue)) = (&self.replies, finished.envelope.reply_to.clone()) else {
+            return;
+        };
+        let (this, publisher) = (Arc::clone(self), replies.publisher.clone());
         self.in_background("reply", async move {
-            let publishing = this.publisher.publish(results::message(&finished, Target::queue(queue)));
+            let publishing = publisher.publish(results::message(&finished, Target::queue(queue)));
             let published = tokio::select! {
                 biased;
                 published = publishing => published,

@@ -93,11 +93,14 @@ impl Worker {
         blocked: Arc<AtomicBool>,
     ) -> Resources<B> {
         let metrics = Some(self.metrics().connection().clone());
+        let replies =
+            Publisher::simulated(Arc::clone(&publish), Arc::clone(&blocked), publisher_config(), None);
         Resources {
             admin: None,
             traces: Default::default(),
             broker,
             publisher: Publisher::simulated(publish, blocked, publisher_config(), metrics),
+            replies,
             handlers: HandlerRuntime::current(),
         }
     }

@@ -76,7 +76,14 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         unknown_kind_wait: config.unknown_kind_wait,
         unhandled: Arc::default(),
         routes: Arc::new(routes),
-        replies: Some(ReplyQueues(vec!["answers".to_owned()])),
+        replies: Some(Replies {
+            allowed: ReplyQueues(vec!["answers".to_owned()]),
+            publisher: Publisher::counted(
+                broker.clone(),
+                PublisherConfig::default(),
+                metrics.connection().clone(),
+            ),
+        }),
         publisher: Publisher::observed(
             broker.clone(),
             PublisherConfig::default(),

@@ -177,6 +177,9 @@ impl<B: ConsumeBroker> Running<B> {
             let _ = timeout(CLOSE_TIMEOUT, membership.leave()).await;
             heartbeats.stop().await;
             let _ = timeout(CLOSE_TIMEOUT, settler.publisher.close()).await;
+            if let Some(replies) = &settler.replies {
+                let _ = timeout(CLOSE_TIMEOUT, replies.publisher.close()).await;
+            }
             let _ = timeout(CLOSE_TIMEOUT, join(connection.close(), foreign.close())).await;
         };
         // All spans have ended, so the last export can run beside the closing of connections.

@@ -44,7 +44,7 @@ use crate::{
     redelivery::RedeliveryTracker,
     reply_queues::REPLY_TO,
     settings::{SinkName, WorkerConfig},
-    settlement::{Settler, record_places},
+    settlement::{Replies, Settler, record_places},
     sink::{
         BackgroundWork, IsConsuming, Sink, SinkBuffer, SinkMetrics, results::ResultsSink, stdout::StdoutSink,
     },
@@ -62,6 +62,8 @@ pub(crate) struct Resources<B> {
     pub(crate) traces: Traces,
     pub(crate) broker: B,
     pub(crate) publisher: Publisher,
+    /// That of replies.
+    pub(crate) replies: Publisher,
     pub(crate) handlers: HandlerRuntime,
 }
 
@@ -84,8 +86,18 @@ pub(super) async fn open(
     let admin = AdminPort::open(admin_port, metrics.clone(), config.shutdown_mode, commands.clone(), awaited);
     let broker = Broker::configured(&config.common, &format!("garenne-worker {name}"))?;
     let publisher = Publisher::observed(broker.clone(), publisher_config(), metrics.connection().clone());
+    // Its connection may end at any time, and says nothing about the worker.
+    let replies =
+        Publisher::counted(broker.clone(), PublisherConfig::default(), metrics.connection().clone());
     let broker = ConsumerConnection::new(broker, metrics.clone());
-    Ok(Resources { admin: Some(admin), traces, broker, publisher, handlers: HandlerRuntime::start()? })
+    Ok(Resources {
+        admin: Some(admin),
+        traces,
+        broker,
+        publisher,
+        replies,
+        handlers: HandlerRuntime::start()?,
+    })
 }
 
 /// Starts the worker with what `open` returns. Returns [`None`] if `stopping` is cancelled before it consumes.
@@ -120,7 +132,7 @@ async fn connect<B: ConsumeBroker>(
     let ladder = config.retry.ladder()?;
     budget::check(config, worker.registry.deadlines())?;
     payload_memory::check(config, payload_memory::memory_limit())?;
-    let Resources { admin, traces, broker, publisher, handlers } = open.await?;
+    let Resources { admin, traces, broker, publisher, replies, handlers } = open.await?;
     let missing = MissingQueues::new(broker.clone(), metrics.registry());
     let names = Names::new(&config.common.prefix);
     let topology = |version| Topology::new(&names, &config.lanes.specs(), &ladder, version);
@@ -142,7 +154,7 @@ async fn connect<B: ConsumeBroker>(
         unknown_kind_wait: config.unknown_kind_wait,
         unhandled: Arc::default(),
         routes: Arc::new(Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() }),
-        replies: config.replies.then(|| config.reply_queues.clone()),
+        replies: config.replies.then(|| Replies { allowed: config.reply_queues.clone(), publisher: replies }),
         record_places: record_places(),
         letters: DeadLetters::new(publisher.clone(), Names::new(&config.common.prefix)),
         held_letter: Semaphore::const_new(1),
