@@ -1,12 +1,13 @@
 //! The acknowledged position on disk: the file `cursor`.
 //!
 //! It has two slots of 512 bytes, a sector each. A slot has magic (8), position (8), the first position of the newest
-//! segment (8, all bits set if there is none), and the CRC-32 of these (4), little-endian. The valid slot with the greater
-//! position counts, and the other one is overwritten next, so that a torn write leaves the earlier position. The file is
-//! written once at its full size, so that a full disk does not prevent later acknowledgements.
+//! segment (8, all bits set if there is none), the position after its last record (8), and the CRC-32 of these (4),
+//! little-endian. The valid slot with the greater position counts, and the other one is overwritten next, so that a torn
+//! write leaves the earlier position. The file is written once at its full size, so that a full disk does not prevent later
+//! acknowledgements.
 //!
-//! The position of the newest segment shows whether its file was removed. Otherwise a directory whose segments were removed
-//! would look like an empty spool.
+//! The positions of the newest segment show whether its file was removed or is shorter than it was. Otherwise a directory
+//! whose segments were removed would look like an empty spool, and a segment that was cut like one with a torn tail.
 
 use std::io;
 
@@ -17,20 +18,29 @@ use crate::{
 };
 
 pub(crate) const NAME: &str = "cursor";
-const MAGIC: [u8; 8] = *b"\xffGARCU2\n";
-/// Of slots without the newest segment, from earlier versions.
-const FIRST_MAGIC: [u8; 8] = *b"\xffGARCUR\n";
+/// With three numbers. Slots of earlier versions have fewer.
+const MAGIC: [u8; 8] = *b"\xffGARCU3\n";
+const WITHOUT_END: [u8; 8] = *b"\xffGARCU2\n";
+const WITHOUT_NEWEST: [u8; 8] = *b"\xffGARCUR\n";
 const SLOT: usize = 512;
-const SLOT_CONTENT: usize = 28;
-const FIRST_SLOT_CONTENT: usize = 20;
+const SLOT_CONTENT: usize = 36;
 
 /// What a slot says. Of two slots with one position, the one with a newest segment was written later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stored {
     /// The records before it are acknowledged.
     pub(crate) position: Position,
-    /// The first position of the newest segment; `None` if there is none with records that are not acknowledged.
-    pub(crate) newest: Option<Position>,
+    /// The newest segment; `None` if there is none with records that are not acknowledged.
+    pub(crate) newest: Option<Newest>,
+}
+
+/// What is known of the newest segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Newest {
+    /// The position of its first record.
+    pub(crate) first: Position,
+    /// The records before this position were made durable. There may be more.
+    pub(crate) end: Position,
 }
 
 /// The open file; `None` until it could be created.
@@ -81,10 +91,10 @@ impl Cursor {
         Ok(())
     }
 
-    /// Records a new segment in the free slot, without an fsync, which would cost as much as that of the segment. If a power
-    /// failure undoes the write, the removal of that segment is not noticed. The slot remains the free one, so that the next
-    /// position does not overwrite the durable slot.
-    pub(crate) fn note_segment(&self, stored: Stored) {
+    /// Records in the free slot what the newest segment has, after it was synced, and without another fsync, which would cost
+    /// as much. If a power failure undoes the write, it is not noticed that these records are gone. The slot remains the free
+    /// one, so that the next position does not overwrite the durable slot.
+    pub(crate) fn note(&self, stored: Stored) {
         if let Some(file) = &self.file {
             let written = write_all(&**file, &slot_of(stored), (self.free_slot * SLOT) as u64);
             let _ = written.inspect_err(|error| tracing::warn!(%error, "cannot write the spool's cursor"));
@@ -93,7 +103,7 @@ impl Cursor {
 }
 
 /// The number of records that are missing with their segments and were not acknowledged. `first` and `last` are the
-/// segments that exist. Of a newest segment that is missing, the number is unknown, and it counts as one record.
+/// segments that exist.
 pub(crate) fn missing(
     first: Option<&SegmentName>,
     last: Option<&SegmentName>,
@@ -101,14 +111,31 @@ pub(crate) fn missing(
 ) -> u64 {
     let Some(Stored { position, newest }) = stored else { return 0 };
     let before = first.filter(|first| !first.after_gap).and_then(|first| first.first.checked_sub(position));
-    let has_newest = newest.is_none_or(|newest| last.is_some_and(|last| last.first >= newest));
-    before.unwrap_or(0) + u64::from(!has_newest)
+    let missing = newest.filter(|newest| last.is_none_or(|last| last.first < newest.first));
+    let of_newest = missing.map(|newest| newest.end.saturating_sub(newest.first.max(position)));
+    before.unwrap_or(0) + of_newest.unwrap_or(0)
+}
+
+/// The position after the last durable record of a segment, as the next segment or the cursor shows it. `None` if neither
+/// does.
+pub(crate) fn shown_end(
+    first: Position,
+    next: Option<SegmentName>,
+    stored: Option<Stored>,
+) -> Option<Position> {
+    match next {
+        // After a gap, the positions before it were never used.
+        Some(next) => (!next.after_gap).then_some(next.first),
+        None => stored?.newest.filter(|newest| newest.first == first).map(|newest| newest.end),
+    }
 }
 
 fn slot_of(Stored { position, newest }: Stored) -> Vec<u8> {
     let mut slot = MAGIC.to_vec();
     slot.extend(position.to_le_bytes());
-    slot.extend(newest.unwrap_or(Position::MAX).to_le_bytes());
+    let Newest { first, end } = newest.unwrap_or(Newest { first: Position::MAX, end: Position::MAX });
+    slot.extend(first.to_le_bytes());
+    slot.extend(end.to_le_bytes());
     slot.extend(crc32fast::hash(&slot).to_le_bytes());
     slot
 }
@@ -122,19 +149,26 @@ pub(crate) fn stored(file: &dyn File) -> io::Result<Option<(Stored, usize)>> {
 }
 
 fn stored_in(slot: &[u8]) -> Option<Stored> {
-    let numbers = |magic: [u8; 8], len: usize| {
-        let (content, crc) = slot.get(..len)?.split_at(len - 4);
-        let is_valid = content.starts_with(&magic) && crc32fast::hash(content).to_le_bytes() == crc;
-        is_valid.then(|| &content[8..])
-    };
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
-    if let Some(content) = numbers(MAGIC, SLOT_CONTENT) {
-        let (position, newest) = content.split_at(8);
-        let newest = Some(number(newest)).filter(|newest| *newest != Position::MAX);
-        return Some(Stored { position: number(position), newest });
+    // A segment is recorded with its first record.
+    let of = |first: Position, end| (first != Position::MAX).then_some(Newest { first, end });
+    if let Some([position, first, end]) = numbers(slot, MAGIC) {
+        return Some(Stored { position, newest: of(first, end) });
     }
-    let position = number(numbers(FIRST_MAGIC, FIRST_SLOT_CONTENT)?);
+    if let Some([position, first]) = numbers(slot, WITHOUT_END) {
+        return Some(Stored { position, newest: of(first, first.saturating_add(1)) });
+    }
+    let [position] = numbers(slot, WITHOUT_NEWEST)?;
     Some(Stored { position, newest: None })
+}
+
+/// The numbers of a valid slot with this magic.
+fn numbers<const N: usize>(slot: &[u8], magic: [u8; 8]) -> Option<[u64; N]> {
+    let (content, crc) = slot.get(..8 * N + 12)?.split_at(8 * N + 8);
+    let is_valid = content.starts_with(&magic) && crc32fast::hash(content).to_le_bytes() == crc;
+    let number = |index: usize| {
+        content[8 * index + 8..][..8].iter().rev().fold(0, |it, &byte| it << 8 | u64::from(byte))
+    };
+    is_valid.then(|| std::array::from_fn(number))
 }
 
 /// Creates the file, with this in its second slot.

@@ -3,12 +3,12 @@
 use std::{io, path::Path};
 
 use crate::{
-    cursor,
+    cursor::{self, Stored},
     frame::Scan,
     record::{Position, Record},
     segment::{SET_ASIDE, SegmentName, sorted},
     storage::{Storage, disk::Directory, read_range},
-    without_records::without_records,
+    without_records::{WithoutRecord, without_records},
 };
 
 /// A spool as its files show it.
@@ -16,7 +16,7 @@ pub struct Inspection {
     directory: Directory,
     acknowledged: Position,
     missing: u64,
-    without_records: Vec<String>,
+    without_records: Vec<WithoutRecord>,
     /// Those that were set aside come last.
     segments: Vec<SegmentFile>,
 }
@@ -26,8 +26,8 @@ struct SegmentFile {
     first: Position,
     /// The first position of the next segment.
     limit: Position,
-    /// The positions before `limit` that no record has were never used.
-    gap_follows: bool,
+    /// The position after its last durable record, as the next segment or the cursor shows it; 0 if neither does.
+    end: Position,
 }
 
 impl Inspection {
@@ -37,26 +37,33 @@ impl Inspection {
     /// The directory does not exist or cannot be read.
     pub fn open(directory: &Path) -> io::Result<Self> {
         let directory = Directory::read_only(directory);
+        // A process may use the spool: what the cursor showed before is in the files, unless it was acknowledged since.
+        let earlier = stored(&directory)?;
         let names = directory.list()?;
-        let position = match names.iter().any(|name| name == cursor::NAME) {
-            true => cursor::stored(&*directory.open(cursor::NAME)?)?.map(|(stored, _)| stored),
-            false => None,
-        };
+        let position = stored(&directory)?.map(|Stored { position, .. }| {
+            let newest = earlier.and_then(|it| it.newest).filter(|newest| newest.end > position);
+            Stored { position, newest }
+        });
         let acknowledged = position.unwrap_or_default().position;
         let mut live = sorted(&names);
-        let without_records =
-            without_records(&directory, &mut live).into_iter().map(|(name, _)| name).collect();
+        let without_records = without_records(&directory, &mut live);
         let [first, last] = [live.first(), live.last()].map(|it| it.map(|(name, _)| name));
         let missing = cursor::missing(first, last, position);
         let segment = |parsed: SegmentName, name: &String, next: Option<SegmentName>| SegmentFile {
             name: name.clone(),
             first: parsed.first,
             limit: next.map_or(Position::MAX, |next| next.first),
-            gap_follows: next.is_some_and(|next| next.after_gap),
+            end: 0,
         };
         let next = live.iter().skip(1).map(|(next, _)| Some(*next)).chain([None]);
-        let mut segments: Vec<_> =
-            live.iter().zip(next).map(|((parsed, name), next)| segment(*parsed, name, next)).collect();
+        let mut segments: Vec<_> = live
+            .iter()
+            .zip(next)
+            .map(|((parsed, name), next)| SegmentFile {
+                end: cursor::shown_end(parsed.first, next, position).unwrap_or(0),
+                ..segment(*parsed, name, next)
+            })
+            .collect();
         let set_aside = names.iter().filter(|name| Self::is_set_aside(name));
         let mut set_aside: Vec<_> =
             set_aside.filter_map(|name| SegmentName::parse(name).map(|parsed| (parsed, name))).collect();
@@ -71,13 +78,13 @@ impl Inspection {
         self.acknowledged
     }
 
-    /// The files with the name of a segment that have no record and are left out.
-    pub fn without_records(&self) -> impl Iterator<Item = &str> {
-        self.without_records.iter().map(String::as_str)
+    /// The files with the name of a segment that have no record and are left out, and whether an append that did not end has
+    /// left them. Others are foreign.
+    pub fn without_records(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.without_records.iter().map(|file| (file.name.as_str(), file.is_unfinished))
     }
 
-    /// The number of records that were not acknowledged and whose segments are missing. One record stands for a newest
-    /// segment.
+    /// The number of records that were not acknowledged and whose segments are missing.
     #[must_use]
     pub fn missing(&self) -> u64 {
         self.missing
@@ -99,7 +106,7 @@ impl Inspection {
     }
 
     fn read(&self, segment: &SegmentFile) -> io::Result<InspectedSegment> {
-        let SegmentFile { ref name, first, limit, gap_follows } = *segment;
+        let SegmentFile { ref name, first, limit, end } = *segment;
         let file = self.directory.open(name)?;
         let mut bytes = Vec::new();
         read_range(&*file, 0, file.len()?, &mut bytes)?;
@@ -107,8 +114,7 @@ impl Inspection {
             .map_err(|version| io::Error::other(format!("unknown format version {version}")))?;
         let is_set_aside = Self::is_set_aside(name);
         let acknowledged = if is_set_aside { 0 } else { self.acknowledged };
-        let limit = if gap_follows { Position::MAX } else { limit };
-        Ok(InspectedSegment { bytes, scan, first, limit, acknowledged, is_set_aside })
+        Ok(InspectedSegment { bytes, scan, first, end, acknowledged, is_set_aside })
     }
 }
 
@@ -117,8 +123,8 @@ pub struct InspectedSegment {
     bytes: Vec<u8>,
     scan: Scan,
     first: Position,
-    /// The position after its last record, if the next segment shows it.
-    limit: Position,
+    /// As that of [`SegmentFile`].
+    end: Position,
     acknowledged: Position,
     is_set_aside: bool,
 }
@@ -175,16 +181,22 @@ impl InspectedSegment {
     /// The offset of an append that did not end, or that is being written now. It is no corruption.
     #[must_use]
     pub fn torn(&self) -> Option<usize> {
-        let is_torn = self.scan.end < self.bytes.len() && self.damaged().is_empty() && self.overlapped() == 0;
+        let is_torn = self.scan.end < self.bytes.len() && !self.is_corrupt();
         is_torn.then_some(self.scan.end)
     }
 
-    /// The number of records that the next segment shows to be missing at the end, without acknowledged ones.
+    /// The number of records that the next segment or the cursor shows to be missing at the end, without acknowledged ones.
     #[must_use]
     pub fn missing(&self) -> u64 {
-        match self.limit {
-            Position::MAX => 0,
-            limit => limit.saturating_sub(self.scan.next.max(self.acknowledged)),
-        }
+        self.end.saturating_sub(self.scan.next.max(self.acknowledged))
+    }
+}
+
+/// What the cursor says; `None` if it does not exist or is not valid.
+fn stored(directory: &Directory) -> io::Result<Option<Stored>> {
+    match directory.open(cursor::NAME) {
+        Ok(file) => Ok(cursor::stored(&*file)?.map(|(stored, _)| stored)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -4,6 +4,8 @@
 //! - An accepted record: accepted means that its bytes, and the directory entry of a new segment, were synced.
 //! - A record after a failed write or fsync: the segment is closed, and later records go to a new one, whose first
 //!   position is that of the first refused record. What the closed segment has from there on is cut before.
+//! - Records that were cut off the newest segment: the cursor has the position after the last durable one, so that they are
+//!   noticed, and nothing more is cut.
 //! - The records of a segment, because a foreign file looks like the next one: a segment with intact records at positions
 //!   of the next one is kept.
 //! - A record that gets an acknowledged position: positions never fall below the cursor.
@@ -21,7 +23,7 @@ use std::{
 
 use crate::{
     config::SpoolConfig,
-    cursor::{Cursor, Stored},
+    cursor::{Cursor, Newest, Stored},
     error::SpoolError,
     record::{Position, time},
     segment::{SET_ASIDE, Segment},
@@ -122,7 +124,11 @@ impl Log {
     /// What the cursor is to say. The segments of a drained spool are removed after it is stored.
     fn position(&self) -> Stored {
         let SpoolStatus { acknowledged, end, .. } = self.status;
-        let newest = self.segments.back().filter(|_| acknowledged < end).map(|segment| segment.first);
+        let newest = self.segments.back().filter(|_| acknowledged < end).map(|segment| Newest {
+            first: segment.first,
+            // A bound says nothing about what is durable.
+            end: if segment.end_is_bound { segment.first + 1 } else { segment.end },
+        });
         Stored { position: acknowledged, newest }
     }
 

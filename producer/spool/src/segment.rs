@@ -5,7 +5,7 @@ use crate::record::Position;
 /// Suffix of segments that were set aside: corrupt ones, and records that cannot be published.
 pub(crate) const SET_ASIDE: &str = ".set-aside";
 const SUFFIX: &str = ".seg";
-/// Before the suffix of a segment whose predecessor could not be read when it was created.
+/// Before the suffix of a segment whose first position does not show where its predecessor ends.
 const AFTER_GAP: &str = "-gap";
 
 /// A segment on disk.
@@ -35,8 +35,8 @@ pub(crate) struct SegmentName {
     /// The position of its first record.
     pub(crate) first: Position,
     pub(crate) generation: u32,
-    /// `first` is above the last position of the segment before, which could not be read. The positions between them
-    /// were never used.
+    /// `first` is above the last position of the segment before, which could not be read, or records between them were gone
+    /// when it was created and were reported then.
     pub(crate) after_gap: bool,
 }
 

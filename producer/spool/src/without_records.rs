@@ -3,18 +3,28 @@
 use std::io;
 
 use crate::{
-    frame::{FILE_HEADER, RECORD_HEADER, Scan, file_header},
+    frame::{FILE_HEADER, RECORD_HEADER, Scan, file_header, is_unfinished},
     record::Position,
     segment::SegmentName,
     storage::{Storage, read_range},
 };
+
+/// A file with the name of a segment and without a record.
+pub(crate) struct WithoutRecord {
+    pub(crate) name: String,
+    pub(crate) first: Position,
+    /// An append that did not end has left it. Otherwise it is a foreign file.
+    pub(crate) is_unfinished: bool,
+    /// Its size.
+    pub(crate) bytes: u64,
+}
 
 /// Takes the files out of `segments` that have no record, and so say nothing about where the segment before them ends: what
 /// follows all records, and what begins before the last record of another segment.
 pub(crate) fn without_records(
     storage: &dyn Storage,
     segments: &mut Vec<(SegmentName, &String)>,
-) -> Vec<(String, Position)> {
+) -> Vec<WithoutRecord> {
     let mut found = Vec::new();
     for index in (0..segments.len()).rev() {
         let (SegmentName { first, .. }, name) = segments[index];
@@ -29,7 +39,13 @@ pub(crate) fn without_records(
         };
         if is_last || is_overlapping() {
             segments.remove(index);
-            found.push((name.clone(), first));
+            let bytes = content(storage, name);
+            found.push(WithoutRecord {
+                name: name.clone(),
+                first,
+                is_unfinished: bytes.as_ref().is_ok_and(|bytes| is_unfinished(bytes, first)),
+                bytes: bytes.map_or(0, |bytes| bytes.len() as u64),
+            });
         }
     }
     found
@@ -51,7 +67,7 @@ fn has_record(storage: &dyn Storage, name: &str, first: Position) -> bool {
 }
 
 /// The bytes of a file.
-pub(crate) fn content(storage: &dyn Storage, name: &str) -> io::Result<Vec<u8>> {
+fn content(storage: &dyn Storage, name: &str) -> io::Result<Vec<u8>> {
     let (file, mut bytes) = (storage.open(name)?, Vec::new());
     read_range(&*file, 0, file.len()?, &mut bytes)?;
     Ok(bytes)

@@ -37,14 +37,20 @@ async fn filled(directory: &Path) -> Spool {
     spool
 }
 
+/// The name of the only segment.
+fn segment(directory: &Path) -> String {
+    let names =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.into_iter().find(|name| name.ends_with(".seg")).unwrap()
+}
+
 /// Changes the last byte of the only segment, and returns its name.
 fn corrupt(directory: &Path) -> String {
-    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    let path = files.into_iter().find(|path| path.extension().is_some_and(|it| it == "seg")).unwrap();
-    let mut bytes = fs::read(&path).unwrap();
+    let name = segment(directory);
+    let mut bytes = fs::read(directory.join(&name)).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
-    fs::write(&path, bytes).unwrap();
-    path.file_name().unwrap().to_str().unwrap().to_owned()
+    fs::write(directory.join(&name), bytes).unwrap();
+    name
 }
 
 #[tokio::test]
@@ -93,6 +99,35 @@ async fn verify_names_segment_and_offset_of_corruption() {
         (lines[1].as_str(), exit),
         ("1 segments, 2 readable records, 1 corrupt segments", Exit::Failed)
     );
+}
+
+/// What the start counts, `verify` counts too.
+#[tokio::test]
+async fn verify_and_the_start_judge_cut_and_foreign_files_alike() {
+    for (cut_to, foreign, last_line) in [
+        (150, None, "1 segments, 1 readable records, 1 corrupt segments"),
+        (10, None, "0 segments, 0 readable records, 1 corrupt segments"),
+        (usize::MAX, Some(&b"hello"[..]), "1 segments, 3 readable records, 1 corrupt segments"),
+        (usize::MAX, Some(b""), "1 segments, 3 readable records, 0 corrupt segments"),
+        (150, Some(b"hello"), "1 segments, 1 readable records, 2 corrupt segments"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        filled(folder.path()).await.close().await;
+        let name = segment(folder.path());
+        let bytes = fs::read(folder.path().join(&name)).unwrap();
+        fs::write(folder.path().join(&name), &bytes[..cut_to.min(bytes.len())]).unwrap();
+        if let Some(foreign) = foreign {
+            fs::write(folder.path().join(name.replacen("00-", "07-", 1)), foreign).unwrap();
+        }
+        let (lines, exit) = check(&Inspection::open(folder.path()).unwrap());
+        assert_eq!(lines.last().unwrap(), last_line, "{lines:?}");
+        let corrupt =
+            Spool::open(folder.path(), SpoolConfig::default()).await.unwrap().status().borrow().corrupt;
+        assert!(last_line.ends_with(&format!(" {corrupt} corrupt segments")), "{corrupt}, {last_line}");
+        assert_eq!(exit, if corrupt == 0 { Exit::Done } else { Exit::Failed });
+        let missing = lines.iter().any(|line| line.contains("its last 2 records are missing"));
+        assert_eq!(missing, cut_to == 150, "{lines:?}");
+    }
 }
 
 #[tokio::test]

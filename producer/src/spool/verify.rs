@@ -48,8 +48,10 @@ pub(super) fn check(inspection: &Inspection) -> (Vec<String>, Exit) {
             lines.push(format!("{name}: offset {offset}: an append that did not end, or goes on now"));
         }
     }
-    for name in inspection.without_records() {
-        lines.push(format!("{name}: no record: an append that did not end, or a foreign file"));
+    for (name, is_unfinished) in inspection.without_records() {
+        corrupt += usize::from(!is_unfinished);
+        let what = if is_unfinished { "an append that did not end" } else { "a foreign file" };
+        lines.push(format!("{name}: no record: {what}"));
     }
     let missing = inspection.missing();
     if missing > 0 {

@@ -115,7 +115,6 @@ impl Log {
         let most = self.config.segment_bytes.0;
         let fits = self.segments.back().is_some_and(|segment| segment.len + bytes.len() as u64 <= most);
         let active = self.active.take().filter(|_| fits);
-        let is_new = active.is_none();
         let file = match active {
             Some(file) => {
                 let len = self.segments.back().map_or(0, |segment| segment.len);
@@ -136,9 +135,7 @@ impl Log {
         }
         self.active = Some(file);
         self.status.end = next;
-        if is_new {
-            self.cursor.note_segment(self.position());
-        }
+        self.cursor.note(self.position());
         Ok(())
     }
 
@@ -146,7 +143,9 @@ impl Log {
     fn create(&mut self, records: &[u8], first_time: Option<u64>) -> Result<Box<dyn File>, SpoolError> {
         self.remove_leftover().map_err(SpoolError::io("cannot remove what a failed append left"))?;
         let first = self.status.end;
-        let after_gap = self.segments.back().is_some_and(|segment| segment.end_is_bound);
+        let last = self.segments.back();
+        let after_gap = last.is_some_and(|segment| segment.end_is_bound)
+            || last.map_or(self.status.acknowledged, |segment| segment.end) < first;
         let name = SegmentName { first, generation: self.generation, after_gap }.file();
         self.generation = self.generation.wrapping_add(1);
         let file = self.create_file(&name, &[&file_header(first), records].concat());

@@ -5,14 +5,14 @@ use std::{collections::VecDeque, path::Path};
 use super::{Log, read::MAX_READ_FAILURES, sizes_of_set_aside};
 use crate::{
     config::SpoolConfig,
-    cursor::{self, Cursor},
+    cursor::{self, Cursor, Stored},
     error::OpenError,
-    frame::{FILE_HEADER, RECORD_HEADER, Scan, is_unfinished},
+    frame::{FILE_HEADER, RECORD_HEADER, Scan},
     record::Position,
     segment::{SET_ASIDE, Segment, SegmentName, sorted},
     status::SpoolStatus,
     storage::{Storage, read_range, write_all},
-    without_records::{content, without_records},
+    without_records::{WithoutRecord, without_records},
 };
 
 impl Log {
@@ -56,8 +56,12 @@ impl Log {
             },
             oldest: None,
         };
-        for (name, first) in without_records(&*log.storage, &mut segments) {
-            log.leave_out(&name, first);
+        let left_out = without_records(&*log.storage, &mut segments);
+        let newest = position.and_then(|it| it.newest);
+        let gone = newest.filter(|newest| segments.last().is_none_or(|(last, _)| last.first < newest.first));
+        for file in left_out {
+            // What was cut to nothing is kept, and its records count as missing.
+            log.leave_out(&file, gone.is_some_and(|gone| gone.first == file.first));
         }
         let [first, last] = [segments.first(), segments.last()].map(|it| it.map(|(name, _)| name));
         match cursor::missing(first, last, position) {
@@ -66,32 +70,34 @@ impl Log {
         }
         for (index, (parsed, name)) in segments.iter().enumerate() {
             let next = segments.get(index + 1).map(|(next, _)| *next);
-            log.recover(name, parsed.first, next).map_err(|unusable| match unusable {
+            log.recover(name, parsed.first, next, position).map_err(|unusable| match unusable {
                 Unusable::Version(found) => OpenError::Version { segment: (*name).clone(), found },
                 Unusable::Io(error) => failed("read the size of a segment")(error),
             })?;
         }
+        // No position is used twice, also if its record is gone.
+        log.status.end = log.status.end.max(newest.map_or(0, |newest| newest.end));
         log.retire();
         Ok(log)
     }
 
     /// Removes what an append that did not end has left, and sets another file without records aside.
-    fn leave_out(&mut self, name: &str, first: Position) {
-        let done = match content(&*self.storage, name) {
-            Ok(bytes) if is_unfinished(&bytes, first) => self.storage.remove(name),
-            content => {
-                tracing::error!(
-                    segment = name,
-                    "a file with the name of a spool segment has no record, and is set aside"
-                );
-                let renamed = self.storage.rename(name, &format!("{name}{SET_ASIDE}"));
-                if renamed.is_ok() {
-                    self.status.corrupt += 1;
-                    self.status.set_aside += 1;
-                    self.status.set_aside_bytes += content.map_or(0, |bytes| bytes.len() as u64);
-                }
-                renamed
+    fn leave_out(&mut self, file: &WithoutRecord, had_records: bool) {
+        let WithoutRecord { name, is_unfinished, bytes, .. } = file;
+        let done = if *is_unfinished && !had_records {
+            self.storage.remove(name)
+        } else {
+            tracing::error!(
+                segment = name,
+                "a file with the name of a spool segment has no record, and is set aside"
+            );
+            let renamed = self.storage.rename(name, &format!("{name}{SET_ASIDE}"));
+            if renamed.is_ok() {
+                self.status.corrupt += u64::from(!is_unfinished);
+                self.status.set_aside += 1;
+                self.status.set_aside_bytes += bytes;
             }
+            renamed
         };
         if let Err(error) = done {
             tracing::warn!(segment = name, %error, "cannot remove a file from the spool");
@@ -99,7 +105,13 @@ impl Log {
     }
 
     /// Adds a segment of an earlier process. `next` is the segment after it.
-    fn recover(&mut self, name: &str, first: Position, next: Option<SegmentName>) -> Result<(), Unusable> {
+    fn recover(
+        &mut self,
+        name: &str,
+        first: Position,
+        next: Option<SegmentName>,
+        stored: Option<Stored>,
+    ) -> Result<(), Unusable> {
         let acknowledged = self.status.acknowledged;
         let file = self.storage.open(name).map_err(Unusable::Io)?;
         let len = file.len().map_err(Unusable::Io)?;
@@ -127,8 +139,12 @@ impl Log {
         }
         let limit = next.map_or(Position::MAX, |next| next.first);
         let scan = Scan::start(&bytes, first, limit).map_err(Unusable::Version)?;
-        // Without a gap, the next segment tells how many records this one had.
-        segment.end = next.filter(|next| !next.after_gap).map_or(scan.next, |next| next.first);
+        let shown = cursor::shown_end(first, next, stored);
+        segment.end = match next {
+            Some(_) => shown.unwrap_or(scan.next),
+            // It may have more than the cursor shows.
+            None => scan.next.max(shown.unwrap_or(0)),
+        };
         let is_short = segment.end > scan.next.max(acknowledged);
         let has_content = !scan.entries.is_empty();
         if !scan.damaged.is_empty() || is_short {

@@ -72,13 +72,18 @@ async fn an_inspection_shows_corrupt_bytes_and_changes_nothing() {
     fs::write(&path, &bytes).unwrap();
     let torn = folder.path().join(&last);
     let whole = fs::read(&torn).unwrap();
-    fs::write(&torn, &whole[..whole.len() - 1]).unwrap();
+    fs::write(&torn, [&whole[..], b"\xffR\xfeS"].concat()).unwrap();
 
     let inspection = Inspection::open(folder.path()).unwrap();
     let segments: Vec<_> = inspection.segments().map(|(_, segment)| segment.unwrap()).collect();
     assert_eq!((segments[0].damaged().len(), segments[0].torn()), (1, None));
     assert!(segments[0].damaged()[0] < damaged);
     assert!(segments.last().unwrap().torn().is_some());
+    fs::write(&torn, &whole[..whole.len() - 1]).unwrap();
+    let segments: Vec<_> = inspection.segments().map(|(_, segment)| segment.unwrap()).collect();
+    let cut = segments.last().unwrap();
+    assert_eq!((cut.missing(), cut.is_corrupt(), cut.torn()), (1, true, None));
+    fs::write(&torn, &whole).unwrap();
     assert_eq!(fs::read(&path).unwrap(), bytes);
 
     // Drained, the corrupt one is set aside and can still be looked at.

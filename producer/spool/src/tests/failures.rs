@@ -91,7 +91,7 @@ fn no_accepted_record_is_lost_whichever_operation_fails() {
 #[test]
 fn after_a_failed_append_the_next_one_succeeds_and_the_refused_records_do_not_count() {
     // Each operation of an append to an existing segment, and of one that creates a segment.
-    for records in [1, 3] {
+    for records in [1, 2] {
         let disk = MemoryDisk::default();
         let mut log = open(&disk);
         for index in 0..records {
@@ -99,8 +99,8 @@ fn after_a_failed_append_the_next_one_succeeds_and_the_refused_records_do_not_co
         }
         disk.fail(None);
         append(&mut log, &["probe"]).unwrap();
-        // The free space is read first.
-        for call in 0..disk.calls() {
+        // The free space is read first. The cursor is written last, and its failure refuses nothing.
+        for call in 0..disk.calls() - 1 {
             let disk = MemoryDisk::default();
             let mut log = open(&disk);
             for index in 0..records {

@@ -30,7 +30,9 @@ fn a_segment_is_kept_if_a_foreign_one_begins_before_its_end() {
         let mut log = open(&disk);
         let expected = if first == 0 { vec!["foreign"] } else { vec!["a", "foreign"] };
         assert_eq!(waiting(&mut log), expected);
-        assert_eq!((log.status().unreadable, log.status().corrupt), (3 - first, 1));
+        // With the same first position, the cursor does not tell which of the two it means.
+        let expected = if first == 0 { (5, 2) } else { (2, 1) };
+        assert_eq!((log.status().unreadable, log.status().corrupt), expected);
         log.ack(first + 1).unwrap();
         assert_eq!(disk.files()[&(own + SET_ASIDE)], content, "nothing was cut");
         append(&mut log, &["new"]).unwrap();
@@ -76,9 +78,9 @@ fn a_newest_segment_that_is_gone_is_noticed() {
     let mut log = open(&disk);
     assert_eq!(remove(&disk), 0, "nothing was stored");
     append(&mut log, &["a", "b", "c"]).unwrap();
-    assert_eq!(remove(&disk), 1);
+    assert_eq!(remove(&disk), 3);
     log.ack(1).unwrap();
-    assert_eq!(remove(&disk), 1);
+    assert_eq!(remove(&disk), 2);
     log.ack(3).unwrap();
     assert_eq!(remove(&disk), 0, "everything was published");
     append(&mut log, &["d"]).unwrap();
