@@ -53,57 +53,109 @@ struct Codes {
     of_loggers: &'static [f64],
     /// Symbols of units of the quantity.
     units: &'static [&'static str],
-    /// Whether a word of a metric in lower case names the quantity. Decides for values without a unit.
+    /// In which the codes are compared too: the sensor may have converted them.
+    also_in: Option<&'static LazyLock<Unit>>,
+    /// Whether a word of a metric, in lower case and without a number at its end, names the quantity. Decides for values
+    /// without a unit.
     names: fn(&str) -> bool,
+    /// What names the quantity only as the whole name of the metric, without its number and what is before a dot, slash or
+    /// colon: as a word among others it may say something else, such as `soil` in `soil_conductivity`.
+    short_names: &'static [&'static str],
 }
 
-const CODES: [Codes; 6] = [
+const OF_PRESSURES: [f64; 6] = [6_553.5, 65_535.0, 3_276.7, 32_767.0, -3_276.8, -32_768.0];
+
+static CODES: [Codes; 7] = [
     Codes {
         // -127 °C is a DS18B20 that does not answer. 85 °C, its value after a reset, is also a temperature.
         codes: &[-127.0, 327.67, 655.35, 3_276.7, 6_553.5, 32_767.0, 65_535.0, -327.68, -3_276.8, -32_768.0],
         of_loggers: &OF_LOGGERS,
         units: &["Cel", "K", "degF"],
-        names: |word| word.contains("temperat") || word.ends_with("temp") || word.starts_with("dew"),
+        also_in: Some(&CELSIUS),
+        // `temp`, `watertemp`, `tempc`.
+        names: |word| {
+            word.contains("temperat")
+                || word.strip_suffix(['c', 'f', 'k']).unwrap_or(word).ends_with("temp")
+                || word.ends_with("temp")
+                || word.starts_with("dew")
+        },
+        short_names: &["t"],
     },
     Codes {
         codes: &[655.35, 6_553.5, 65_535.0],
         of_loggers: &OF_LOGGERS,
         units: &["%RH", "/100", "/", "%"],
-        names: |word| word.contains("humidity") || word.contains("moisture"),
+        also_in: None,
+        names: |word| {
+            word.contains("humidity") || word.contains("moisture") || ["rh", "hum", "humid"].contains(&word)
+        },
+        short_names: &["soil"],
     },
     Codes {
         codes: &[6_553.5, 65_535.0],
         of_loggers: &OF_LOGGERS,
         units: &["ug/m3", "ppm", "ppb"],
+        also_in: None,
         names: is_concentration,
+        short_names: &[],
     },
     Codes {
         codes: &[6_553.5, 65_535.0],
         of_loggers: &OF_LOGGERS,
         units: &["lx"],
+        also_in: None,
         names: |word| word.contains("illumin") || word.contains("lux") || word == "light",
+        short_names: &[],
     },
     Codes {
-        codes: &[6_553.5, 65_535.0, 3_276.7, 32_767.0, -3_276.8, -32_768.0],
+        codes: &OF_PRESSURES,
         // -999 hPa is nearly a vacuum.
         of_loggers: &[-9_999.0, -9_999.9, -99_999.0],
-        units: &["hPa", "mbar", "kPa"],
-        names: |word| word.contains("pressure") || word.starts_with("baromet"),
+        units: &["hPa", "mbar", "kPa", "bar"],
+        also_in: Some(&HECTOPASCAL),
+        names: |word| word.contains("pressure") || word.starts_with("baro"),
+        short_names: &["press", "pres"],
+    },
+    Codes {
+        codes: &OF_PRESSURES,
+        // -9,999 Pa is a little suction.
+        of_loggers: &[],
+        units: &["Pa"],
+        also_in: Some(&HECTOPASCAL),
+        names: |_| false,
+        short_names: &[],
     },
     Codes {
         codes: &[],
         of_loggers: &OF_LOGGERS,
         units: &["m/s", "km/h", "mph", "mm/h", "W/m2", "pH", "dB", "dBm"],
+        also_in: None,
         names: |word| {
             ["wind", "gust", "rain", "precipitation", "irradiance", "radiation"]
                 .iter()
                 .any(|name| word.starts_with(name))
         },
+        short_names: &[],
     },
 ];
 
 static CELSIUS: LazyLock<Unit> = LazyLock::new(|| Unit::get("Cel").expect("a registered unit"));
+static HECTOPASCAL: LazyLock<Unit> = LazyLock::new(|| Unit::get("hPa").expect("a registered unit"));
 static PASCAL: LazyLock<Unit> = LazyLock::new(|| Unit::get("Pa").expect("a registered unit"));
+
+impl Codes {
+    /// Whether a metric without a unit is one of the quantity, by its name.
+    fn is_named(&self, metric: &str) -> bool {
+        let is_digit = |c: char| c.is_ascii_digit();
+        let name = metric.rsplit(['.', '/', ':']).next().unwrap_or(metric);
+        let name = name.trim_end_matches(|c: char| !c.is_alphabetic());
+        self.short_names.iter().any(|short| name.eq_ignore_ascii_case(short))
+            || parts(metric).any(|word| {
+                let word = word.to_lowercase();
+                (self.names)(&word) || (self.names)(word.trim_end_matches(is_digit))
+            })
+    }
+}
 
 /// `co2`, `eCO2`, `pm25`, `pm2` of `pm2.5`, `tvoc`.
 fn is_concentration(word: &str) -> bool {
@@ -117,18 +169,17 @@ pub(crate) fn is_no_value(metric: &str, number: f64, unit: Option<Unit>) -> bool
     let is_end_of_32_bits = |scale: f64| ENDS_OF_32_BITS.iter().any(|end| is_code(number, end / scale));
     let is_wide = |unit: Unit| WIDE_QUANTITIES.contains(&unit.quantity());
     let is_end = unit.is_some_and(|unit| is_end_of_32_bits(1.0) && !is_wide(unit));
-    // The code of a temperature may have been converted by the sensor: -127 °C is -196.6 °F.
-    let celsius = unit.and_then(|unit| unit.convert(number, *CELSIUS).ok());
-    let is_one =
-        |code: &f64| is_code(number, *code) || celsius.is_some_and(|celsius| is_code(celsius, *code));
     let is_scaled_end = [1.0, 10.0, 100.0].into_iter().any(is_end_of_32_bits);
     let is_of_table = || {
-        CODES.iter().any(|Codes { codes, of_loggers, units, names }| {
+        CODES.iter().any(|quantity| {
+            let Codes { codes, of_loggers, units, also_in, .. } = quantity;
+            let is_of_unit = unit.is_some_and(|unit| units.contains(&unit.symbol()));
+            // -127 °C is -196.6 °F.
+            let converted = also_in.filter(|_| is_of_unit).and_then(|to| unit?.convert(number, **to).ok());
+            let is_one =
+                |code: &f64| is_code(number, *code) || converted.is_some_and(|it| is_code(it, *code));
             (is_scaled_end || codes.iter().chain(*of_loggers).any(is_one))
-                && unit.map_or_else(
-                    || words(metric).any(|word| names(&word.to_lowercase())),
-                    |unit| units.contains(&unit.symbol()),
-                )
+                && (is_of_unit || unit.is_none() && quantity.is_named(metric))
         })
     };
     (is_end || is_of_table()) && !has_word(metric, &DIFFERENCE)
@@ -155,7 +206,7 @@ pub(crate) fn is_impossible(metric: &str, value: f64, unit: Unit) -> bool {
     }
     match unit.symbol() {
         // Other ratios have no limits.
-        "/100" | "/" | "%" => (CODES[1].names)(&metric.to_lowercase()),
+        "/100" | "/" | "%" => CODES[1].is_named(metric),
         "Pa" | "hPa" | "kPa" | "mbar" | "bar" | "psi" => {
             has_word(metric, &ATMOSPHERIC) || value < 0.0 && has_word(metric, &ABSOLUTE)
         }
@@ -165,6 +216,19 @@ pub(crate) fn is_impossible(metric: &str, value: f64, unit: Unit) -> bool {
 
 fn words(metric: &str) -> impl Iterator<Item = &str> {
     metric.split(|c: char| !c.is_alphanumeric())
+}
+
+/// The words of a metric, also those of `roomTemp` and `TempC1`.
+fn parts(metric: &str) -> impl Iterator<Item = &str> {
+    words(metric).flat_map(|word| {
+        let begins = |(at, c): (usize, char)| {
+            let follows = word[..at].ends_with(|before: char| !before.is_uppercase());
+            (follows && c.is_uppercase()).then_some(at)
+        };
+        let starts: Vec<usize> = [0].into_iter().chain(word.char_indices().filter_map(begins)).collect();
+        let ends: Vec<usize> = starts.iter().skip(1).copied().chain([word.len()]).collect();
+        starts.into_iter().zip(ends).map(|(start, end)| &word[start..end])
+    })
 }
 
 fn has_word(metric: &str, wanted: &[&str]) -> bool {
@@ -208,7 +272,42 @@ mod tests {
             ("temperature_difference", -127.0, "Cel", false),
             ("pressure", 6_553.5, "hPa", true),
             ("pressure", 655.35, "hPa", false),
-            ("hydraulic_pressure", 6.5535, "bar", false),
+            ("pressure", 655.35, "kPa", true),
+            ("pressure", 655_350.0, "Pa", true),
+            ("pressure", 65_535.0, "Pa", true),
+            ("pressure", 6.5535, "bar", true),
+            ("pressure", 65.535, "bar", true),
+            ("pressure", 6.55, "bar", false),
+            ("pressure", -9_999.0, "Pa", false),
+            ("pressure", 101_325.0, "Pa", false),
+            // Names without a unit.
+            ("temp1", -127.0, "", true),
+            ("temp_2", -127.0, "", true),
+            ("TempC1", -127.0, "", true),
+            ("tempC", 327.67, "", true),
+            ("watertempf", -999.0, "", true),
+            ("Temp1Outside", -127.0, "", true),
+            ("t", -127.0, "", true),
+            ("T2", -127.0, "", true),
+            ("kitchen/t", -127.0, "", true),
+            ("rh", 655.35, "", true),
+            ("RH1", 655.35, "", true),
+            ("hum_in", 655.35, "", true),
+            ("soil", 655.35, "", true),
+            ("bed3.soil_2", 655.35, "", true),
+            ("baro", 6_553.5, "", true),
+            ("baromrelin", 6_553.5, "", true),
+            ("press", 6_553.5, "", true),
+            ("CO2Level", 65_535.0, "", true),
+            ("soil_conductivity", 655.35, "", false),
+            ("energyT", 65_535.0, "", false),
+            ("t_on", 65_535.0, "", false),
+            ("attempts", 65_535.0, "", false),
+            ("template", 65_535.0, "", false),
+            ("tempo", -127.0, "", false),
+            ("rhythm", 655.35, "", false),
+            ("button_press", 65_535.0, "", false),
+            ("threshold", 65_535.0, "", false),
             ("soil_moisture", 655.35, "/100", true),
             ("soil.moisture", 655.35, "", true),
             ("humidity", 655.35, "%RH", true),
@@ -271,6 +370,7 @@ mod tests {
         for (metric, value, unit, expected) in [
             ("soil_moisture", 655.35, "/100", true),
             ("soilMoisture", 100.1, "/100", true),
+            ("rh", 100.1, "/100", true),
             ("soil_moisture", 100.0, "/100", false),
             ("soil_moisture", 6.5535, "/", true),
             ("soil_moisture", 1.0, "/", false),
