@@ -59,6 +59,14 @@ pub(crate) enum SendError {
 }
 
 impl SendError {
+    /// The same, of readings behind so many others.
+    fn behind(self, others: usize) -> Self {
+        match self {
+            Self::InvalidReading { index, reason } => Self::InvalidReading { index: index + others, reason },
+            other => other,
+        }
+    }
+
     /// No reading will be accepted; the process fails.
     fn fatal(reason: String) -> Self {
         Self::Fatal(Failure::new(Exit::Failed, reason))

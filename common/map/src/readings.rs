@@ -3,7 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use garenne_protocol::sensor::{
-    BadField, BadRecord, Counter, Fault, Limits, Reading, Record, SentCounter, Timestamp, parse::check_unit,
+    BadField, BadRecord, Counter, Fault, KeyedValues, Limits, Reading, Record, SentCounter, Timestamp,
+    parse::check_unit,
 };
 use uuid::Uuid;
 
@@ -155,7 +156,7 @@ impl<'l> Readings<'l> {
         Reason::Invalid(error.in_record(self.position()))
     }
 
-    /// The readings, and the values that are refused. Of readings with the same key the first is kept.
+    /// The readings, and the values that are refused. Of readings with the same key and different values the first is kept.
     ///
     /// # Errors
     /// There is no reading: the reason of the first refusal; or none was refused, and `allow_empty` is false.
@@ -173,7 +174,7 @@ impl<'l> Readings<'l> {
 
     fn refuse_duplicates(&mut self) {
         let mut taken_positions = self.refused.iter().map(|refused| refused.index).peekable();
-        let (mut keys, mut position) = (HashSet::new(), 0);
+        let (mut values, mut position) = (KeyedValues::default(), 0);
         let (mut kept, mut duplicates) = (Vec::with_capacity(self.records.len()), Vec::new());
         let mut taken = self.taken.take().map(Vec::into_iter);
         let mut kept_taken = taken.as_ref().map(|_| Vec::new());
@@ -182,13 +183,13 @@ impl<'l> Readings<'l> {
             while taken_positions.next_if_eq(&position).is_some() {
                 position += 1;
             }
-            let Reading { device, metric, time, .. } = &record.reading;
-            if keys.insert((Arc::clone(device), Arc::clone(metric), *time)) {
+            if values.add(&record.reading).is_ok() {
                 kept.push(record);
                 if let Some(kept_taken) = &mut kept_taken {
                     kept_taken.extend(origin);
                 }
             } else {
+                let Reading { device, metric, .. } = &record.reading;
                 let (device, metric) = (device.to_string(), metric.to_string());
                 let reason = Reason::Duplicate { device, metric: metric.clone() };
                 duplicates.push(reason.in_record(position, &metric));

@@ -81,8 +81,10 @@ pub enum Reason {
     /// A device, a metric, a unit or a time is not allowed in a reading.
     #[error("{0}")]
     Invalid(BadRecord),
-    /// Two readings have the same device, metric and time.
-    #[error("two readings of device {device:?} and metric {metric:?} have the same time")]
+    /// Two readings have the same device, metric and time, and different values.
+    #[error(
+        "two readings of device {device:?} and metric {metric:?} have the same time and different values"
+    )]
     Duplicate {
         /// The device.
         device: String,

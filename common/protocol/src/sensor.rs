@@ -6,6 +6,7 @@
 mod code;
 mod counter;
 mod fault;
+mod keyed_values;
 pub mod lenient;
 pub mod parse;
 pub mod reading;
@@ -18,6 +19,7 @@ pub mod units;
 pub use code::is_code;
 pub use counter::{Count, Counter, SentCounter};
 pub use fault::{BadField, BadRecord, Fault};
+pub use keyed_values::KeyedValues;
 pub use parse::{Limits, Record, Sifted, readings_from};
 pub use reading::Reading;
 pub use time_unit::TimeUnit;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use garenne_protocol::sensor::{BadField, Fault, Limits, Record, Timestamp};
+use garenne_protocol::sensor::{BadField, Fault, KeyedValues, Limits, Record, Timestamp};
 use garenne_publish::READING;
 
 use crate::{
@@ -77,6 +77,7 @@ impl DroppedLines {
         is_allowed: impl Fn(&str) -> Result<(), Refusal>,
     ) -> Result<(Vec<(usize, Record)>, Self), Refusal> {
         let (mut all, mut dropped, mut position) = (Vec::new(), Self::default(), 0);
+        let mut values = KeyedValues::default();
         for (number, line) in lines_of(&mut body) {
             let bad_line = |error: BadField| Refusal::bad_line(number, error.in_record(0));
             let first = position;
@@ -89,7 +90,12 @@ impl DroppedLines {
             });
             match allowed {
                 Ok(LineReadings { records, left_out }) => {
-                    all.extend((first..).zip(records));
+                    for (position, record) in (first..).zip(records) {
+                        match values.add(&record.reading) {
+                            Ok(_) => all.push((position, record)),
+                            Err(error) => dropped.add(bad_line(error)),
+                        }
+                    }
                     left_out.into_iter().for_each(|error| dropped.add(bad_line(error)));
                 }
                 Err(refusal) => dropped.add(refusal),

@@ -1,9 +1,10 @@
 //! Converts InfluxDB's line protocol into readings, so that Telegraf can write to the gateway.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use garenne_protocol::sensor::{
-    BadField, Fault, Limits, Reading, Record, TimeUnit, Timestamp, Unit, lenient, parse::check_unit,
+    BadField, Fault, KeyedValues, Limits, Reading, Record, TimeUnit, Timestamp, Unit, lenient,
+    parse::check_unit,
 };
 use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
 
@@ -238,7 +239,7 @@ fn fields_of(line: &ParsedLine<'_>, time: Timestamp) -> LineReadings {
         tags.map(|(key, value)| (key.as_str(), value.as_str()))
             .filter(|(key, _)| Some(*key) != device_tag && !(*key == "unit" && unit.is_some())),
     );
-    let mut metrics = HashSet::with_capacity(line.field_set.len());
+    let mut values = KeyedValues::default();
     for (field, value) in &line.field_set {
         let value = match value {
             FieldValue::F64(number) => *number,
@@ -257,17 +258,21 @@ fn fields_of(line: &ParsedLine<'_>, time: Timestamp) -> LineReadings {
             field => format!("{measurement}.{field}{rest}"),
         };
         let metric = fit(&name);
-        if !metrics.insert(Arc::clone(&metric)) {
-            let message = "the line has this field twice; the first one counts";
-            readings.left_out.push(Fault::Duplicate.in_field(shown(field.as_str()), message));
-            continue;
-        }
         if let Err(error) = check_unit("unit", unit, &metric) {
             readings.left_out.push(error);
             continue;
         }
         let reading = Reading { device: Arc::clone(&device), metric, value, unit, counter: None, time };
-        readings.records.push(Record { reading, id: None, time_assumed: line.timestamp.is_none() });
+        match values.add(&reading) {
+            Ok(true) => {
+                readings.records.push(Record { reading, id: None, time_assumed: line.timestamp.is_none() });
+            }
+            Ok(false) => {}
+            Err(_) => {
+                let message = "the line has this field twice with different values; the first one counts";
+                readings.left_out.push(Fault::Duplicate.in_field(shown(field.as_str()), message));
+            }
+        }
     }
     readings
 }

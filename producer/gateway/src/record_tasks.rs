@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use garenne_protocol::{
-    sensor::{Reading, Record, Sifted},
+    sensor::{KeyedValues, Reading, Record, Sifted},
     task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_body, reading_id},
 };
 
@@ -48,8 +48,9 @@ pub(super) fn allowed(
                 *slot = None;
             }
         }
-        refused.sort_by_key(|refusal| refusal.record);
     }
+    refuse_duplicates(&mut slots, &mut refused);
+    refused.sort_by_key(|refusal| refusal.record);
     let accepted = slots.iter().flatten().count();
     if (accepted == 0 || sender.atomic) && !refused.is_empty() {
         return Err(Refusal::nothing_remains(refused));
@@ -59,6 +60,21 @@ pub(super) fn allowed(
         false => slots.iter().map(Option::is_some).collect(),
     };
     Ok((slots, LeftOut { stored, refused, notes }))
+}
+
+/// Refuses the records that have another value than an earlier one for the same device, metric and time. At a worker they
+/// would be conflicts.
+fn refuse_duplicates(slots: &mut [Option<Record>], refused: &mut Vec<Refusal>) {
+    if slots.len() < 2 {
+        return;
+    }
+    let mut values = KeyedValues::default();
+    for (position, slot) in slots.iter_mut().enumerate() {
+        if let Some(Err(error)) = slot.as_ref().map(|record| values.add(&record.reading)) {
+            refused.push(error.in_record(position).into());
+            *slot = None;
+        }
+    }
 }
 
 /// Leaves out the records of devices that the sender may not send, and tells each. Returns the first refusal.

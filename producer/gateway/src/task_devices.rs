@@ -2,7 +2,7 @@
 
 use garenne_protocol::{
     sensor::{
-        Timestamp,
+        KeyedValues, Timestamp,
         parse::{Form, Limits, readings_in},
     },
     task::NewTask,
@@ -21,7 +21,7 @@ struct Named {
 /// The devices of the readings in `body`, or the device in the field `device` of another task. A task may name none.
 ///
 /// # Errors
-/// The readings are invalid, or the payload is not an object: as a list it could have the device in any place.
+/// The readings are invalid or contradict each other, or the payload is not an object: as a list it could have the device in any place.
 pub(super) fn devices_of(
     task: &NewTask,
     body: &[u8],
@@ -31,6 +31,10 @@ pub(super) fn devices_of(
 ) -> Result<Vec<String>, Refusal> {
     if task.kind.as_str() == READING {
         let records = readings_in(Form::of(task.content_type.as_str())?, body, now, limits)?;
+        let mut values = KeyedValues::default();
+        for (index, record) in records.iter().enumerate() {
+            values.add(&record.reading).map_err(|error| error.in_record(index))?;
+        }
         return Ok(records.iter().map(|record| record.reading.device.to_string()).collect());
     }
     if body.trim_ascii_start().first() != Some(&b'{') {

@@ -12,7 +12,10 @@ use garenne_gateway_client::{
     GatewayClient, HeaderMap, InvalidGateway, StatusCode, authorize,
     header::{CONTENT_TYPE, HeaderValue},
 };
-use garenne_protocol::{sensor::Reading, task::TaskId};
+use garenne_protocol::{
+    sensor::{KeyedValues, Reading},
+    task::TaskId,
+};
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 
@@ -97,6 +100,44 @@ impl HttpDestination {
 
 impl Destination for HttpDestination {
     fn send<'a>(&'a self, readings: &'a [Reading]) -> BoxFuture<'a, Result<Vec<TaskId>, SendError>> {
-        Box::pin(self.post(readings))
+        Box::pin(async {
+            let mut ids = Vec::with_capacity(readings.len());
+            while ids.len() < readings.len() {
+                let rest = &readings[ids.len()..];
+                let sent = self.post(&rest[..consistent(rest)]).await;
+                ids.extend(sent.map_err(|error| error.behind(ids.len()))?);
+            }
+            Ok(ids)
+        })
+    }
+}
+
+/// How many of the readings can be in one request. A gateway refuses another value for the same device, metric and time,
+/// but a recording may have several, of which the worker takes one.
+fn consistent(readings: &[Reading]) -> usize {
+    let mut values = KeyedValues::default();
+    readings.iter().position(|reading| values.add(reading).is_err()).unwrap_or(readings.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use garenne_protocol::sensor::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_request_ends_before_another_value_for_the_same_key() {
+        let reading = |metric: &str, value: f64| Reading {
+            device: "d".into(),
+            metric: metric.into(),
+            value,
+            unit: None,
+            counter: None,
+            time: Timestamp::UNIX_EPOCH,
+        };
+        let readings = [reading("a", 1.0), reading("b", 2.0), reading("a", 1.0), reading("a", 3.0)];
+        assert_eq!((consistent(&readings), consistent(&readings[3..])), (3, 1));
+        let invalid = |index| SendError::InvalidReading { index, reason: String::new() };
+        assert!(matches!(invalid(2).behind(3), SendError::InvalidReading { index: 5, .. }));
     }
 }

@@ -1,15 +1,12 @@
 //! Data points as readings.
 
-use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
-    sync::Arc,
-};
+use std::collections::BTreeMap;
 
 use garenne_protocol::{
     quoted,
     sensor::{
-        BadField, BadRecord, Fault, Limits, Reading, Record, SentCounter, TimeUnit, Timestamp, Unit,
-        parse::check_unit,
+        BadField, BadRecord, Fault, KeyedValues, Limits, Reading, Record, SentCounter, TimeUnit, Timestamp,
+        Unit, parse::check_unit,
     },
 };
 
@@ -92,14 +89,18 @@ struct Converter<'l> {
     limits: &'l Limits,
     records: Vec<Record>,
     rejected: Rejected,
-    /// The values by device, metric and time.
-    values: HashMap<(Arc<str>, Arc<str>, i64), f64>,
+    values: KeyedValues,
 }
 
 /// The records of all gauges and sums, and the data points that cannot be readings.
 pub(super) fn records(request: ExportRequest, now: Timestamp, limits: &Limits) -> (Vec<Record>, Rejected) {
-    let mut converter =
-        Converter { now, limits, records: Vec::new(), rejected: Rejected::default(), values: HashMap::new() };
+    let mut converter = Converter {
+        now,
+        limits,
+        records: Vec::new(),
+        rejected: Rejected::default(),
+        values: KeyedValues::default(),
+    };
     for resource in request.resource_metrics {
         let attributes = resource.resource.unwrap_or_default().attributes;
         let device = device_of(&attributes).map(|(_, device)| device);
@@ -203,14 +204,10 @@ impl Converter<'_> {
 
     /// Adds a reading, unless the request has it already.
     fn add(&mut self, name: &str, reading: Reading) {
-        let key = (Arc::clone(&reading.device), Arc::clone(&reading.metric), reading.time.as_micros());
-        match self.values.entry(key) {
-            Entry::Vacant(entry) => {
-                entry.insert(reading.value);
-                self.records.push(Record { reading, id: None, time_assumed: false });
-            }
-            Entry::Occupied(entry) if entry.get().to_bits() == reading.value.to_bits() => {}
-            Entry::Occupied(_) => {
+        match self.values.add(&reading) {
+            Ok(true) => self.records.push(Record { reading, id: None, time_assumed: false }),
+            Ok(false) => {}
+            Err(_) => {
                 let device = quoted(&reading.device);
                 let reason =
                     format!("device {device} has two values of it at one time, in other scopes or resources");

@@ -24,7 +24,7 @@ fn left_out(gateway: &Running, door: &str, reason: &str) -> u64 {
 #[tokio::test]
 async fn the_ids_of_readings_follow_their_positions_and_refused_ones_are_named() {
     let gateway = start(MemorySender::new(), Limits::default()).await;
-    let body = format!("[{NAN},{READING},{COULOMBS},{}]", READING.replace("21.5", "22"));
+    let body = format!("[{NAN},{READING},{COULOMBS},{}]", READING.replace("temperature", "t"));
     let (status, answer) = posted(&gateway, "/v1/readings", None, body.as_bytes()).await;
     assert_eq!((status, &answer["accepted"]), (202, &json!(2)), "{answer}");
     let ids: Vec<_> = gateway.publisher.tasks().iter().map(|task| json!(task.id.as_str())).collect();
@@ -66,6 +66,52 @@ async fn a_key_with_an_accepted_record_is_used_up_and_one_without_is_not() {
     assert_eq!(posted(&gateway, "/v1/readings", Some("k3"), untimed("3").as_bytes()).await.0, 202);
 }
 
+/// Two values of a device and a metric at one time would be a conflict at the worker. One rule holds at every door.
+#[tokio::test]
+async fn another_value_for_the_same_key_is_refused_by_position_and_a_repetition_is_not() {
+    let gateway = start(MemorySender::new(), Limits::default()).await;
+    let of = |metric: &str, value: u32| {
+        format!(r#"{{"device":"d","metric":"{metric}","value":{value},"time":1790000000}}"#)
+    };
+    let five = [of("m", 1), of("k", 1), of("m", 2), of("m", 1), of("m", 3)];
+    let pack = r#"[{"bn":"d:","bt":1790000000,"n":"m","v":1},{"n":"k","v":1},{"n":"m","v":2},{"n":"m","v":1},{"n":"m","v":3}]"#;
+    for (content_type, body) in [
+        ("application/json", format!("[{}]", five.join(","))),
+        ("application/x-ndjson", five.join("\n")),
+        ("application/senml+json", pack.to_owned()),
+    ] {
+        let before = gateway.publisher.tasks().len();
+        let (status, answer) = gateway.post("/v1/readings", content_type, &body).await;
+        assert_eq!((status, &answer["accepted"]), (202, &json!(3)), "{answer}");
+        let refused = answer["refused"].as_array().unwrap();
+        let refused: Vec<_> = refused.iter().map(|entry| (&entry["record"], &entry["code"])).collect();
+        assert_eq!(refused, [(&json!(2), &json!("duplicate")), (&json!(4), &json!("duplicate"))]);
+        let values: Vec<_> =
+            gateway.bodies().split_off(before).iter().map(|body| body["value"].clone()).collect();
+        assert_eq!(values, [1.0, 1.0, 1.0].map(Value::from));
+    }
+    // Readings without a time have the same one.
+    let untimed = r#"[{"device":"d","metric":"m","value":1},{"device":"d","metric":"m","value":2}]"#;
+    assert_eq!(gateway.post("/v1/readings", "application/json", untimed).await.1["accepted"], 1);
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("{untimed}\n").as_bytes()).await.unwrap();
+    assert!(line(&mut lines).await.contains("; error duplicate record 1: value: "));
+    let (status, problem) = gateway.post("/v1/tasks/reading.process", "application/json", untimed).await;
+    assert_eq!((status, &problem["code"], &problem["record"]), (422, &json!("duplicate"), &json!(1)));
+
+    let before = gateway.publisher.tasks().len();
+    let body = b"m,host=h a=1,b=1 1790000000\nm,host=h a=1,b=2 1790000000\nm,host=h c=1,c=1,c=2 1790000000";
+    let (status, answer) = posted(&gateway, "/write?precision=s", None, body).await;
+    let message = answer["error"].as_str().unwrap();
+    assert_eq!(status, 400, "{message}");
+    assert!(message.contains("line 2: value: device \"h\" has another value of metric \"m.b\""), "{message}");
+    assert!(
+        message.contains("line 3: c: the line has this field twice") && message.ends_with("dropped=2"),
+        "{message}"
+    );
+    assert_eq!(gateway.publisher.tasks().len(), before + 4);
+}
+
 #[tokio::test]
 async fn an_atomic_request_is_accepted_as_a_whole_or_not_at_all() {
     let gateway = start(MemorySender::new(), Limits::default()).await;
@@ -73,7 +119,7 @@ async fn an_atomic_request_is_accepted_as_a_whole_or_not_at_all() {
     let (status, problem) = posted(&gateway, "/v1/readings?atomic=true", None, body.as_bytes()).await;
     assert_eq!((status, &problem["record"], &problem["code"]), (422, &json!(1), &json!("not-finite")));
     assert_eq!(problem["refused"].as_array().unwrap().len(), 2);
-    let lines = b"m v=1 1790000000\nm v=2,w=NaN 1790000000";
+    let lines = b"m v=1 1790000000\nm v=2,w=NaN 1790000001";
     let (status, refused) = posted(&gateway, "/write?precision=s&atomic=true", None, lines).await;
     assert_eq!(
         (status, &refused["error"]),

@@ -36,7 +36,7 @@ async fn every_format_of_readings_becomes_one_task_per_record() {
     let gateway = start(MemorySender::new(), Limits::default()).await;
     let (status, answer) = gateway.post("/v1/readings", "application/json", READING).await;
     assert_eq!((status, answer["accepted"].as_u64()), (202, Some(1)));
-    let array = format!("[{READING},{}]", READING.replace("21.5", "22"));
+    let array = format!("[{READING},{}]", READING.replace("d1", "d2"));
     assert_eq!(gateway.post("/v1/readings", "application/json", &array).await.1["accepted"], 2);
     let lines = format!("{READING}\n\n{READING}\n");
     assert_eq!(gateway.post("/v1/readings", "application/x-ndjson", &lines).await.1["accepted"], 2);

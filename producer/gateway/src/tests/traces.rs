@@ -26,7 +26,7 @@ impl Running {
 #[tokio::test]
 async fn all_tasks_of_a_request_continue_the_trace_of_its_sender() {
     let (running, recorder) = traced().await;
-    let body = format!("[{READING},{}]", READING.replace('1', "2"));
+    let body = format!("[{READING},{}]", READING.replace("d1", "d2"));
     assert_eq!(running.post_within("/v1/readings", PARENT, &body).await, 202);
     let (request, publish) = (recorder.only("POST /v1/readings"), recorder.only("publish garenne.tasks"));
     assert_eq!((request.kind, request.trace_id.as_str()), (SpanKind::Server, &PARENT[3..35]));

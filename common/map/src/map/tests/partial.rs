@@ -43,13 +43,13 @@ fn each_value_of_a_payload_is_refused_by_itself() {
         refused[0].starts_with("record 1: T?: metric: \"T\\u{7f}\": contains a control character or a byte"),
         "{refused:?}"
     );
-    let doubled = sorted(VALUES, b"{\"a\":1,\"b\":nan,\"a\":2,\"c\":3}", &none);
-    assert_eq!(doubled.0, ["a 1", "c 3"]);
+    let doubled = sorted(VALUES, b"{\"a\":1,\"b\":nan,\"a\":2,\"c\":3,\"a\":1}", &none);
+    assert_eq!(doubled.0, ["a 1", "c 3", "a 1"], "a repetition is no other value");
     assert_eq!(
         doubled.1,
         [
             "record 1: b: not a finite number (not-finite)",
-            "record 2: a: two readings of device \"d\" and metric \"a\" have the same time (duplicate)",
+            "record 2: a: two readings of device \"d\" and metric \"a\" have the same time and different values (duplicate)",
         ]
     );
 }

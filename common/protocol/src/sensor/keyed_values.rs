@@ -1,0 +1,34 @@
+//! The values of several readings by their keys.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{BadField, Fault, Reading, Timestamp, Unit};
+use crate::quoted;
+
+/// The values of the readings of a request by device, metric and time, each of which can have one value only.
+#[derive(Debug, Default)]
+pub struct KeyedValues(HashMap<(Arc<str>, Arc<str>, Timestamp), (f64, Option<Unit>)>);
+
+impl KeyedValues {
+    /// Adds the value of a reading. False if it repeats that of an earlier one.
+    ///
+    /// # Errors
+    /// [`Fault::Duplicate`]: an earlier reading has another value for this key.
+    pub fn add(&mut self, reading: &Reading) -> Result<bool, BadField> {
+        let Reading { device, metric, value, unit, time, .. } = reading;
+        let key = (Arc::clone(device), Arc::clone(metric), *time);
+        let mut is_new = false;
+        let first = self.0.entry(key).or_insert_with(|| {
+            is_new = true;
+            (*value, *unit)
+        });
+        if *first == (*value, *unit) {
+            return Ok(is_new);
+        }
+        let (device, metric) = (quoted(device), quoted(metric));
+        let message = format!(
+            "device {device} has another value of metric {metric} at this time; the first one counts"
+        );
+        Err(Fault::Duplicate.in_field("value", message))
+    }
+}
