@@ -14,12 +14,12 @@ use serde_json::value::RawValue;
 
 use crate::{
     auth::Caller,
-    idempotency::Fingerprint,
+    idempotency::{Fingerprint, UsedKey},
     ingest::{Format, Ingest, Parsed},
     payload::RecordCount,
     record_tasks::Sender,
     refusal::Refusal,
-    task_properties::{content_type, short_text},
+    task_properties::{content_type, only, short_text},
 };
 
 /// Longest source and id, in bytes.
@@ -63,7 +63,7 @@ impl EventFormat {
     /// No event is announced, or an attribute is not valid UTF-8.
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
         let text = |name: &'static str| -> Result<Option<Cow<'static, str>>, Refusal> {
-            let Some(value) = headers.get(name) else { return Ok(None) };
+            let Some(value) = only(headers, name)? else { return Ok(None) };
             let encoded = value.to_str().map_err(|_| Refusal::field(name, "expected visible ASCII"))?;
             let decoded = percent_decode_str(encoded).decode_utf8().map_err(|e| Refusal::field(name, e))?;
             Ok(Some(Cow::Owned(decoded.into_owned())))
@@ -141,7 +141,11 @@ impl Format for EventFormat {
             let allowed = ingest.allow_task(task, &task.body, &sender.caller);
             records += allowed.map_err(|refusal| refusal.of_record(index))?;
             task.trace.clone_from(&sender.trace);
-            keys.push((task.id.clone(), Fingerprint::of(task.kind.as_str(), &task.body)));
+            keys.push(UsedKey {
+                id: task.id.clone(),
+                content: Fingerprint::of(task.kind.as_str(), &task.body),
+                event: Some(index),
+            });
         }
         Ok(Parsed { keys, ..Parsed::tasks(tasks, records, ()) })
     }

@@ -32,11 +32,12 @@ impl Encoding {
     /// # Errors
     /// It is not supported.
     pub(super) fn parse(header: Option<&str>) -> Result<Option<Self>, Refusal> {
-        match header.map(str::trim) {
-            None | Some("" | "identity") => Ok(None),
-            Some("gzip" | "x-gzip") => Ok(Some(Self::Gzip)),
-            Some("zstd") => Ok(Some(Self::Zstd)),
-            Some(other) => Err(Refusal::encoding(other)),
+        let given = header.unwrap_or_default().trim();
+        match given.to_ascii_lowercase().as_str() {
+            "" | "identity" => Ok(None),
+            "gzip" | "x-gzip" => Ok(Some(Self::Gzip)),
+            "zstd" => Ok(Some(Self::Zstd)),
+            _ => Err(Refusal::encoding(given)),
         }
     }
 

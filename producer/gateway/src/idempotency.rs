@@ -33,6 +33,15 @@ impl Fingerprint {
     }
 }
 
+/// A key of a request, and what it is used for.
+pub(super) struct UsedKey {
+    /// The id that is derived from the sender and its key.
+    pub(super) id: TaskId,
+    pub(super) content: Fingerprint,
+    /// The index of the CloudEvent whose source and id are the key; `None` for an `Idempotency-Key`.
+    pub(super) event: Option<usize>,
+}
+
 /// The keys that were used, each with the hash of its body.
 pub(super) struct UsedKeys(Mutex<LruCache<TaskId, (Fingerprint, Instant)>>);
 
@@ -41,18 +50,18 @@ impl UsedKeys {
         Self(Mutex::new(LruCache::new(MAX_KEYS)))
     }
 
-    /// Remembers the body of `key`, the id that is derived from the sender and its key.
+    /// Remembers what a key is used for.
     ///
     /// # Errors
     /// The key was used with another body.
-    pub(super) fn check(&self, key: &TaskId, body: Fingerprint) -> Result<(), Refusal> {
+    pub(super) fn check(&self, key: UsedKey) -> Result<(), Refusal> {
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((first, since)) = used.get(key)
+        if let Some((first, since)) = used.get(&key.id)
             && since.elapsed() < WINDOW
         {
-            return if *first == body { Ok(()) } else { Err(Refusal::key_reused()) };
+            return if *first == key.content { Ok(()) } else { Err(Refusal::key_reused(key.event)) };
         }
-        used.put(key.clone(), (body, Instant::now()));
+        used.put(key.id, (key.content, Instant::now()));
         Ok(())
     }
 }
@@ -61,30 +70,30 @@ impl UsedKeys {
 mod tests {
     use super::*;
 
-    fn key(n: usize) -> TaskId {
-        TaskId::parse(&n.to_string()).unwrap()
+    fn check(used: &UsedKeys, n: usize, content: Fingerprint) -> Result<(), Refusal> {
+        used.check(UsedKey { id: TaskId::parse(&n.to_string()).unwrap(), content, event: None })
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_with_another_body_is_refused_while_it_is_remembered() {
         let used = UsedKeys::new();
         let (first, other) = (Fingerprint::of("a", b"1"), Fingerprint::of("a", b"2"));
-        used.check(&key(1), first).unwrap();
-        used.check(&key(1), first).unwrap();
-        used.check(&key(2), other).unwrap();
-        assert_eq!(used.check(&key(1), other).unwrap_err().status, 422);
-        assert!(used.check(&key(1), Fingerprint::of("b", b"1")).is_err(), "the kind is part of the content");
+        check(&used, 1, first).unwrap();
+        check(&used, 1, first).unwrap();
+        check(&used, 2, other).unwrap();
+        assert_eq!(check(&used, 1, other).unwrap_err().status, 422);
+        assert!(check(&used, 1, Fingerprint::of("b", b"1")).is_err(), "the kind is part of the content");
         tokio::time::advance(WINDOW).await;
-        used.check(&key(1), other).unwrap();
+        check(&used, 1, other).unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_number_of_remembered_keys_is_bounded() {
         let used = UsedKeys::new();
         let (first, other) = (Fingerprint::of("a", b"1"), Fingerprint::of("a", b"2"));
-        (0..=MAX_KEYS.get()).for_each(|n| used.check(&key(n), first).unwrap());
+        (0..=MAX_KEYS.get()).for_each(|n| check(&used, n, first).unwrap());
         assert_eq!(used.0.lock().unwrap().len(), MAX_KEYS.get());
-        assert!(used.check(&key(MAX_KEYS.get()), other).is_err());
-        used.check(&key(0), other).unwrap();
+        assert!(check(&used, MAX_KEYS.get(), other).is_err());
+        check(&used, 0, other).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
 
 use crate::{
     refusal::short,
-    series_name::{check_text, fit, labels},
+    series_name::{check_keys, check_text, fit, labels},
 };
 
 /// Tags that name the device, in order of preference.
@@ -217,7 +217,7 @@ fn check_series(line: &ParsedLine<'_>) -> Result<(), BadField> {
     if longest > MAX_SERIES {
         return too_long(format!("a field's name has {longest} bytes; {MAX_SERIES} are allowed"));
     }
-    Ok(())
+    check_keys(("line", "tag"), line.series.tag_set.iter().flatten().map(|(key, _)| key.as_str()))
 }
 
 /// The name of a field in an error.

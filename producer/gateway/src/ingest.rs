@@ -5,7 +5,7 @@ use std::sync::Arc;
 use garenne_common::{config::Size, supervise, telemetry::Metrics};
 use garenne_protocol::{
     sensor::{Record, Timestamp, parse::Limits as RecordLimits},
-    task::{Kind, NewTask, TaskId},
+    task::{Kind, NewTask},
 };
 use garenne_publish::{Durability, NotAccepted, READING, Routes, SpoolingSender, shutting_down};
 use prometheus::IntCounter;
@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     auth::Caller,
-    idempotency::{Fingerprint, UsedKeys},
+    idempotency::{UsedKey, UsedKeys},
     left_out::Notes,
     limits::Limits,
     offload::Offload,
@@ -54,7 +54,7 @@ pub(super) struct Parsed<N> {
     /// The number of records that count against the rate of the sender.
     pub(super) counted: usize,
     /// Ids that the sender gave, each of which must not be used with another content.
-    pub(super) keys: Vec<(TaskId, Fingerprint)>,
+    pub(super) keys: Vec<UsedKey>,
     pub(super) notes: N,
 }
 
@@ -172,7 +172,7 @@ impl Ingest {
             }
         };
         // After all other checks: a body of which nothing is accepted may be corrected under the same key.
-        keys.into_iter().try_for_each(|(key, content)| self.used_keys.check(&key, content))?;
+        keys.into_iter().try_for_each(|key| self.used_keys.check(key))?;
         Ok((tasks, notes))
     }
 

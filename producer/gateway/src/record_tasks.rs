@@ -7,7 +7,12 @@ use garenne_protocol::{
     task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_body, reading_id},
 };
 
-use crate::{auth::Caller, idempotency::Fingerprint, left_out::LeftOut, refusal::Refusal};
+use crate::{
+    auth::Caller,
+    idempotency::{Fingerprint, UsedKey},
+    left_out::LeftOut,
+    refusal::Refusal,
+};
 
 /// The sender of readings or of a task, and the properties of its request.
 pub(super) struct Sender {
@@ -21,9 +26,10 @@ pub(super) struct Sender {
 
 impl Sender {
     /// The key of its request, with the content that it is used for.
-    pub(super) fn keys(&self, kind: &str, body: &[u8]) -> Vec<(TaskId, Fingerprint)> {
-        let content = |key: &TaskId| (key.clone(), Fingerprint::of(kind, body));
-        self.idempotency_key.iter().map(content).collect()
+    pub(super) fn keys(&self, kind: &str, body: &[u8]) -> Vec<UsedKey> {
+        let of_body =
+            |key: &TaskId| UsedKey { id: key.clone(), content: Fingerprint::of(kind, body), event: None };
+        self.idempotency_key.iter().map(of_body).collect()
     }
 }
 
@@ -38,7 +44,7 @@ pub(super) fn allowed(
 ) -> Result<(Vec<Option<Record>>, LeftOut), Refusal> {
     let (Sifted { mut slots, refused, notes }, caller) = (sifted, &sender.caller);
     let mut refused: Vec<_> = refused.into_iter().map(Refusal::from).collect();
-    let notes: Vec<_> = notes.into_iter().map(Refusal::from).collect();
+    let mut notes: Vec<_> = notes.into_iter().map(Refusal::from).collect();
     caller.check_scope(kind.as_str(), std::iter::empty())?;
     if caller.has_limited_devices() {
         for (position, slot) in slots.iter_mut().enumerate() {
@@ -50,6 +56,9 @@ pub(super) fn allowed(
         }
     }
     refuse_duplicates(&mut slots, &mut refused);
+    if sender.atomic {
+        refused.append(&mut notes);
+    }
     refused.sort_by_key(|refusal| refusal.record);
     let accepted = slots.iter().flatten().count();
     if (accepted == 0 || sender.atomic) && !refused.is_empty() {

@@ -105,7 +105,7 @@ impl Refusal {
 
     /// A payload that a map makes no readings of.
     pub(super) fn unmapped(why: Unmapped) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unmapped", format!("unmapped: {why}")).at("body")
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unmapped", why.to_string()).at("body")
     }
 
     /// Too many bytes of `what`: `body`, `line`, `decompressed body`, or the memory of the request.
@@ -253,10 +253,16 @@ impl Refusal {
         Self::new(StatusCode::FORBIDDEN, "tls-required", "this port accepts TLS only (tls_only)")
     }
 
-    /// A key that the same sender has used with another body.
-    pub(super) fn key_reused() -> Self {
-        let message = "Idempotency-Key: the key was used with another body";
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "key-reused", message).at("Idempotency-Key")
+    /// A key that the same sender has used with another body, or the source and id of the event at this index.
+    pub(super) fn key_reused(event: Option<usize>) -> Self {
+        let reused = |field: &'static str, message| {
+            let message = format!("{field}: {message}");
+            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "key-reused", message).at(field)
+        };
+        match event {
+            Some(event) => reused("id", "source and id were used with other data").of_record(event),
+            None => reused("Idempotency-Key", "the key was used with another body"),
+        }
     }
 
     /// The sender's rate limit is used up until `wait` has passed.

@@ -16,6 +16,18 @@ pub(super) fn labels<'l>(pairs: impl Iterator<Item = (&'l str, &'l str)>) -> Str
     labels.concat()
 }
 
+/// Refuses tags or attributes of which one is given twice: `what` names such a one.
+pub(super) fn check_keys<'k>(
+    (field, what): (&'static str, &str),
+    keys: impl Iterator<Item = &'k str>,
+) -> Result<(), BadField> {
+    let mut keys: Vec<_> = keys.collect();
+    keys.sort_unstable();
+    keys.windows(2).find(|pair| pair[0] == pair[1]).map_or(Ok(()), |pair| {
+        Err(Fault::Duplicate.in_field(field, format!("the {what} {} is given twice", quoted(pair[0]))))
+    })
+}
+
 /// Refuses a name, tag or attribute with a control character, which stands for a byte that is not UTF-8, too.
 pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), BadField> {
     if !text.chars().any(char::is_control) {

@@ -2,6 +2,7 @@
 
 use std::{fmt::Display, time::Duration};
 
+use axum::http::{HeaderMap, HeaderValue};
 use garenne_protocol::task::{ContentType, Envelope};
 
 use crate::refusal::Refusal;
@@ -17,6 +18,22 @@ pub(super) fn content_type(given: Option<&str>) -> Result<ContentType, Refusal> 
         .into_iter()
         .find(|allowed| media.eq_ignore_ascii_case(allowed.as_str()))
         .ok_or_else(|| Refusal::media_type(given, ContentType::SenmlJson.as_str()))
+}
+
+/// The value of a header.
+///
+/// # Errors
+/// It is given more than once.
+pub(super) fn only<'h>(
+    headers: &'h HeaderMap,
+    name: &'static str,
+) -> Result<Option<&'h HeaderValue>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(Refusal::field(name, "given more than once"));
+    }
+    Ok(first)
 }
 
 /// The key or group in this field, if it is given.

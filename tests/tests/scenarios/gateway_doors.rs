@@ -87,7 +87,7 @@ async fn readings_of_every_door_reach_the_worker() -> Result<()> {
     let answers: Vec<&str> = answers.lines().collect();
     assert_eq!(
         (answers[0], answers[2]),
-        ("ok ttn", "error unmapped unmapped: no rule matches"),
+        ("ok ttn", "error unmapped no rule matches"),
         "{answers:?}"
     );
     assert!(answers[1].starts_with("ok "), "{answers:?}");

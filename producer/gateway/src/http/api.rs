@@ -57,7 +57,8 @@ pub(super) async fn mapped(
         sender.idempotency_key = idempotency_key(head, &sender.caller)?;
         Ok(ReadingsFormat::Mapped { map, path: head.uri.path().into() })
     };
-    take(&gateway, HttpRequest::new(request, format, counted("map"))).await
+    // Network servers add parameters of their own.
+    take(&gateway, HttpRequest::new(request, format, counted("map")).with_parameters(None)).await
 }
 
 /// `POST /v1/tasks/{kind}`.

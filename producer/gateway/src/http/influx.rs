@@ -16,7 +16,9 @@ use serde_json::json;
 
 use super::{
     api::durability_header,
-    request::{ConfirmedRecords, HttpRequest, LeftOutCodes, authenticate, idempotency_key, read_body},
+    request::{
+        ConfirmedRecords, HttpRequest, LeftOutCodes, atomic, authenticate, idempotency_key, read_body,
+    },
 };
 use crate::{
     context::GatewayContext,
@@ -29,7 +31,14 @@ use crate::{
     request::take,
 };
 
-/// The query parameters of both versions of the API. Others, such as `db` and `bucket`, are ignored.
+/// The query parameters that writers of both versions send. Those that have no meaning here are ignored.
+const OF_WRITES: &[&str] = &["db", "rp", "precision", "consistency", "u", "p", "org", "orgID", "bucket"];
+
+/// The query parameters of statements.
+const OF_QUERIES: &[&str] =
+    &["q", "db", "rp", "u", "p", "epoch", "pretty", "chunked", "chunk_size", "params", "async", "node_id"];
+
+/// The query parameters that are read.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Parameters {
     /// The unit of a write's timestamps.
@@ -53,7 +62,8 @@ pub(super) async fn write(
         let unknown = || Refusal::precision(given.unwrap_or_default());
         Precision::parse(given).map(LineBody).ok_or_else(unknown)
     };
-    Ok(take(&gateway, HttpRequest::new(request, format, written).with_password(p)).await?)
+    let request = HttpRequest::new(request, format, written);
+    Ok(take(&gateway, request.with_password(p).with_parameters(Some(OF_WRITES))).await?)
 }
 
 fn written(
@@ -134,6 +144,7 @@ pub(super) async fn query(
 ) -> Result<Response<Body>, InfluxRefusal> {
     let (head, mut body) = request.into_parts();
     authenticate(&gateway, &head, p.as_deref())?;
+    atomic(head.uri.query().unwrap_or_default(), Some(OF_QUERIES))?;
     let statement = match q {
         Some(statement) => statement,
         None => {

@@ -1,6 +1,6 @@
 //! A request over HTTP, its headers and its body.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -14,7 +14,6 @@ use garenne_protocol::{
     task::{Kind, NewTask, TaskId},
 };
 use http_body_util::BodyExt;
-use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::request_trace::RequestTrace;
@@ -28,7 +27,7 @@ use crate::{
     record_tasks::Sender,
     refusal::Refusal,
     request::Request,
-    task_properties::{content_type, milliseconds, short_text},
+    task_properties::{content_type, milliseconds, only, short_text},
 };
 
 /// The number of records that a response confirms.
@@ -45,6 +44,8 @@ pub(super) struct HttpRequest<F, A> {
     body: Body,
     /// The password of the query.
     password: Option<String>,
+    /// The parameters that the query may have besides `atomic`; `None` for any.
+    parameters: Option<&'static [&'static str]>,
     format: F,
     answer: A,
 }
@@ -57,11 +58,15 @@ impl<F, A> HttpRequest<F, A> {
         A: FnOnce(&GatewayContext, Result<Stored<T::Notes>, Refusal>) -> R,
     {
         let (head, body) = request.into_parts();
-        Self { head, body, password: None, format, answer }
+        Self { head, body, password: None, parameters: Some(&[]), format, answer }
     }
 
     pub(super) fn with_password(self, password: Option<String>) -> Self {
         Self { password, ..self }
+    }
+
+    pub(super) fn with_parameters(self, parameters: Option<&'static [&'static str]>) -> Self {
+        Self { parameters, ..self }
     }
 }
 
@@ -84,7 +89,7 @@ where
         caller: Arc<Caller>,
     ) -> Result<(Sender, T, Payload), Refusal> {
         let trace = self.head.extensions.get::<RequestTrace>().and_then(RequestTrace::context);
-        let atomic = atomic(self.head.uri.query().unwrap_or_default())?;
+        let atomic = atomic(self.head.uri.query().unwrap_or_default(), self.parameters)?;
         let mut sender = Sender { caller, idempotency_key: None, trace, atomic };
         let format = (self.format)(&self.head, &mut sender)?;
         let body = read_body(gateway, &self.head, &mut self.body, gateway.limits.max_body).await?;
@@ -185,32 +190,36 @@ pub(super) fn task(head: &Parts, kind: Kind, sender: &Sender) -> Result<NewTask,
     })
 }
 
-/// The parameter `atomic` of a query.
+/// The parameter `atomic` of a query. One that is misspelt would be ignored, so that only those of `known` may be beside it,
+/// if that is given.
 ///
 /// # Errors
-/// It is neither `true` nor `false`.
-fn atomic(query: &str) -> Result<bool, Refusal> {
-    #[derive(Default, Deserialize)]
-    struct Parameters {
-        atomic: Option<String>,
+/// Another parameter; or `atomic` is given twice, or is neither `true` nor `false`.
+pub(super) fn atomic(query: &str, known: Option<&[&str]>) -> Result<bool, Refusal> {
+    let mut atomic = None;
+    let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = serde_urlencoded::from_str(query).unwrap_or_default();
+    for (name, value) in &pairs {
+        match (name.as_ref(), value.as_ref()) {
+            ("atomic", _) if atomic.is_some() => return Err(Refusal::field("atomic", "given twice")),
+            ("atomic", given @ ("true" | "false")) => atomic = Some(given == "true"),
+            ("atomic", other) => {
+                return Err(Refusal::field("atomic", format!("{}: expected true or false", quoted(other))));
+            }
+            (other, _) if known.is_some_and(|known| !known.contains(&other)) => {
+                return Err(Refusal::field("query", format!("unknown parameter {}", quoted(other))));
+            }
+            _ => {}
+        }
     }
-    if !query.contains("atomic") {
-        return Ok(false);
-    }
-    let given = serde_urlencoded::from_str::<Parameters>(query).unwrap_or_default().atomic;
-    match given.as_deref() {
-        None | Some("false") => Ok(false),
-        Some("true") => Ok(true),
-        Some(other) => Err(Refusal::field("atomic", format!("{}: expected true or false", quoted(other)))),
-    }
+    Ok(atomic.unwrap_or(false))
 }
 
 /// A header as text.
 ///
 /// # Errors
-/// It has characters that are not visible ASCII.
+/// It is given more than once, or has characters that are not visible ASCII.
 pub(super) fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>, Refusal> {
-    let text = headers.get(name).map(HeaderValue::to_str).transpose();
+    let text = only(headers, name)?.map(HeaderValue::to_str).transpose();
     text.map_err(|_| Refusal::field(name, "expected visible ASCII"))
 }
 

@@ -202,6 +202,9 @@ fn a_field_that_is_not_finite_is_left_out_and_a_line_of_bad_bytes_is_refused() {
             "{line}"
         );
     }
+    let repeated = read("m,host=h2,host=h3 a=1").unwrap_err();
+    assert_eq!(repeated.in_record(0).to_string(), "record 0: line: the tag \"host\" is given twice");
+    assert_eq!(read("m,a=1,b=1 a=1").unwrap().0, [1.0]);
     assert_eq!(read("m a=nan").unwrap_err().code(), Fault::NotFinite);
     let (values, left_out) = read("m,unit=C temperature=1,charge=2").unwrap();
     assert_eq!((values, left_out.len()), (vec![2.0], 1), "a unit contradicts one of two metrics");

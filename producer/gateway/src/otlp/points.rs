@@ -15,7 +15,7 @@ use super::{
     unit::unit,
 };
 use crate::left_out::Notes;
-use crate::series_name::{check_text, fit, labels};
+use crate::series_name::{check_keys, check_text, fit, labels};
 
 /// Attributes that name the device, in order of preference.
 const DEVICE: [&str; 4] = ["device.id", "host.name", "service.instance.id", "service.name"];
@@ -249,6 +249,7 @@ fn series_name(
         let message = format!("name and attributes have {bytes} bytes; {MAX_SERIES} are allowed");
         return Err(Fault::OutOfRange.in_field("attributes", message));
     }
+    check_keys(("attributes", "attribute"), attributes.iter().map(|attribute| attribute.key.as_str()))?;
     let labels = labels(pairs.iter().map(|(key, text)| (*key, text.as_str())));
     Ok(format!("{name}{labels}{suffix}"))
 }

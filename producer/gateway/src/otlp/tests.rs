@@ -175,6 +175,11 @@ fn data_points_that_are_no_readings_are_rejected_with_the_reason() {
             "metric \"t\": name and attributes have 5004 bytes; 4096 are allowed",
         ),
         (
+            gauge("t", "", vec![point(1.0, vec![text("host.name", "a"), text("host.name", "b")])]),
+            1,
+            "metric \"t\": the attribute \"host.name\" is given twice",
+        ),
+        (
             sum("t", AggregationTemporality::Unspecified, 1),
             1,
             "metric \"t\": the sum has no aggregation temporality",

@@ -128,7 +128,11 @@ async fn an_id_with_other_data_is_refused() {
     let mut other = event("1");
     other["data"] = json!({"n": 6});
     let (status, problem) = gateway.post("/v1/events", STRUCTURED, &other.to_string()).await;
-    assert_eq!(status, 422, "{problem}");
+    let detail = "record 0: id: source and id were used with other data";
+    assert_eq!((status, &problem["code"], &problem["detail"]), (422, &json!("key-reused"), &json!(detail)));
+    assert_eq!((&problem["field"], &problem["record"]), (&json!("id"), &json!(0)));
+    let batch = json!([event("9"), other]).to_string();
+    assert_eq!(gateway.post("/v1/events", BATCH, &batch).await.1["record"], 1);
     other["source"] = json!("/site/b");
     assert_eq!(gateway.post("/v1/events", STRUCTURED, &other.to_string()).await.0, 202);
 }

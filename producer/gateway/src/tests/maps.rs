@@ -84,17 +84,17 @@ async fn an_unmapped_payload_is_refused_with_the_rule_and_the_reason() {
             unnamed.as_str(),
             422,
             "unmapped",
-            "unmapped: rule 2: device: /end_device_ids/device_id is missing",
+            "rule 2: device: /end_device_ids/device_id is missing",
         ),
-        ("/v1/map/ttn", "{}", 422, "unmapped", "unmapped: no rule matches"),
-        ("/v1/map/zigbee2mqtt", "{}", 422, "unmapped", "unmapped: no rule matches"),
+        ("/v1/map/ttn", "{}", 422, "unmapped", "no rule matches"),
+        ("/v1/map/zigbee2mqtt", "{}", 422, "unmapped", "no rule matches"),
         ("/v1/map/nothing", "{}", 404, "no-map", "no map has the name \"nothing\""),
     ] {
         let (given, problem) = gateway.post(path, "application/json", body).await;
         assert_eq!((given, &problem["code"], &problem["detail"]), (status, &json!(code), &json!(detail)));
     }
     let (_, problem) = gateway.post("/v1/map/ttn", "application/json", "{\"a\"").await;
-    assert!(problem["detail"].as_str().unwrap().starts_with("unmapped: rule 1: not JSON: "), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().starts_with("rule 1: not JSON: "), "{problem}");
     assert!(gateway.publisher.tasks().is_empty());
     let counted = r#"garenne_gateway_refusals_total{protocol="http",reason="unmapped"} 4"#;
     assert!(gateway.metrics.encode().contains(counted), "{}", gateway.metrics.encode());
@@ -156,7 +156,7 @@ async fn a_mapped_body_may_have_no_more_records_than_another_one() {
     let limits = Limits { max_records: 2, ..Limits::default() };
     let gateway = start(MemorySender::new(), limits).await;
     let (status, problem) = gateway.post("/v1/map/ttn", "application/json", TTN).await;
-    assert_eq!((status, &problem["detail"]), (422, &json!("unmapped: rule 2: more than 2 readings")));
+    assert_eq!((status, &problem["detail"]), (422, &json!("rule 2: more than 2 readings")));
 }
 
 #[tokio::test]
@@ -172,10 +172,10 @@ async fn lines_after_a_map_command_are_payloads_for_it() {
     lines.write_all(sent.as_bytes()).await.unwrap();
     assert_eq!(line(&mut lines).await, "ok ttn");
     assert_eq!(line(&mut lines).await, format!("ok {}", ids.join(" ")), "the same ids as over HTTP");
-    assert_eq!(line(&mut lines).await, "error unmapped unmapped: no rule matches");
+    assert_eq!(line(&mut lines).await, "error unmapped no rule matches");
     assert_eq!(line(&mut lines).await, "ok", "a join is skipped");
     assert_eq!(line(&mut lines).await, "ok chirpstack");
-    assert!(line(&mut lines).await.starts_with("error unmapped unmapped: "));
+    assert!(line(&mut lines).await.starts_with("error unmapped "));
     assert_eq!(line(&mut lines).await.split(' ').count(), 5);
     let counted = r#"garenne_gateway_refusals_total{protocol="tcp",reason="unmapped"} 2"#;
     assert!(gateway.metrics.encode().contains(counted));

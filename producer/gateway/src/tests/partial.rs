@@ -127,6 +127,9 @@ async fn an_atomic_request_is_accepted_as_a_whole_or_not_at_all() {
     );
     let (status, problem) = posted(&gateway, "/v1/readings?atomic=yes", None, READING.as_bytes()).await;
     assert_eq!((status, &problem["detail"]), (400, &json!("atomic: \"yes\": expected true or false")));
+    let sum = br#"[{"n":"d:m","v":1,"s":NaN}]"#;
+    let (status, problem) = posted(&gateway, "/v1/readings?atomic=true", None, sum).await;
+    assert_eq!((status, &problem["field"]), (422, &json!("s")), "a sum is a reading too");
     assert!(gateway.publisher.tasks().is_empty());
     assert_eq!(posted(&gateway, "/v1/readings?atomic=true", None, READING.as_bytes()).await.0, 202);
 }

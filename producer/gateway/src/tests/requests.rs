@@ -173,6 +173,86 @@ async fn readings_that_are_invalid_are_refused_also_as_a_task_or_an_event() {
     assert_eq!(gateway.post("/v1/tasks/reading.process", "application/json", READING).await.0, 202);
 }
 
+/// A parameter that is misspelt would be ignored without a word.
+#[tokio::test]
+async fn an_unknown_query_parameter_is_refused_by_name_and_those_of_writers_are_not() {
+    let gateway = start(MemorySender::new(), Limits::default()).await;
+    for path in [
+        "/v1/readings",
+        "/v1/tasks/bench.noop",
+        "/v1/events",
+        "/v1/metrics",
+        "/write",
+        "/api/v2/write",
+        "/query",
+    ] {
+        let (status, problem) =
+            gateway.post(&format!("{path}?atomc=true"), "application/json", READING).await;
+        let text = problem.to_string();
+        assert!(
+            status == 400 && text.contains("query: unknown parameter \\\"atomc\\\""),
+            "{path}: {status} {text}"
+        );
+    }
+    let twice = gateway.post("/v1/readings?atomic=true&atomic=false", "application/json", READING).await;
+    assert_eq!((twice.0, &twice.1["detail"]), (400, &json!("atomic: given twice")));
+    assert!(gateway.publisher.tasks().is_empty());
+    let client = reqwest::Client::new();
+    for path in [
+        "/write?db=d&rp=autogen&precision=s&consistency=one&u=a&p=b",
+        "/api/v2/write?org=o&orgID=1&bucket=b&precision=ns&atomic=true",
+    ] {
+        let request = client.post(format!("http://{}{path}", gateway.address)).body("m a=1");
+        assert_eq!(request.send().await.unwrap().status(), 204, "{path}");
+    }
+    let path = "/query?q=CREATE%20DATABASE%20d&db=d&u=a&p=b&epoch=ms&pretty=true&chunked=false&chunk_size=1&rp=a&params=%7B%7D";
+    assert_eq!(gateway.post(path, "text/plain", "").await.0, 200);
+    // Network servers add parameters of their own.
+    let map = "/v1/map/ttn?event=up&atomic=maybe";
+    let (status, problem) = gateway.post(map, "application/json", "{}").await;
+    assert_eq!((status, &problem["field"]), (400, &json!("atomic")), "{problem}");
+}
+
+#[tokio::test]
+async fn a_header_that_is_given_twice_is_refused_and_codings_have_no_case() {
+    let gateway = start(MemorySender::new(), Limits::default()).await;
+    let post = |path: &str| reqwest::Client::new().post(format!("http://{}{path}", gateway.address));
+    let twice =
+        post("/v1/readings").header("idempotency-key", "a").header("idempotency-key", "b").body(READING);
+    let answer = twice.send().await.unwrap();
+    assert_eq!(answer.status(), 400);
+    let problem: Value = answer.json().await.unwrap();
+    assert_eq!(problem["detail"], "idempotency-key: given more than once");
+    let event = [
+        ("ce-specversion", "1.0"),
+        ("ce-id", "1"),
+        ("ce-id", "2"),
+        ("ce-source", "s"),
+        ("ce-type", "bench.noop"),
+    ];
+    let request =
+        event.into_iter().fold(post("/v1/events"), |request, (name, value)| request.header(name, value));
+    assert_eq!(request.body("{}").send().await.unwrap().status(), 400);
+    assert!(gateway.publisher.tasks().is_empty());
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut encoder, READING.as_bytes()).unwrap();
+    let body = encoder.finish().unwrap();
+    for coding in ["GZIP", "X-Gzip"] {
+        let request = post("/v1/readings").header("content-encoding", coding).body(body.clone());
+        assert_eq!(request.send().await.unwrap().status(), 202, "{coding}");
+    }
+    assert_eq!(
+        post("/v1/readings")
+            .header("content-encoding", "Identity")
+            .body(READING)
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        202
+    );
+}
+
 #[tokio::test]
 async fn no_success_is_answered_while_the_broker_refuses_messages() {
     let gateway = start(MemorySender::new(), Limits::default()).await;
