@@ -7,7 +7,10 @@ use crate::quoted;
 
 /// The values of the readings of a request by device, metric and time, each of which can have one value only.
 #[derive(Debug, Default)]
-pub struct KeyedValues(HashMap<(Arc<str>, Arc<str>, Timestamp), (f64, Option<Unit>)>);
+pub struct KeyedValues(HashMap<Key, (f64, Option<Unit>)>);
+
+/// Device, metric and time.
+type Key = (Arc<str>, Arc<str>, Timestamp);
 
 impl KeyedValues {
     /// Adds the value of a reading. False if it repeats that of an earlier one.
