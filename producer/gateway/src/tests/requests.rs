@@ -305,13 +305,15 @@ async fn the_openapi_document_names_every_route() {
     assert_eq!(
         paths,
         [
+            "/api/v2/write",
             "/openapi.json",
             "/v1/events",
             "/v1/map/{name}",
             "/v1/metrics",
             "/v1/readings",
             "/v1/tasks",
-            "/v1/tasks/{kind}"
+            "/v1/tasks/{kind}",
+            "/write"
         ]
     );
     // Every path of the document is a route that takes the method.
