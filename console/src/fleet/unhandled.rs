@@ -10,13 +10,16 @@ use garenne_protocol::heartbeat::{Heartbeat, UnhandledBeat};
 
 use super::roster::{MemberView, State};
 
+/// How many tasks come back at a time in milliseconds, and how many of these were seen since.
+type Times = BTreeMap<i64, (u64, u64)>;
+
 /// The sums of these workers' reports, by lane and kind, those with the most tasks first. A kind that is named has at
 /// least one task.
 pub fn unhandled(workers: &[MemberView]) -> Vec<UnhandledBeat> {
-    let mut kinds = BTreeMap::<_, (i64, BTreeMap<i64, (u64, u64)>)>::new();
+    let mut kinds = BTreeMap::<(&String, &String), (i64, Times)>::new();
     for (beat, age) in heard(workers) {
         for kind in &beat.unhandled {
-            let (since, times) = kinds.entry((&kind.lane, &kind.kind)).or_insert((i64::MAX, BTreeMap::new()));
+            let (since, times) = kinds.entry((&kind.lane, &kind.kind)).or_insert((i64::MAX, Times::new()));
             *since = kind.since.min(*since);
             for (due, put_off, seen) in reported(beat, kind, age) {
                 let sums = times.entry(due).or_default();
@@ -24,7 +27,8 @@ pub fn unhandled(workers: &[MemberView]) -> Vec<UnhandledBeat> {
             }
         }
     }
-    let sum = |((lane, kind), (since, times)): ((&String, &String), (_, BTreeMap<_, (u64, u64)>))| {
+    let sum = |((lane, kind), (since, times)): (_, (_, Times))| {
+        let (lane, kind): (&String, &String) = (lane, kind);
         let waiting = times.values().map(|(put_off, seen)| put_off.saturating_sub(*seen));
         let tasks = waiting.fold(0, u64::saturating_add);
         UnhandledBeat { lane: lane.clone(), kind: kind.clone(), tasks, since, waiting: Vec::new() }
