@@ -56,6 +56,7 @@ mod scenarios {
     mod lost_copies;
     mod mapped_lanes;
     mod metrics_truth;
+    mod missing_exchanges;
     mod missing_queues;
     mod mqtt;
     mod mqtt_paho;

@@ -140,18 +140,27 @@ async fn absent_hash_exchanges<'a>(
     names.dedup();
     let mut absent = Vec::new();
     for name in names {
-        let channel = connection.create_channel().await?;
-        let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
-        let kind = lapin::ExchangeKind::Custom(ExchangeKind::ConsistentHash.as_str().into());
-        let found = channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await;
-        match existence(found)? {
-            Existence::Exists => channel.close(200, "done".into()).await?,
-            Existence::Missing => absent.push(name),
-            // The unbind fails later, with the binding's name.
-            Existence::Denied => {}
+        // If it is denied, the unbind fails later, with the binding's name.
+        if is_missing(connection, name).await? {
+            absent.push(name);
         }
     }
     Ok(absent)
+}
+
+/// Whether an exchange does not exist. False also if the broker does not tell this user. The check has a channel of its own,
+/// which a negative answer closes.
+pub(crate) async fn is_missing(connection: &Connection, exchange: &str) -> Result<bool, TopologyError> {
+    let channel = connection.create_channel().await?;
+    let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
+    // A passive declaration does not compare the type.
+    let kind = lapin::ExchangeKind::Topic;
+    let found = channel.exchange_declare(exchange.into(), kind, options, FieldTable::default()).await;
+    let existence = existence(found)?;
+    if matches!(existence, Existence::Exists) {
+        channel.close(200, "done".into()).await?;
+    }
+    Ok(matches!(existence, Existence::Missing))
 }
 
 /// Makes sure that the topology exists: checks with passive declares, which need no configure permission, and

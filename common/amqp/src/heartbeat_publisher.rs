@@ -2,11 +2,11 @@
 //!
 //! Heartbeats have their own task, so that no other work waits for them, and their own channel, so that a
 //! broker that denies the events exchange closes nothing else. A heartbeat that finds no connection is dropped:
-//! the next one replaces it.
+//! the next one replaces it. A broker that refuses heartbeats is asked whether their exchange is missing.
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 use garenne_common::{
     random,
     supervise::{self, TaskHandle},
@@ -27,6 +27,8 @@ use super::{
 const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after the broker refused a heartbeat: a missing permission is not granted within seconds.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// Pause while the exchange is missing. An operator who declares it again sees heartbeats soon.
+const MISSING_PAUSE: Duration = Duration::from_secs(10);
 /// Shortest time between two heartbeats, also if more are requested.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 
@@ -40,20 +42,25 @@ pub struct HeartbeatPublisher {
 struct HeartbeatSender {
     publisher: Publisher,
     exchange: String,
+    restore: RestoreExchange,
     snapshot: Box<dyn Fn() -> Heartbeat + Send + Sync>,
 }
 
+/// Declares the exchange of heartbeats again. Returns why that is not possible.
+pub type RestoreExchange = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
 impl HeartbeatPublisher {
     /// Starts to publish `snapshot()` to `exchange`: every `interval`, varied by a tenth, and whenever `requested`
-    /// is notified. With an interval of zero nothing is ever published.
+    /// is notified. With an interval of zero nothing is ever published. `restore` is called if the exchange is missing.
     pub fn start(
         publisher: Publisher,
         exchange: String,
         interval: Duration,
         requested: Arc<Notify>,
+        restore: RestoreExchange,
         snapshot: impl Fn() -> Heartbeat + Send + Sync + 'static,
     ) -> Self {
-        let sender = Arc::new(HeartbeatSender { publisher, exchange, snapshot: Box::new(snapshot) });
+        let sender = Arc::new(HeartbeatSender { publisher, exchange, restore, snapshot: Box::new(snapshot) });
         let task = (!interval.is_zero()).then(|| {
             let state = (Arc::clone(&sender), requested);
             supervise::restarting("heartbeats", state, move |(sender, requested)| {
@@ -99,19 +106,38 @@ impl HeartbeatSender {
             Err(_) => Err(PublishError::Blocked),
         }
     }
+
+    /// Declares the exchange again if it is missing. Returns why heartbeats are refused from now on, and how long to wait.
+    async fn restore(&self, refusal: String) -> (Option<String>, Duration) {
+        let exchange = &self.exchange;
+        if !self.publisher.is_missing(exchange).await {
+            return (Some(refusal), REFUSED_PAUSE);
+        }
+        match (self.restore)().await {
+            Ok(()) => {
+                tracing::warn!(exchange, "the exchange of heartbeats was missing and is declared again");
+                (None, Duration::ZERO)
+            }
+            Err(reason) => (Some(format!("exchange {exchange:?} is missing: {reason}")), MISSING_PAUSE),
+        }
+    }
 }
 
 async fn run(sender: &HeartbeatSender, interval: Duration, requested: &Notify) {
-    let mut warned = false;
+    let mut warned = None;
     loop {
         let mut wait = interval.mul_f64(0.9 + random::chance() / 5.0);
         match sender.send().await {
             Ok(()) => {}
-            Err(PublishError::AnnounceRefused(problem)) => {
-                if !std::mem::replace(&mut warned, true) {
+            Err(PublishError::AnnounceRefused(refusal)) => {
+                let (problem, pause) = sender.restore(refusal).await;
+                if let Some(problem) = problem
+                    && warned.as_ref() != Some(&problem)
+                {
                     tracing::warn!(problem, "heartbeats refused: the console does not see this process");
+                    warned = Some(problem);
                 }
-                wait = REFUSED_PAUSE.max(interval);
+                wait = pause.max(interval);
             }
             Err(error) => tracing::trace!(%error, "heartbeat dropped"),
         }

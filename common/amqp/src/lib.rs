@@ -18,7 +18,7 @@ pub use connect::{Broker, retry_while_unavailable};
 pub use dead_letters::DeadLetters;
 pub use error::BrokerError;
 pub use frames::{take_unreadable, unreadable};
-pub use heartbeat_publisher::HeartbeatPublisher;
+pub use heartbeat_publisher::{HeartbeatPublisher, RestoreExchange};
 #[cfg(feature = "simulation")]
 pub use publisher::simulated;
 pub use publisher::{Pending, PublishError, Publisher, PublisherConfig};

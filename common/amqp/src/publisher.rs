@@ -24,7 +24,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{connect::Broker, wire::Message};
+use super::{connect::Broker, declare::is_missing, wire::Message};
 
 mod address;
 mod confirm_tracker;
@@ -274,6 +274,18 @@ impl Publisher {
         let Address { exchange, routing_key: key } = address;
         let options = BasicPublishOptions::default();
         channel.basic_publish(exchange, key, options, &body, properties).await.map(drop).map_err(lost)
+    }
+
+    /// Whether an exchange is missing. False also if the broker does not tell.
+    pub(crate) async fn is_missing(&self, exchange: &str) -> bool {
+        match &self.outlet {
+            Outlet::Amqp(queue) => match queue.member().await {
+                Ok(member) => is_missing(&member.connection, exchange).await.unwrap_or(false),
+                Err(_) => false,
+            },
+            #[cfg(feature = "simulation")]
+            Outlet::Simulated(_) => false,
+        }
     }
 
     /// Waits for the messages in flight, at most `confirm_timeout`, then closes the connection.

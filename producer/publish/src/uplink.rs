@@ -186,7 +186,9 @@ impl Uplink {
         let Some(connection) = &mut self.broker else { return };
         let (exchange, interval) = (broker.names().events(), broker.common.events.heartbeat);
         let publisher = connection.publisher.clone();
-        let heartbeats = HeartbeatPublisher::start(publisher, exchange, interval, Arc::default(), heartbeat);
+        let restore = Box::new(|| Box::pin(async { Err("run `garenne topology apply`".to_owned()) }) as _);
+        let heartbeats =
+            HeartbeatPublisher::start(publisher, exchange, interval, Arc::default(), restore, heartbeat);
         connection.heartbeats = Some(heartbeats);
     }
 

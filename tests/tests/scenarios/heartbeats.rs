@@ -24,7 +24,7 @@ use lapin::{
 use serde_json::{Value, json};
 
 /// Consumes all heartbeats with a foreign client.
-async fn listen(env: &TestEnv) -> Result<Consumer> {
+pub(super) async fn listen(env: &TestEnv) -> Result<Consumer> {
     let channel = env.client().channel();
     let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
     let none = FieldTable::default;
@@ -36,7 +36,10 @@ async fn listen(env: &TestEnv) -> Result<Consumer> {
 }
 
 /// Waits for a heartbeat for which `wanted` is true.
-async fn until_beat(beats: &mut Consumer, wanted: impl Fn(&Heartbeat) -> bool) -> Result<Heartbeat> {
+pub(super) async fn until_beat(
+    beats: &mut Consumer,
+    wanted: impl Fn(&Heartbeat) -> bool,
+) -> Result<Heartbeat> {
     let mut last = None;
     let found = tokio::time::timeout(WAIT_TIMEOUT, async {
         while let Some(beat) = beats.next().await {

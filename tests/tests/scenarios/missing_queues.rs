@@ -22,7 +22,7 @@ async fn delete(env: &TestEnv, queue: &str) -> Result<()> {
 }
 
 /// Declares the topology as the user `topology`.
-async fn apply(env: &TestEnv) -> Result<()> {
+pub(super) async fn apply(env: &TestEnv) -> Result<()> {
     let url = users::user(env.vhost(), "topology").await?;
     let tool = Program::new("garenne").option("--amqp-url", url).env("GARENNE_RETRY__DELAYS", DELAYS);
     let ended = tool.arg("topology").arg("apply").run().await?;
@@ -143,25 +143,6 @@ async fn a_gateway_whose_exchange_is_gone_is_not_ready_until_tasks_reach_queues_
     apply(&env).await?;
     let again = gateway.post("/v1/tasks/bench.noop", "application/json", "{}").await?;
     assert_eq!(again.status, 202);
-    gateway.until_ready(true).await?;
-    gateway.stop().await?;
-    Ok(())
-}
-
-/// Heartbeats that no exchange takes are no fault of the gateway's requests.
-#[tokio::test]
-async fn a_gateway_without_the_exchange_of_heartbeats_stays_ready() -> Result<()> {
-    let env = TestEnv::new().await?;
-    let mut gateway = GatewayPlan::new(&env)?.env("GARENNE_EVENTS__HEARTBEAT", "100ms").start().await?;
-    let exchange = ["exchanges", env.vhost().name(), "garenne.events"];
-    env.vhost().broker().management().delete(&exchange).await?;
-    let refused =
-        |lines: &[String]| lines.iter().any(|line| line.contains("heartbeats refused")).then_some(());
-    gateway.process().stderr().until("the broker's refusal", refused).await?;
-    for _ in 0..20 {
-        let accepted = gateway.post("/v1/tasks/bench.noop", "application/json", "{}").await?;
-        assert_eq!(accepted.status, 202);
-    }
     gateway.until_ready(true).await?;
     gateway.stop().await?;
     Ok(())

@@ -226,6 +226,11 @@ impl ConsumeChannel for Channel {
         self.start(queue, "", ConsumeOptions { no_ack: true, ..ConsumeOptions::default() }).await
     }
 
+    /// No exchange is ever deleted, so the bindings exist.
+    async fn bind_control_queue(&self, _: &str, _: &str, _: &[&str]) -> Result<(), ChannelError> {
+        Ok(())
+    }
+
     async fn consume_stream(&self, stream: &str, from: Option<i64>) -> Result<Deliveries, ChannelError> {
         let offset = from.map_or(StreamOffset::First, StreamOffset::At);
         self.start(stream, "", ConsumeOptions { offset, ..ConsumeOptions::default() }).await

@@ -176,12 +176,22 @@ impl ConsumeChannel for AmqpChannel {
     ) -> Result<AmqpDeliveries, ChannelError> {
         let options = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };
         self.channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
+        self.bind_control_queue(queue, exchange, keys).await?;
+        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
+        self.start(queue, "", options, FieldTable::default()).await
+    }
+
+    async fn bind_control_queue(
+        &self,
+        queue: &str,
+        exchange: &str,
+        keys: &[&str],
+    ) -> Result<(), ChannelError> {
         for key in keys {
             let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
             self.channel.queue_bind(queue.into(), exchange.into(), (*key).into(), options, arguments).await?;
         }
-        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
-        self.start(queue, "", options, FieldTable::default()).await
+        Ok(())
     }
 
     async fn consume_stream(&self, stream: &str, from: Option<i64>) -> Result<AmqpDeliveries, ChannelError> {

@@ -67,6 +67,14 @@ pub trait ConsumeChannel: SettleChannel + Clone {
         keys: &[&str],
     ) -> impl Future<Output = Result<Self::Deliveries, ChannelError>> + Send;
 
+    /// Binds a control queue again. Nothing changes for bindings that exist.
+    fn bind_control_queue(
+        &self,
+        queue: &str,
+        exchange: &str,
+        keys: &[&str],
+    ) -> impl Future<Output = Result<(), ChannelError>> + Send;
+
     /// Consumes a stream from this offset, or from its first record. The header `x-stream-offset` of a record is its
     /// offset. An ack returns credit.
     fn consume_stream(
@@ -170,11 +178,13 @@ pub enum QueueState {
 }
 
 /// Why the topology could not be declared again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RestoreError {
     /// The broker cannot be reached, or the topology is not known yet.
+    #[error("the broker cannot be reached to declare it")]
     Unavailable,
     /// The broker refused a declaration.
+    #[error("{0}")]
     Refused(String),
 }
 

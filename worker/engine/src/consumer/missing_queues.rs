@@ -105,8 +105,8 @@ impl MissingQueues {
         let restored = self.broker.restore_topology().await;
         let (declared, reason) = match restored {
             Ok(()) => (Some(true), "this worker's settings do not declare it".to_owned()),
-            Err(RestoreError::Refused(reason)) => (Some(false), reason),
-            Err(RestoreError::Unavailable) => (None, "the broker cannot be reached to declare it".to_owned()),
+            Err(error @ RestoreError::Refused(_)) => (Some(false), error.to_string()),
+            Err(error @ RestoreError::Unavailable) => (None, error.to_string()),
         };
         // An exchange is reachable only with its bindings, which a passive declaration does not check.
         let exists = if target.is_queue { self.broker.queue_exists(&target.name).await } else { declared };

@@ -10,7 +10,7 @@ use garenne_common::{backoff::Backoff, telemetry::Metrics};
 use garenne_protocol::task::header;
 use tokio::sync::watch;
 
-use super::broker::{ChannelError, ConsumeBroker, ConsumeChannel, Frame, RestoreError, SettleChannel};
+use super::broker::{ChannelError, ConsumeBroker, ConsumeChannel, Frame, SettleChannel};
 
 /// Unacknowledged records at a time. A stream consumer needs a prefetch.
 const PREFETCH: u16 = 200;
@@ -93,8 +93,7 @@ impl<B: ConsumeBroker, F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> Str
         (self.next, self.is_new) = (None, true);
         let reason = match self.broker.restore_topology().await {
             Ok(()) => return "the stream was deleted, and is declared again".to_owned(),
-            Err(RestoreError::Refused(reason)) => reason,
-            Err(RestoreError::Unavailable) => "the broker cannot be reached to declare it".to_owned(),
+            Err(error) => error,
         };
         let problem = format!("stream {:?} is missing: {reason}", self.stream);
         (self.on_state)(Some(problem.clone()), false);

@@ -80,7 +80,8 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Reads the streams to their end, for at most `read_timeout`, and then publishes the start record.
+    /// Reads the streams to their end, for at most `read_timeout`, and then publishes the start record. The bindings of the
+    /// worker's control queue are checked every `check_interval`.
     ///
     /// `stop_task` is called for each task that an order stops, `on_command` for each command on the worker's
     /// control queue.
@@ -92,6 +93,7 @@ impl Membership {
         broker: impl ConsumeBroker,
         metrics: Metrics,
         read_timeout: Duration,
+        check_interval: Duration,
         on_command: impl Fn(Command) + Send + Sync + 'static,
         stop_task: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, FleetError> {
@@ -119,7 +121,17 @@ impl Membership {
             Err(error) => tracing::warn!(%error, "ignored an invalid command"),
         };
         let worker = member.worker.to_string();
-        let queue = ControlQueue { broker, metrics, names, worker, on_declared, on_command: on_message };
+        let (on_command, reported) = (on_message, None);
+        let queue = ControlQueue {
+            broker,
+            metrics,
+            names,
+            worker,
+            check_interval,
+            reported,
+            on_declared,
+            on_command,
+        };
         supervise::restarting("control-queue", queue, |queue| queue.run().boxed()).spawn_into(&mut tasks);
         let this = Arc::clone(&member);
         supervise::restarting("membership", this, |member| member.maintain().boxed()).spawn_into(&mut tasks);

@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use garenne_amqp::{
-    Broker, DeadLetters, HeartbeatPublisher, Publisher, PublisherConfig, retry_while_unavailable,
+    Broker, DeadLetters, HeartbeatPublisher, Publisher, PublisherConfig, RestoreExchange,
+    retry_while_unavailable,
 };
 use garenne_common::{
     clock,
@@ -299,8 +301,10 @@ async fn join<B: ConsumeBroker>(
     let fleet = FleetConnection { queues, publisher, names: settler.names.clone() };
     let member = Member::new(Arc::clone(&worker.name), handlers_of(worker), settler.names.clone(), fleet);
     let read_timeout = worker.config.connect_timeout;
+    let check_interval = binding_check_interval(worker.config.common.events.heartbeat);
+    let (broker, metrics) = (broker.clone(), worker.metrics.clone());
     let joining =
-        Membership::join(member, broker.clone(), worker.metrics.clone(), read_timeout, on_command, stop_task);
+        Membership::join(member, broker, metrics, read_timeout, check_interval, on_command, stop_task);
     let given_up = async {
         stopping.cancelled().await;
         sleep(LEAVE_TIMEOUT).await;
@@ -315,6 +319,12 @@ async fn join<B: ConsumeBroker>(
         return Ok(None);
     }
     Ok(Some(Joined { composed, membership, heartbeat_requested }))
+}
+
+/// Time between two checks of the control queue's bindings: a minute, or less if heartbeats are more frequent than usual.
+fn binding_check_interval(heartbeat: Duration) -> Duration {
+    const DEFAULT: Duration = Duration::from_secs(60);
+    if heartbeat.is_zero() { DEFAULT } else { DEFAULT.min(heartbeat * 30) }
 }
 
 /// The worker's kinds, and the lanes that it consumes for them.
@@ -347,6 +357,11 @@ fn consume<B: ConsumeBroker>(
         progress: Arc::default(),
         traces: settler.traces.clone(),
         directives: Arc::clone(&member.directives),
+    });
+    let broker = connection.clone();
+    let restore: RestoreExchange = Box::new(move || {
+        let broker = broker.clone();
+        async move { broker.restore_topology().await.map_err(|error| error.to_string()) }.boxed()
     });
     let (denied, denials) = mpsc::channel(1);
     let (ack_writers, tasks) = (TaskTracker::new(), Vec::new());
@@ -383,7 +398,7 @@ fn consume<B: ConsumeBroker>(
     });
     let (shown, interval) = (Arc::clone(&status), status.heartbeats.interval());
     let heartbeats =
-        HeartbeatPublisher::start(publisher, exchange, interval, heartbeat_requested, move || {
+        HeartbeatPublisher::start(publisher, exchange, interval, heartbeat_requested, restore, move || {
             shown.heartbeat()
         });
     if let Some(admin) = &admin {

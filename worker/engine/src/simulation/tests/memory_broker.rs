@@ -274,6 +274,11 @@ impl ConsumeChannel for Channel {
         Ok(Box::pin(stream::pending()))
     }
 
+    /// No exchange is ever deleted, so the bindings exist.
+    async fn bind_control_queue(&self, _: &str, _: &str, _: &[&str]) -> Result<(), ChannelError> {
+        Ok(())
+    }
+
     async fn consume_stream(&self, stream: &str, _: Option<i64>) -> Result<Deliveries, ChannelError> {
         let (sender, deliveries) = deliveries();
         let mut state = self.state();
