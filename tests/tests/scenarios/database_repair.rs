@@ -30,6 +30,16 @@ const DROP_ALL: &str = "DO $$
         LOOP EXECUTE statement; END LOOP;
     END $$";
 
+/// Drops every primary key.
+const DROP_KEYS: &str = "DO $$
+    DECLARE statement text;
+    BEGIN
+        FOR statement IN SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname) FROM pg_constraint
+            WHERE connamespace = 'public'::regnamespace AND contype = 'p' AND conparentid = 0
+            AND conrelid <> 'garenne_schema_history'::regclass
+        LOOP EXECUTE statement; END LOOP;
+    END $$";
+
 /// What is missing is named, no worker becomes ready without it, and `migrate` creates it, unless rows would be lost.
 #[tokio::test]
 async fn what_is_missing_is_created_again() -> Result<()> {
@@ -212,6 +222,66 @@ async fn what_was_changed_is_restored() -> Result<()> {
     let insert =
         "INSERT INTO garenne_rejudge (device, metric, times) VALUES ('d1', 'temperature', '{}') RETURNING id";
     assert_eq!(client.query_one(insert, &[]).await?.get::<_, i64>(0), 2);
+
+    // What may be null.
+    client
+        .batch_execute(
+            "ALTER TABLE garenne_readings ALTER COLUMN raw SET NOT NULL, ALTER COLUMN worker DROP NOT NULL;
+             ALTER TABLE garenne_notices ALTER COLUMN task_id SET NOT NULL",
+        )
+        .await?;
+    let expected = [
+        "table garenne_readings: column raw may not be null",
+        "table garenne_readings: column worker may be null",
+        "table garenne_notices: column task_id may not be null",
+    ];
+    assert_eq!(command(&env, &url, &["check"]).await?.stdout, expected);
+    let Ended { code, stderr, .. } = storing(&env, "refused", &url)?.launch().await?.ended().await?;
+    let error = stderr.last().cloned().unwrap_or_default();
+    assert!(code == Some(1) && error.contains(expected[0]) && !error.contains(expected[1]), "{error}");
+    assert_eq!(migrate().await?.code, Some(0));
+    assert_eq!(database.text(DEFINITIONS).await?, complete);
+
+    // Every key, and rows that do not allow one.
+    client.batch_execute(DROP_KEYS).await?;
+    assert_eq!(migrate().await?.code, Some(0));
+    assert_eq!(database.text(DEFINITIONS).await?, complete);
+    let twice = "ALTER TABLE garenne_monitor DROP CONSTRAINT garenne_monitor_pkey;
+                 INSERT INTO garenne_monitor VALUES ('twice', now(), now()), ('twice', now(), now())";
+    client.batch_execute(twice).await?;
+    let Ended { code, stderr, .. } = migrate().await?;
+    let error = stderr.last().cloned().unwrap_or_default();
+    assert_eq!(code, Some(1), "{error}");
+    for part in [
+        "could not create unique index \"garenne_monitor_pkey\"",
+        "table garenne_monitor has no unique index on name; remove or change these rows",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    client.batch_execute("DELETE FROM garenne_monitor").await?;
+    assert_eq!(migrate().await?.code, Some(0));
+
+    // Detached partitions.
+    client
+        .batch_execute(
+            "ALTER TABLE garenne_readings DETACH PARTITION garenne_readings_default;
+             DO $$ BEGIN EXECUTE format('ALTER TABLE garenne_readings DETACH PARTITION garenne_readings_%s',
+                 to_char(now() AT TIME ZONE 'UTC', 'YYYY_MM')); END $$",
+        )
+        .await?;
+    let checked = command(&env, &url, &["check"]).await?.stdout;
+    for (line, what) in checked.iter().zip(["default partition", "partition for this month"]) {
+        let start =
+            format!("table garenne_readings has no {what}, because a table of its name is detached: ");
+        assert!(line.starts_with(&start), "{line}");
+    }
+    assert_eq!(checked.len(), 2);
+    let Ended { code, stderr, .. } = migrate().await?;
+    assert!(code == Some(1) && stderr.last().is_some_and(|line| line.ends_with(&checked[0])), "{stderr:?}");
+    for line in &checked {
+        client.batch_execute(line.split('`').nth(1).unwrap_or_default()).await?;
+    }
+    assert_eq!(command(&env, &url, &["check"]).await?.code, Some(0));
 
     // Everybody could create partitions with the rights of the owner, in any schema.
     client

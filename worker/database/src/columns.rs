@@ -96,6 +96,13 @@ pub(crate) enum Problem {
         found: String,
         wanted: String,
     },
+    #[display("table {table}: column {column} {} null", if *is_not_null { "may not be" } else { "may be" })]
+    Null {
+        table: String,
+        column: &'static str,
+        /// In the database.
+        is_not_null: bool,
+    },
     #[display("table {table} has no unique index on {key}")]
     NoKey {
         table: String,
@@ -118,6 +125,8 @@ impl Problem {
     pub(crate) fn is_minor(&self) -> bool {
         match self {
             Self::Default { found, .. } => found != NO_DEFAULT,
+            // Rows that have no value there could not be written.
+            Self::Null { is_not_null, .. } => !is_not_null,
             Self::NoIndex(_) | Self::Changed { .. } | Self::Other(_) => true,
             _ => false,
         }
@@ -136,6 +145,7 @@ struct FoundTable {
     is_table: bool,
     /// Types by name, and what rows have that give no value.
     columns: BTreeMap<String, (String, String)>,
+    not_null: BTreeSet<String>,
     /// Columns without which no row can be written.
     required: BTreeSet<String>,
     /// The columns of each unique index, sorted.
@@ -168,18 +178,18 @@ pub(crate) async fn problems(
     let mut missing = BTreeSet::new();
     for (_, table, key, columns) in COLUMNS.iter().filter(|(since, ..)| *since <= version) {
         let name = format!("{tables}_{table}");
-        let Some(found) = found.get(&name) else {
+        let Some(own) = found.get(&name) else {
             if !existing_only && missing.insert(*table) {
                 problems.push(Problem::NoTable(name));
             }
             continue;
         };
-        if !found.is_table {
+        if !own.is_table {
             problems.push(Problem::Other(format!("{name} is not a table")));
             continue;
         }
         for (column, wanted) in of_list(columns) {
-            match found.columns.get(column) {
+            match own.columns.get(column) {
                 None => problems.push(Problem::NoColumn { table: name.clone(), column }),
                 Some((found, _)) if *found != wanted => {
                     let detail = format!("table {name}: column {column} is {found} instead of {wanted}");
@@ -191,12 +201,20 @@ pub(crate) async fn problems(
                         let (table, found, wanted) = (name.clone(), found.clone(), wanted.clone());
                         problems.push(Problem::Default { table, column, found, wanted });
                     }
+                    let is_key = COLUMNS
+                        .iter()
+                        .any(|(_, of, key, _)| of == table && key.split(", ").any(|it| it == column));
+                    let wanted = is_key || definitions.not_null.contains(&(name.clone(), column.to_owned()));
+                    let is_not_null = own.not_null.contains(column);
+                    if is_not_null != wanted && !existing_only {
+                        problems.push(Problem::Null { table: name.clone(), column, is_not_null });
+                    }
                 }
             }
         }
         let mut unique_by: Vec<_> = key.split(", ").collect();
         unique_by.sort_unstable();
-        if !key.is_empty() && !found.keys.iter().any(|columns| *columns == unique_by) {
+        if !key.is_empty() && !own.keys.iter().any(|columns| *columns == unique_by) {
             problems.push(Problem::NoKey { table: name, key });
         }
     }
@@ -230,7 +248,8 @@ async fn found_tables(client: &Client, tables: &Tables) -> QueryResult<BTreeMap<
     let names: Vec<_> = table_names(tables).into_iter().collect();
     let columns = "
         SELECT name, relkind IN ('r', 'p'), attname::text, format_type(atttypid, atttypmod),
-               attnotnull AND NOT atthasdef AND attidentity = '', attidentity::text, pg_get_expr(adbin, adrelid)
+               attnotnull AND NOT atthasdef AND attidentity = '', attidentity::text, pg_get_expr(adbin, adrelid),
+               attnotnull
         FROM unnest($1::text[]) AS name
         JOIN pg_class AS c ON c.oid = to_regclass(name)
         JOIN pg_attribute ON attrelid = c.oid AND attnum > 0 AND NOT attisdropped
@@ -240,6 +259,9 @@ async fn found_tables(client: &Client, tables: &Tables) -> QueryResult<BTreeMap<
         let table = found.entry(row.get(0)).or_default();
         table.is_table = row.get(1);
         table.columns.insert(row.get(2), (row.get(3), found_default(row.get(5), row.get(6))));
+        if row.get(7) {
+            table.not_null.insert(row.get(2));
+        }
         if row.get(4) {
             table.required.insert(row.get(2));
         }

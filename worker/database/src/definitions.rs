@@ -16,6 +16,8 @@ pub(crate) struct Definitions {
     pub(crate) functions: BTreeMap<String, Function>,
     /// [`IDENTITY`] or `the default …`, by table and column.
     pub(crate) defaults: BTreeMap<(String, String), String>,
+    /// Columns that are not null, by table, without those of composite keys.
+    pub(crate) not_null: BTreeSet<(String, String)>,
 }
 
 const IDENTITY: &str = "an identity";
@@ -81,17 +83,24 @@ impl Definitions {
             self.indexes.remove(&if_exists(rest));
         } else if let Some(rest) = statement.strip_prefix("CREATE TABLE ") {
             let columns = rest.split_once('(').and_then(|(_, columns)| columns.strip_suffix(')'));
-            self.add_defaults(&if_exists(rest), columns.unwrap_or_default());
+            self.add_columns(&if_exists(rest), columns.unwrap_or_default());
         } else if let Some(rest) = statement.strip_prefix("ALTER TABLE ") {
-            self.add_defaults(&name_of(rest), rest.trim_start_matches(|c: char| !c.is_whitespace()));
+            self.add_columns(&name_of(rest), rest.trim_start_matches(|c: char| !c.is_whitespace()));
         }
     }
 
-    fn add_defaults(&mut self, table: &str, columns: &str) {
-        for definition in
-            columns.split(',').map(|definition| definition.trim().trim_start_matches("ADD COLUMN "))
-        {
+    fn add_columns(&mut self, table: &str, columns: &str) {
+        let definitions = columns.split(',').map(|definition| {
+            definition.trim().trim_start_matches("ADD COLUMN ").trim_start_matches("ALTER COLUMN ")
+        });
+        for definition in definitions {
             let Some((column, definition)) = definition.split_once(' ') else { continue };
+            let key = (table.to_owned(), column.to_owned());
+            if definition.ends_with("DROP NOT NULL") {
+                self.not_null.remove(&key);
+            } else if definition.contains(" NOT NULL") || definition.contains(" PRIMARY KEY") {
+                self.not_null.insert(key);
+            }
             let default =
                 definition.split_once(" DEFAULT ").map(|(_, default)| format!("the default {default}"));
             let identity =

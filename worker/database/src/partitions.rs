@@ -120,39 +120,53 @@ fn next((year, month): (i32, u8)) -> (i32, u8) {
 }
 
 /// What the table of readings lacks.
-enum Lack {
-    /// The partition of rows that no other one has.
-    Default,
-    /// The partition of a month, which contains this time, as SQL.
-    Month { name: &'static str, at: &'static str },
+struct Lack {
+    /// Such as `default partition`.
+    what: &'static str,
+    /// A time in the month of the partition, as SQL; `None` for that of rows that no other one has.
+    at: Option<&'static str>,
+    /// How to attach a table of the partition's name that is none.
+    attach: Option<String>,
+}
+
+impl Lack {
+    fn problem(&self, tables: &Tables) -> String {
+        let problem = format!("table {tables}_readings has no {}", self.what);
+        match &self.attach {
+            None => problem,
+            Some(attach) => format!(
+                "{problem}, because a table of its name is detached: attach it with `{attach}`, or rename it and migrate"
+            ),
+        }
+    }
 }
 
 /// Problems of the partitions, one text each.
 pub(crate) async fn problems(client: &Client, tables: &Tables) -> QueryResult<Vec<String>> {
-    let text = |lack| match lack {
-        Lack::Default => format!("table {tables}_readings has no default partition"),
-        Lack::Month { name, .. } => format!("table {tables}_readings has no partition for {name}"),
-    };
-    Ok(lacks(client, tables).await?.into_iter().map(text).collect())
+    Ok(lacks(client, tables).await?.iter().map(|lack| lack.problem(tables)).collect())
 }
 
 /// Adds what is missing of the partitions. Returns what was added, one text each.
-pub(crate) async fn repair(client: &Client, tables: &Tables) -> QueryResult<Vec<String>> {
+///
+/// # Errors
+/// A partition is detached, or the database refused it.
+pub(crate) async fn repair(client: &Client, tables: &Tables) -> Result<Vec<String>, DatabaseError> {
     let mut done = Vec::new();
     for lack in lacks(client, tables).await? {
-        match lack {
-            Lack::Default => {
+        // Its rows would be in no partition, or in the way of those that come.
+        if lack.attach.is_some() {
+            return Err(DatabaseError::schema(lack.problem(tables)));
+        }
+        let is_new = match lack.at {
+            None => {
                 let create =
                     format!("CREATE TABLE {tables}_readings_default PARTITION OF {tables}_readings DEFAULT");
-                client.batch_execute(&create).await?;
-                done.push(format!("created the default partition of table {tables}_readings"));
+                client.batch_execute(&create).await.map(|()| true)?
             }
-            Lack::Month { name, at } => {
-                let ensure = format!("SELECT {}({at})", function(tables));
-                if client.query_one(&ensure, &[]).await?.get(0) {
-                    done.push(format!("created the partition of table {tables}_readings for {name}"));
-                }
-            }
+            Some(at) => client.query_one(&format!("SELECT {}({at})", function(tables)), &[]).await?.get(0),
+        };
+        if is_new {
+            done.push(format!("created the {} of table {tables}_readings", lack.what));
         }
     }
     Ok(done)
@@ -164,7 +178,8 @@ async fn lacks(client: &Client, tables: &Tables) -> QueryResult<Vec<Lack>> {
     let default = "SELECT partdefid <> 0 OR partstrat = 'h' FROM pg_partitioned_table WHERE partrelid = to_regclass($1)";
     let default = client.query_opt(default, &[&format!("{tables}_readings")]).await?;
     if default.is_some_and(|row| !row.get::<_, bool>(0)) {
-        lacks.push(Lack::Default);
+        let attach = attach(client, tables, "'default'", "'DEFAULT'").await?;
+        lacks.push(Lack { what: "default partition", at: None, attach });
     }
     // A partition covers a time if the time satisfies its constraint.
     let partitions = format!(
@@ -174,14 +189,32 @@ async fn lacks(client: &Client, tables: &Tables) -> QueryResult<Vec<Lack>> {
     );
     let rows = client.query(&partitions, &[]).await?;
     let constraints: Vec<_> = rows.iter().filter_map(|row| row.get::<_, Option<&str>>(0)).collect();
-    for (name, at) in [("this month", "now()"), ("the next month", "now() + interval '1 month'")] {
+    for (what, at) in [
+        ("partition for this month", "now()"),
+        ("partition for the next month", "now() + interval '1 month'"),
+    ] {
         let covered =
             constraints.iter().map(|constraint| format!("({constraint})")).collect::<Vec<_>>().join(" OR ");
         let covered = if covered.is_empty() { "false".to_owned() } else { covered };
         let query = format!("SELECT {covered} FROM (SELECT {at} AS time) AS reading");
         if !client.query_one(&query, &[]).await?.get::<_, bool>(0) {
-            lacks.push(Lack::Month { name, at });
+            let month = format!("date_trunc('month', ({at}) AT TIME ZONE 'UTC')");
+            let name = format!("to_char({month}, 'YYYY_MM')");
+            let day = |day: &str| format!("to_char({day}, 'YYYY-MM-DD\"Z\"')");
+            let (first, next) = (day(&month), day(&format!("{month} + interval '1 month'")));
+            let bounds = format!("format('FOR VALUES FROM (%L) TO (%L)', {first}, {next})");
+            let attach = attach(client, tables, &name, &bounds).await?;
+            lacks.push(Lack { what, at: Some(at), attach });
         }
     }
     Ok(lacks)
+}
+
+/// How to attach the partition of this name, if a table has the name and is none. Name and bounds are SQL.
+async fn attach(client: &Client, tables: &Tables, name: &str, bounds: &str) -> QueryResult<Option<String>> {
+    let detached = format!(
+        "SELECT concat('ALTER TABLE {tables}_readings ATTACH PARTITION ', relname, ' ', {bounds}) FROM pg_class
+         WHERE oid = to_regclass('{tables}_readings_' || {name}) AND NOT relispartition"
+    );
+    Ok(client.query_opt(&detached, &[]).await?.map(|row| row.get(0)))
 }

@@ -3,7 +3,7 @@
 //! The scripts are the only definition of the tables. They are run with another prefix, in a transaction. Missing tables are
 //! renamed from the result, columns, defaults, indexes and functions become as they are there, and the rest of it is dropped.
 
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::{Client, Transaction, error::SqlState};
 
 use crate::{
     columns::{self, Problem, texts},
@@ -170,6 +170,10 @@ impl Repair<'_> {
                                WHERE attrelid = to_regclass($2) AND attname = $3";
                 self.transaction.query_one(restore, &[table, &self.in_model(table), column]).await?.get(0)
             }
+            Problem::Null { table, column, is_not_null } => {
+                let change = if *is_not_null { "DROP" } else { "SET" };
+                format!("ALTER TABLE {table} ALTER COLUMN {column} {change} NOT NULL")
+            }
             Problem::NoKey { table, key } => format!("ALTER TABLE {table} ADD PRIMARY KEY ({key})"),
             Problem::NoIndex(index) => {
                 let define = "SELECT replace(pg_get_indexdef(to_regclass($1)), $2 || '_', $3 || '_')";
@@ -189,12 +193,15 @@ impl Repair<'_> {
             Problem::Other(_) => return Ok(None),
         };
         // A column that is created may bring its indexes back in a later step only.
-        self.transaction.batch_execute(&sql).await?;
+        self.transaction.batch_execute(&sql).await.map_err(|error| refused_rows(problem, error.into()))?;
         Ok(Some(match problem {
             Problem::NoColumn { table, column } => format!("created column {column} of table {table}"),
             Problem::Default { table, column, wanted, .. } => {
                 let wanted = wanted.trim_start_matches("an ").trim_start_matches("the ");
                 format!("restored the {wanted} of column {column} of table {table}")
+            }
+            Problem::Null { table, column, .. } => {
+                format!("restored whether column {column} of table {table} may be null")
             }
             Problem::NoKey { table, .. } => format!("created the key of table {table}"),
             Problem::NoIndex(index) => format!("created index {index}"),
@@ -266,4 +273,16 @@ impl Repair<'_> {
     fn in_model(&self, name: &str) -> String {
         format!("{}{}", self.model, &name[self.tables.to_string().len()..])
     }
+}
+
+/// Says what to do if rows that were written meanwhile do not allow a repair.
+fn refused_rows(problem: &Problem, error: DatabaseError) -> DatabaseError {
+    let has = |code: &SqlState| error.code.as_ref() == Some(code);
+    if !has(&SqlState::UNIQUE_VIOLATION) && !has(&SqlState::NOT_NULL_VIOLATION) {
+        return error;
+    }
+    DatabaseError::schema(format!(
+        "not repaired, because rows are in the way ({}): {problem}; remove or change these rows, and migrate again",
+        error.detail
+    ))
 }
