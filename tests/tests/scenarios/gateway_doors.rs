@@ -85,11 +85,7 @@ async fn readings_of_every_door_reach_the_worker() -> Result<()> {
     });
     let answers = send(&gateway, &format!("map ttn\n{uplink}\n{{}}\n")).await?;
     let answers: Vec<&str> = answers.lines().collect();
-    assert_eq!(
-        (answers[0], answers[2]),
-        ("ok ttn", "error unmapped no rule matches"),
-        "{answers:?}"
-    );
+    assert_eq!((answers[0], answers[2]), ("ok ttn", "error unmapped no rule matches"), "{answers:?}");
     assert!(answers[1].starts_with("ok "), "{answers:?}");
 
     let (status, body) = post_metrics(&gateway).await?;
