@@ -1,6 +1,6 @@
 //! Receives heartbeats on an exclusive queue, which the broker deletes with the connection.
 
-use std::{collections::BTreeMap, fmt::Display};
+use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
 use futures_util::StreamExt;
 use garenne_amqp::unreadable;
@@ -15,7 +15,7 @@ use lapin::{
     },
     types::{AMQPValue, FieldTable},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, interval_at};
 
 use super::lifecycle::running_workers;
 use crate::worker_command::{ALL_WORKERS, WorkerCommand};
@@ -27,6 +27,8 @@ const MAX_QUEUED_BYTES: i64 = 64 * 1024 * 1024;
 const MAX_BYTES: usize = 256 * 1024;
 /// Heartbeats that the broker sends ahead: at most 50 MB.
 const PREFETCH: u16 = 200;
+/// Time between two checks of the binding, which an exchange that is deleted takes with it.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// One ack for this many heartbeats: fewer than the prefetch, so that the broker always has credit.
 const ACK_EVERY: u64 = 50;
 
@@ -40,6 +42,9 @@ pub struct HeartbeatListener {
     pub expected: BTreeMap<String, String>,
     heartbeats: Consumer,
     channel: Channel,
+    queue: String,
+    events: String,
+    checks: Interval,
 }
 
 impl HeartbeatListener {
@@ -59,10 +64,7 @@ impl HeartbeatListener {
         arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(MAX_QUEUED));
         arguments.insert("x-max-length-bytes".into(), AMQPValue::LongLongInt(MAX_QUEUED_BYTES));
         channel.queue_declare(queue.as_str().into(), options, arguments).await.map_err(error)?;
-        let (to, from) = (queue.as_str().into(), events.as_str().into());
-        let none = FieldTable::default();
-        let bound = channel.queue_bind(to, from, BEATS.into(), QueueBindOptions::default(), none);
-        bound.await.map_err(error)?;
+        bind(&channel, &queue, &events).await.map_err(error)?;
         channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.map_err(error)?;
         let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
         let heartbeats = channel.basic_consume(queue.as_str().into(), "".into(), options, none);
@@ -82,17 +84,26 @@ impl HeartbeatListener {
             asked.map_err(|error| operator.broker.explain(&error))?;
         }
         let requested = Instant::now();
-        Ok(Self { connection, requested, expected, heartbeats, channel })
+        let checks = interval_at(requested + CHECK_INTERVAL, CHECK_INTERVAL);
+        Ok(Self { connection, requested, expected, heartbeats, channel, queue, events, checks })
     }
 
     /// The next heartbeat. Messages that cannot be parsed are skipped.
     ///
     /// # Errors
-    /// The connection is closed or the queue was deleted.
+    /// The connection is closed, the queue was deleted, or the exchange was.
     pub async fn next(&mut self) -> Result<Heartbeat, Failure> {
         let ended = |error: &dyn Display| Failure::new(Exit::BrokerUnavailable, error);
         loop {
-            let next = self.heartbeats.next().await;
+            let next = tokio::select! {
+                biased;
+                _ = self.checks.tick() => {
+                    let bound = bind(&self.channel, &self.queue, &self.events).await;
+                    bound.map_err(|error| ended(&error))?;
+                    continue;
+                }
+                next = self.heartbeats.next() => next,
+            };
             if let Some(Ok(message)) = &next
                 && message.delivery_tag % ACK_EVERY == 0
             {
@@ -116,4 +127,10 @@ impl HeartbeatListener {
             }
         }
     }
+}
+
+/// Binds the queue to the heartbeats. Nothing changes if it is bound.
+async fn bind(channel: &Channel, queue: &str, events: &str) -> Result<(), lapin::Error> {
+    let (options, none) = (QueueBindOptions::default(), FieldTable::default());
+    channel.queue_bind(queue.into(), events.into(), BEATS.into(), options, none).await
 }

@@ -3,12 +3,13 @@
 
 use anyhow::Result;
 use garenne_tests::harness::{
+    dashboard::Dashboard,
     gateway::GatewayPlan,
     test_env::TestEnv,
     wait::{Seen, eventually},
     worker::{Worker, WorkerPlan},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     heartbeats::{listen, until_beat},
@@ -47,6 +48,7 @@ async fn until_obeys(env: &TestEnv, worker: &str) -> Result<()> {
 async fn a_deleted_exchange_of_heartbeats_is_declared_again_and_costs_no_readiness() -> Result<()> {
     let env = TestEnv::new().await?;
     let [mut declaring, mut limited] = workers(&env).await?;
+    let dashboard = Dashboard::start(&env).await?;
     delete_exchange(&env, "garenne.events").await?;
     declaring.until_logged("the exchange of heartbeats was missing and is declared again").await?;
     declaring.until_ready().await?;
@@ -55,6 +57,17 @@ async fn a_deleted_exchange_of_heartbeats_is_declared_again_and_costs_no_readine
     for worker in ["declaring", "limited"] {
         until_beat(&mut beats, |beat| beat.id == worker).await?;
     }
+    // What is told after the exchange was deleted reaches a dashboard that was started before.
+    let quiet = env.garenne(&["quiet", "limited"]).await?;
+    assert_eq!(quiet.code, Some(0), "{:?}", quiet.stderr);
+    let is_quiet = |now: &Value| {
+        now["workers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|it| it["id"] == "limited" && it["state"] == "quiet")
+    };
+    dashboard.until("the quiet worker", is_quiet).await?;
     declaring.stop().await?;
     limited.stop().await?;
     Ok(())
