@@ -339,3 +339,22 @@ async fn a_worker_without_the_sink_tells_that_a_notice_was_delivered() -> Result
     }
     Ok(())
 }
+
+/// The same if the receiver refused it, and the notice is a dead letter.
+#[tokio::test]
+async fn a_worker_without_the_sink_tells_that_a_notice_is_dead() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let hook = Webhook::start([(400, "")]).await?;
+    rules(&env, "above = 50")?;
+    let storing = watching(&env, "storing", &database, &hook)?.option("--lane", "fast").start().await?;
+    let alerting = env.worker("alerting")?.stdout().option("--lane", "slow");
+    let alerting = alerting.env("GARENNE_ALERT__WEBHOOKS__DEFAULT__URL", hook.url()).start().await?;
+    readings(&env, "on", "d1", &[(10, 60.0)]).await?;
+    env.until_ready_in("garenne.dead", 1).await?;
+    readings(&env, "off", "d1", &[(20, 10.0)]).await?;
+    let states: Vec<_> = hook.until_alerts(1).await?.iter().map(|it| it["data"]["state"].clone()).collect();
+    assert_eq!(states, ["cleared"]);
+    assert_eq!((storing.stop().await?.receipt.dead, alerting.stop().await?.receipt.dead), (0, 1));
+    Ok(())
+}

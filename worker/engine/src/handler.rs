@@ -25,6 +25,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use garenne_protocol::task::{NewTask, TaskId};
 
 pub use crate::payload::{ContentType, Payload, PayloadError};
 pub use batch_records::BatchRecords;
@@ -66,6 +67,20 @@ pub struct TaskOptions {
     pub helpers: Option<Helpers>,
     /// The property by which the lane's limits per key count tasks. [`None`] if only the header `garenne-key` does.
     pub key: Option<KeyLimit>,
+    /// What follows a dead letter. See [`TaskOptions::when_dead`].
+    pub when_dead: Option<WhenDead>,
+}
+
+/// Makes the task that follows a dead letter, from its id and its payload.
+#[derive(Clone)]
+pub struct WhenDead(pub(crate) Arc<MakeTask>);
+
+type MakeTask = dyn Fn(&TaskId, &[u8]) -> Option<NewTask> + Send + Sync;
+
+impl fmt::Debug for WhenDead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WhenDead").finish_non_exhaustive()
+    }
 }
 
 /// Returns the key of a payload, if it has one.
@@ -96,7 +111,14 @@ pub struct Helpers {
 impl TaskOptions {
     /// Options of a short task: no deadline, not cancellable, default retries.
     pub fn short() -> Self {
-        Self { deadline: None, cpu_bound: false, retry: RetryPolicy::default(), helpers: None, key: None }
+        Self {
+            deadline: None,
+            cpu_bound: false,
+            retry: RetryPolicy::default(),
+            helpers: None,
+            key: None,
+            when_dead: None,
+        }
     }
 
     /// Options of a long task: cancellable, a deadline of 60 s, default retries.
@@ -138,6 +160,13 @@ impl TaskOptions {
     #[must_use]
     pub fn half_of_lane_per_key(self, key: impl Fn(&[u8]) -> Option<String> + Send + Sync + 'static) -> Self {
         Self { key: Some(KeyLimit { key: Arc::new(key), half_of_lane: true }), ..self }
+    }
+
+    /// What to publish after a task of this kind has become a dead letter, from its id and its payload. Best effort: it is sent
+    /// once, and nothing is sent for dead letters that the broker made itself, or if no lane takes the kind.
+    #[must_use]
+    pub fn when_dead(self, task: impl Fn(&TaskId, &[u8]) -> Option<NewTask> + Send + Sync + 'static) -> Self {
+        Self { when_dead: Some(WhenDead(Arc::new(task))), ..self }
     }
 
     /// Sets the retry policy.

@@ -6,7 +6,7 @@ use garenne_common::telemetry::metrics::KindMetrics;
 use garenne_protocol::task::{Kind, KindError};
 use thiserror::Error;
 
-use crate::handler::{ErasedHandler, TaskOptions};
+use crate::handler::{ErasedHandler, TaskOptions, WhenDead};
 
 /// The handler of a kind, and how its tasks run.
 pub(crate) struct Entry {
@@ -76,6 +76,13 @@ impl Registry {
     /// Each kind and its deadline. Kinds of short tasks have none.
     pub(crate) fn deadlines(&self) -> impl Iterator<Item = (&str, Option<Duration>)> {
         self.0.iter().map(|(kind, entry)| (kind.as_str(), entry.options.deadline))
+    }
+
+    /// The kinds whose dead letters are followed by a task.
+    pub(crate) fn when_dead(&self) -> BTreeMap<String, WhenDead> {
+        let followed =
+            self.0.iter().map(|(kind, entry)| Some((kind.to_string(), entry.options.when_dead.clone()?)));
+        followed.flatten().collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

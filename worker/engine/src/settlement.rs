@@ -19,6 +19,7 @@
 //! fails, the original stays unacked and the broker redelivers it.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -42,7 +43,7 @@ use crate::{
     consumer::{Delivery, MissingQueues},
     execute::{AttemptEnd, Outcome},
     force_close::after_last_answers,
-    handler::{Output, RefusedPart, Routes},
+    handler::{Output, RefusedPart, Routes, WhenDead},
     redelivery::RedeliveryTracker,
     registry::Entry,
     reply_queues::{REPLY_TO, ReplyQueues},
@@ -108,6 +109,8 @@ pub(crate) struct Settler {
     pub(crate) unknown_kind_wait: Duration,
     /// The kinds whose tasks wait for that.
     pub(crate) unhandled: Arc<UnhandledKinds>,
+    /// Makes the task that follows a dead letter of a kind.
+    pub(crate) when_dead: BTreeMap<String, WhenDead>,
     /// The lanes that follow-ups and retries are published to.
     pub(crate) routes: Arc<Routes>,
     /// `None` if results are not sent as replies.

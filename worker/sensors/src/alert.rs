@@ -7,7 +7,10 @@
 use std::{sync::Arc, time::Duration};
 
 use garenne_common::config::ConfigError;
-use garenne_protocol::sensor::Timestamp;
+use garenne_protocol::{
+    sensor::Timestamp,
+    task::{ContentType, Kind, NewTask, TaskId},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -68,10 +71,10 @@ pub struct Alert {
 
 json_payload!(Alert, KIND);
 
-/// The kind of tasks that tell that the notice of an alarm was delivered.
+/// The kind of tasks that tell that the notice of an alarm was delivered or is a dead letter.
 pub const NOTIFIED_KIND: &str = "reading.notified";
 
-/// Tells that the notice of an alarm was delivered. It is stored as the result of its task.
+/// Tells that the notice of an alarm was delivered or is a dead letter. It is stored as the result of its task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Notified {
@@ -81,7 +84,7 @@ pub struct Notified {
 
 json_payload!(Notified, NOTIFIED_KIND);
 
-/// Registers the kind of tasks that tell that a notice was delivered, for a worker whose sink stores alarms.
+/// Registers the kind of tasks that tell the end of a notice, for a worker whose sink stores alarms.
 pub fn register_notified(builder: WorkerBuilder) -> WorkerBuilder {
     let handler = |_: TaskContext, notified: Notified| async move { Ok::<_, TaskError>(notified) };
     builder.handle_with(handler, TaskOptions::short())
@@ -150,7 +153,19 @@ pub fn register(
     let retry = RetryPolicy { attempts: Some(20), first: Duration::from_secs(5), ..RetryPolicy::default() };
     // Alerts to a slow host hold their workers for a long time.
     let options = TaskOptions::long().deadline(DEADLINE).retry(retry).half_of_lane_per_key(host);
-    Ok(builder.handle_with(handler, options))
+    // If the task is lost, the next notice of the alarm leaves later.
+    let when_dead = move |id: &TaskId, body: &[u8]| {
+        let alert: Alert = serde_json::from_slice(body).ok()?;
+        (!has_alarms && alert.data.contains_key("alarm")).then(|| notified(id))
+    };
+    Ok(builder.handle_with(handler, options.when_dead(when_dead)))
+}
+
+/// The task that tells the end of a notice whose task has failed.
+fn notified(notice: &TaskId) -> NewTask {
+    let body = serde_json::to_vec(&Notified { notice: notice.to_string() }).expect("text");
+    let kind = Kind::parse(NOTIFIED_KIND).expect("a constant");
+    NewTask::with_id(TaskId::derived(notice, NOTIFIED_KIND), kind, ContentType::Json, body)
 }
 
 async fn notify(cx: &TaskContext, sender: &WebhookSender, alert: Alert) -> Result<Delivered, TaskError> {
@@ -187,7 +202,7 @@ mod tests {
     use super::*;
     use garenne::{
         Worker, WorkerConfig,
-        handler::{ContentType, Payload},
+        handler::Payload,
         testing::{TestOutcome, TestWorker},
     };
 

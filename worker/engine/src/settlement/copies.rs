@@ -7,7 +7,7 @@ use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::{backoff::Backoff, clock, shutdown::Settlement};
 use garenne_protocol::amqp::ShortString;
 use garenne_protocol::{
-    task::{Copied, DeadReason, header},
+    task::{Copied, DeadReason, TaskId, header},
     topology::Ladder,
 };
 
@@ -67,6 +67,9 @@ impl Settler {
                     if let (Some(kind), Some(id)) = (properties.kind(), properties.message_id()) {
                         let is_dead = settlement == Settlement::Dead;
                         this.sink_buffer.has_no_result(kind.as_str(), id.as_str(), is_dead);
+                        if is_dead {
+                            this.follow_dead_letter(kind.as_str(), id.as_str(), &delivery.body).await;
+                        }
                     }
                     delivery.settle(settlement);
                 }
@@ -76,6 +79,21 @@ impl Settler {
                 }
             }
         });
+    }
+
+    /// Publishes the task that follows a dead letter of this kind, once.
+    async fn follow_dead_letter(&self, kind: &str, id: &str, body: &[u8]) {
+        let Some(when_dead) = self.when_dead.get(kind) else { return };
+        let following = TaskId::parse(id).ok().and_then(|id| when_dead.0(&id, body));
+        let Some((message, span)) =
+            following.and_then(|task| self.task_publisher().message(task, clock::now()))
+        else {
+            return;
+        };
+        if self.publish_once(message).await != Some(true) {
+            tracing::debug!(kind, id, "the task that follows a dead letter is not confirmed");
+        }
+        drop(span);
     }
 
     /// The delay queue of the quarantine that every version of the topology has.

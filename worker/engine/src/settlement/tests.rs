@@ -75,6 +75,7 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         max_attempts: 3,
         unknown_kind_wait: config.unknown_kind_wait,
         unhandled: Arc::default(),
+        when_dead: BTreeMap::new(),
         routes: Arc::new(routes),
         replies: Some(Replies {
             allowed: ReplyQueues(vec!["answers".to_owned()]),

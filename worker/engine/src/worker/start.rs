@@ -155,6 +155,7 @@ async fn connect<B: ConsumeBroker>(
         max_attempts: config.max_attempts,
         unknown_kind_wait: config.unknown_kind_wait,
         unhandled: Arc::default(),
+        when_dead: worker.registry.when_dead(),
         routes: Arc::new(Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() }),
         replies: config.replies.then(|| Replies { allowed: config.reply_queues.clone(), publisher: replies }),
         record_places: record_places(),

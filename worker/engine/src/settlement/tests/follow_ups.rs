@@ -7,7 +7,7 @@ use super::{
     copies::{FRAME_MAX, TestEnv, env, env_with},
     *,
 };
-use crate::spans::Spans;
+use crate::{handler::WhenDead, spans::Spans};
 
 /// A success whose handler requested follow-ups of these kinds.
 fn done_with(env: &TestEnv, kinds: &[&str]) -> Outcome {
@@ -67,6 +67,32 @@ async fn what_a_handler_refuses_is_a_dead_letter_that_is_confirmed_before_the_ac
     letter.ack();
     assert_eq!(env.settlement().await, Settlement::Acked);
     assert_eq!(refused(&env), 1);
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_followed_by_the_task_of_its_kind_which_is_sent_once() {
+    for confirmed in [true, false] {
+        let mut env = env().await;
+        let following = |id: &TaskId, body: &[u8]| {
+            let id = TaskId::derived(id, "dead");
+            let kind = Kind::parse("bench.noop").unwrap();
+            Some(NewTask::with_id(id, kind, ContentType::Json, body.to_vec()))
+        };
+        let settler = Arc::get_mut(&mut env.test.settler).unwrap();
+        settler.when_dead.insert("any.thing".to_owned(), WhenDead(Arc::new(following)));
+        env.test.settle(Outcome::Dead { reason: DeadReason::Rejected, error: "no".into() });
+        let letter = env.copy().await;
+        assert_eq!(letter.key.as_str(), "garenne.dead");
+        letter.ack();
+        let told = env.copy().await;
+        assert_eq!((told.key.as_str(), told.body.as_slice()), ("garenne.tasks.fast", &b"{}"[..]));
+        if confirmed {
+            told.ack();
+        } else {
+            told.nack();
+        }
+        assert_eq!(env.settlement().await, Settlement::Dead);
+    }
 }
 
 #[tokio::test]
