@@ -7,11 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use garenne_protocol::heartbeat::{Heartbeat, Program, Stance};
+use garenne_protocol::heartbeat::{Heartbeat, Program, Stance, UnhandledBeat};
 use serde::Serialize;
 use strum::Display;
 
-use super::{totals::Totals, unhandled::has_waiting};
+use super::totals::Totals;
 
 /// Missed heartbeats after which a process counts as silent.
 const MAX_MISSED: u64 = 3;
@@ -324,6 +324,22 @@ fn state(member: &Member, now: i64) -> State {
         Stance::Quiet => State::Quiet,
         Stance::Stopping => State::Stopping,
     }
+}
+
+/// The tasks of a kind that a worker reported, without those that no worker can have put off or seen since: when they come
+/// back, how many it put off, and how many it saw.
+pub(super) fn reported(
+    beat: &Heartbeat,
+    kind: &UnhandledBeat,
+    age: u64,
+) -> impl Iterator<Item = (i64, u64, u64)> {
+    let now = beat.at.saturating_add_unsigned(age);
+    kind.waiting.iter().copied().filter(move |(due, ..)| due.saturating_add(UnhandledBeat::KEPT_MS) >= now)
+}
+
+/// Whether tasks that this worker put off are not due yet. `age` is the age of its heartbeat in milliseconds.
+fn has_waiting(beat: &Heartbeat, age: u64) -> bool {
+    beat.unhandled.iter().any(|kind| reported(beat, kind, age).any(|(_, put_off, _)| put_off > 0))
 }
 
 #[cfg(test)]

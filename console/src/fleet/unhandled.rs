@@ -8,7 +8,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use garenne_protocol::heartbeat::{Heartbeat, UnhandledBeat};
 
-use super::roster::{MemberView, State};
+use super::roster::{MemberView, State, reported};
 
 /// How many tasks come back at a time in milliseconds, and how many of these were seen since.
 type Times = BTreeMap<i64, (u64, u64)>;
@@ -53,18 +53,6 @@ pub fn unhandled_in(workers: &[MemberView], lane: &str) -> u64 {
 fn heard(workers: &[MemberView]) -> impl Iterator<Item = (&Heartbeat, u64)> {
     let known = workers.iter().filter(|worker| worker.state != State::Unconfirmed);
     known.filter_map(|worker| Some((worker.process.heartbeat()?, worker.heard_ms_ago.unwrap_or(0))))
-}
-
-/// The tasks of a kind that a worker reported, without those that no worker can have put off or seen since: when they come
-/// back, how many it put off, and how many it saw.
-fn reported(beat: &Heartbeat, kind: &UnhandledBeat, age: u64) -> impl Iterator<Item = (i64, u64, u64)> {
-    let now = beat.at.saturating_add_unsigned(age);
-    kind.waiting.iter().copied().filter(move |(due, ..)| due.saturating_add(UnhandledBeat::KEPT_MS) >= now)
-}
-
-/// Whether tasks that this worker put off are not due yet. `age` is the age of its heartbeat in milliseconds.
-pub(super) fn has_waiting(beat: &Heartbeat, age: u64) -> bool {
-    beat.unhandled.iter().any(|kind| reported(beat, kind, age).any(|(_, put_off, _)| put_off > 0))
 }
 
 #[cfg(test)]
