@@ -13,7 +13,7 @@ use garenne_common::{
     exit::{Exit, Failure},
     stdout,
 };
-use garenne_operator::{operator::Operator, output};
+use garenne_operator::{operator::Operator, output, waits};
 use garenne_protocol::{
     audit::{AuditActor, AuditRecord, AuditState},
     task::{TaskId, epoch_ms, span_ms},
@@ -23,8 +23,6 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 pub use cli::AuditVerb;
-
-use crate::directives::waits_for_confirm;
 
 /// Time limit for writing a record.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,7 +110,10 @@ impl<'a> AuditLog<'a> {
                 %arguments, %result, error, "audit"
             );
         }
-        waits_for_confirm(&self.publisher, if *state == AuditState::Started { BEFORE } else { AFTERWARDS });
+        waits::begin_confirm(
+            &self.publisher,
+            if *state == AuditState::Started { BEFORE } else { AFTERWARDS },
+        );
         match timeout(TIMEOUT, self.publisher.publish(self.message(record))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(PublishError::Unroutable { .. })) => {

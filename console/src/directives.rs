@@ -94,17 +94,6 @@ pub async fn send_command(
     publish(operator, &key, command, &unroutable).await
 }
 
-/// Says what a command waits for whose message the broker does not confirm.
-pub(crate) fn waits_for_confirm(publisher: &Publisher, of: &'static str) {
-    let publisher = publisher.clone();
-    waits::begin_with(move || match publisher.is_blocked() {
-        true => format!(
-            "an alarm of the broker to end, which blocks publishers (memory or disk), and the confirm of {of}"
-        ),
-        false => format!("the broker's confirm of {of}"),
-    });
-}
-
 /// Publishes to the control exchange. If no queue receives the message, the failure is `unroutable`.
 async fn publish(
     operator: &Operator,
@@ -119,7 +108,7 @@ async fn publish(
         .with_message_id(TaskId::random().as_str().into());
     let body = serde_json::to_vec(body).expect("text and numbers");
     let target = Target::exchange(operator.names.control(), key.to_owned());
-    waits_for_confirm(&publisher, "the command; it may still take effect");
+    waits::begin_confirm(&publisher, "the command; it may still take effect");
     let sent = publisher.publish(Message { target, properties, body: body.into() }).await;
     publisher.close().await;
     match sent {

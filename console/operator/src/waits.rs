@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use garenne_amqp::Publisher;
 use garenne_common::exit::{Exit, Failure};
 use tokio::{
     select, task_local,
@@ -75,8 +76,19 @@ pub fn begin(what: impl fmt::Display + Send + 'static) {
 }
 
 /// As [`begin`]; `what` is called if the wait takes too long.
-pub fn begin_with(what: impl Fn() -> String + Send + 'static) {
+fn begin_with(what: impl Fn() -> String + Send + 'static) {
     change(|wait| *wait = Wait { what: Box::new(what), since: Instant::now(), is_unlimited: false });
+}
+
+/// The command waits for the broker's confirm of a message.
+pub fn begin_confirm(publisher: &Publisher, of: &'static str) {
+    let publisher = publisher.clone();
+    begin_with(move || match publisher.is_blocked() {
+        true => format!(
+            "the end of an alarm of the broker, which blocks publishers (memory or disk), and the confirm of {of}"
+        ),
+        false => format!("the broker's confirm of {of}"),
+    });
 }
 
 /// The command got what it waited for, or a part of it.
