@@ -297,15 +297,19 @@ async fn single_tasks_complete_while_all_threads_of_the_caller_are_busy() {
     memory.received(1).await;
 
     let threads = connections.handle().metrics().num_workers();
-    let (busy, idle) = (Arc::new(Barrier::new(threads + 1)), Arc::new(Barrier::new(threads + 1)));
+    let (busy, idle) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(threads + 1)));
     for _ in 0..threads {
         let (busy, idle) = (Arc::clone(&busy), Arc::clone(&idle));
         connections.handle().spawn(async move {
-            busy.wait();
+            busy.fetch_add(1, Ordering::SeqCst);
             idle.wait();
         });
     }
-    busy.wait();
+    while busy.load(Ordering::SeqCst) < threads {
+        // A blocked thread may hold the next task in its queue. A new task lets the runtime wake a thread that takes it.
+        connections.handle().spawn(async {});
+        tokio::task::yield_now().await;
+    }
     memory.confirm(1);
     while memory.tasks().is_empty() {
         tokio::task::yield_now().await;

@@ -28,12 +28,16 @@ fn hash_of_sources(folder: &Path, hash: &mut u64) {
     }
 }
 
+/// The ordinary suite runs the same seeds each time, so that a history that nobody has seen yet is found by the full suite or by
+/// `./dev histories`, and not by a change that has nothing to do with it.
 #[test]
-#[ignore = "some histories in a thousand count a run alone that never started, see docs/reliability.md"]
 fn histories_of_engines_break_no_rule() {
-    let mut seed = 0xcbf2_9ce4_8422_2325;
-    let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../worker/engine/src");
-    hash_of_sources(&engine, &mut seed);
+    let mut seed = 0;
+    if std::env::var_os("GARENNE_TEST_FULL").is_some() {
+        seed = 0xcbf2_9ce4_8422_2325;
+        let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../worker/engine/src");
+        hash_of_sources(&engine, &mut seed);
+    }
     let prepared = VERSIONS.map(|version| Prepared::new(version.parse().unwrap()));
     let (began, mut count) = (Instant::now(), 0);
     while began.elapsed() < SPAN {
