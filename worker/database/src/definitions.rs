@@ -131,12 +131,16 @@ pub(crate) async fn differing_functions(
     definitions: &Definitions,
 ) -> QueryResult<Vec<(String, Option<String>)>> {
     let signatures: Vec<_> = definitions.functions.values().map(|function| &function.signature).collect();
-    // With the function's schema in the place that the scripts have for it.
-    let found = "
+    // With the function's schema in the place that the scripts have for it. Before Postgres 16, `to_regprocedure` fails at a
+    // type that does not exist.
+    let found = r"
         SELECT p.oid IS NOT NULL, prosrc, lanname::text, provolatile::text, proparallel::text, prosecdef, proisstrict,
                coalesce(proconfig, '{}'), quote_ident(nspname), has_function_privilege('public', p.oid, 'EXECUTE')
         FROM unnest($1::text[]) WITH ORDINALITY AS wanted(signature, number)
-        LEFT JOIN pg_proc AS p ON p.oid = to_regprocedure(signature)
+        LEFT JOIN pg_proc AS p ON p.oid = CASE WHEN (
+            SELECT bool_and(to_regtype(kind) IS NOT NULL)
+            FROM unnest(string_to_array(substring(signature FROM '\((.*)\)$'), ', ')) AS kind
+        ) IS NOT FALSE THEN to_regprocedure(signature) END
         LEFT JOIN pg_namespace AS n ON n.oid = pronamespace LEFT JOIN pg_language AS l ON l.oid = prolang
         ORDER BY number";
     let rows = client.query(found, &[&signatures]).await?;
