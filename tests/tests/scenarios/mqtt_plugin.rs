@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use garenne_tests::harness::{
     mqtt::{MosquittoPub, with_plugin},
     postgres::Postgres,
-    process::{Program, Signal},
+    process::Program,
     test_env::TestEnv,
     vhost::Rights,
     wait::{Seen, eventually},
@@ -179,10 +179,6 @@ async fn every_accepted_message_is_stored_when_workers_are_killed() -> Result<()
         // Its time is that of its arrival.
         mosquitto.publish("311", "n/untimed", &second.to_string(), &QOS_1).await?;
         if second % 20 == 10 {
-            // It holds at least the next message.
-            victim.signal(Signal::STOP)?;
-            mosquitto.publish("311", "n/untimed", &second.to_string(), &QOS_1).await?;
-            env.freeze_holding(&victim, 1).await?;
             victim.kill().await?;
             victim = plan(&format!("victim-{second}"))?.start().await?;
         }
