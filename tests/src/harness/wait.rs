@@ -5,11 +5,12 @@ use std::{fmt::Display, time::Duration};
 use anyhow::{Result, anyhow};
 use tokio::time::{Instant, sleep};
 
-/// Timeout without progress, long enough for a busy machine. Only a failure takes that long.
-pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Timeout without progress, long enough for a busy machine, and longer than the 180 s after which RabbitMQ repeats a
+/// dead-lettering that found no queue or got no confirm. Only a failure takes that long.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(200);
 
 /// Timeout of a wait with progress, such as for a queue that is being emptied.
-const MAX_WAIT: Duration = Duration::from_secs(600);
+const MAX_WAIT: Duration = Duration::from_secs(800);
 
 /// Interval between two polls. A broker's statistics are up to half a second old anyway.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -92,6 +93,6 @@ mod tests {
         endless.await.unwrap_err();
         assert!(began.elapsed() < MAX_WAIT + WAIT_TIMEOUT, "{:?}", began.elapsed());
         let never = eventually("an end", async || Ok(Seen::when(false, 7))).await.unwrap_err();
-        assert_eq!(never.to_string(), "not within 120s: an end; last seen: 7");
+        assert_eq!(never.to_string(), "not within 200s: an end; last seen: 7");
     }
 }
