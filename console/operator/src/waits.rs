@@ -26,9 +26,10 @@ struct Wait {
     what: Box<dyn Fn() -> String + Send>,
     /// The last progress. In the future if the command knows that it waits until then.
     since: Instant,
-    /// Whether the wait may take any time.
-    is_unlimited: bool,
 }
+
+/// Longer than any command runs.
+const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Runs a command, and ends it if it makes no progress for `limit`. `first` is what it waits for at first.
 ///
@@ -39,20 +40,20 @@ pub async fn limited(
     first: String,
     command: impl Future<Output = Result<Exit, Failure>>,
 ) -> Result<Exit, Failure> {
+    let limit = limit.min(UNLIMITED);
     let what = Box::new(move || first.clone());
-    let wait = Arc::new(Mutex::new(Wait { what, since: Instant::now(), is_unlimited: false }));
+    let wait = Arc::new(Mutex::new(Wait { what, since: Instant::now() }));
     let watched = Arc::clone(&wait);
     let expired = async move {
+        let mut check = Instant::now() + limit;
         loop {
-            let (since, is_unlimited) = {
-                let wait = watched.lock().unwrap_or_else(PoisonError::into_inner);
-                (wait.since, wait.is_unlimited)
-            };
-            let until = if is_unlimited { Instant::now() } else { since } + limit;
-            if until <= Instant::now() && !is_unlimited {
-                return (watched.lock().unwrap_or_else(PoisonError::into_inner).what)();
+            sleep_until(check).await;
+            let (now, wait) = (Instant::now(), watched.lock().unwrap_or_else(PoisonError::into_inner));
+            if wait.since + limit <= now {
+                return (wait.what)();
             }
-            sleep_until(until).await;
+            // A wait that begins meanwhile may end earlier.
+            check = (wait.since + limit).min(now + limit);
         }
     };
     select! {
@@ -77,7 +78,7 @@ pub fn begin(what: impl fmt::Display + Send + 'static) {
 
 /// As [`begin`]; `what` is called if the wait takes too long.
 fn begin_with(what: impl Fn() -> String + Send + 'static) {
-    change(|wait| *wait = Wait { what: Box::new(what), since: Instant::now(), is_unlimited: false });
+    change(|wait| *wait = Wait { what: Box::new(what), since: Instant::now() });
 }
 
 /// The command waits for the broker's confirm of a message.
@@ -103,7 +104,7 @@ pub fn pause_until(until: Instant) {
 
 /// The wait that follows may take any time, such as a statement of a database. [`begin`] ends it.
 pub fn unlimited() {
-    change(|wait| wait.is_unlimited = true);
+    pause_until(Instant::now() + UNLIMITED);
 }
 
 #[cfg(test)]

@@ -190,7 +190,7 @@ impl Dashboard {
         }
     }
 
-    /// Waits until it receives heartbeats: the broker returns one that nobody receives.
+    /// Waits until it receives heartbeats: the broker returns a heartbeat that reaches no queue.
     pub async fn until_it_listens(&self, env: &TestEnv) -> Result<()> {
         let key = "beat.gateway.first";
         eventually("the dashboard receives heartbeats", async || {

@@ -15,7 +15,7 @@ use garenne_protocol::quoted;
 use serde::{Deserialize, Serialize};
 
 /// What a client's direct reply queue is called in a message that it has published. The broker adds the client's channel
-/// and a key that nobody can guess.
+/// and a random key.
 const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to.";
 
 /// The property in `garenne_headers_ignored_total`.

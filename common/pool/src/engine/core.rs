@@ -44,7 +44,7 @@ pub(crate) struct PoolCore<P: PoolTypes> {
     /// The runtime of the tasks.
     pub(crate) runtime: runtime::Handle,
     /// The number of threads of that runtime.
-    threads: usize,
+    pub(crate) threads: usize,
     state: Mutex<PoolState<P>>,
     pub(crate) timer: Timer,
     pub(crate) counters: Counters,
@@ -200,11 +200,6 @@ impl<P: PoolTypes> PoolCore<P> {
     fn start_ticking(&self, state: &mut PoolState<P>, watched: bool) -> bool {
         let needed = watched || *self.config.workers.end() > self.threads;
         needed && !std::mem::replace(&mut state.ticking, true)
-    }
-
-    /// How many threads a called worker can be hidden behind.
-    pub(crate) fn threads(&self) -> usize {
-        self.threads
     }
 
     fn unlock(self: &Arc<Self>, state: LockedState<'_, P>, scaling: Scaling<P>, tick: bool) {

@@ -151,7 +151,7 @@ fn replace_missing<P: PoolTypes>(core: &PoolCore<P>, state: &mut PoolState<P>, n
     for slot in called {
         let mut local = slot.lock();
         match local.arrival {
-            Arrival::Awaited(since) if since + TICK <= now && state.replaced < core.threads() => {
+            Arrival::Awaited(since) if since + TICK <= now && state.replaced < core.threads => {
                 local.arrival = Arrival::Replaced;
                 drop(local);
                 slot.request_exit();

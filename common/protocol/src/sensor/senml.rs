@@ -148,7 +148,7 @@ impl Base {
         })
     }
 
-    /// The sum of a record. It has none if a part of it is invalid: the rest would be a sum that nobody measured.
+    /// The sum of a record. It has none if a part of it is invalid: the valid part alone would be a wrong sum.
     fn sum_of(&self, fields: &Fields<'_>) -> Option<Result<f64, BadField>> {
         let (base, own) = match (self.sum, fields.s) {
             (None, None) => return None,

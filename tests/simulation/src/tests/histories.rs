@@ -28,8 +28,8 @@ fn hash_of_sources(folder: &Path, hash: &mut u64) {
     }
 }
 
-/// The ordinary suite runs the same seeds each time, so that a history that nobody has seen yet is found by the full suite or by
-/// `./dev histories`, and not by a change that has nothing to do with it.
+/// The ordinary suite runs the same seeds each time, so that no change fails because of a history that it did not cause. The
+/// full suite and `./dev histories` run new ones.
 #[test]
 fn histories_of_engines_break_no_rule() {
     let mut seed = 0;

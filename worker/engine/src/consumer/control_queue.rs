@@ -1,7 +1,7 @@
 //! The worker's control queue. It receives commands, and because it is exclusive, its existence shows other
 //! workers that this worker's connection is open.
 //!
-//! An exchange that is deleted takes its bindings with it, and the broker tells nobody. So the queue is bound again from time
+//! An exchange that is deleted takes its bindings with it, and the broker notifies no client. So the queue is bound again from time
 //! to time, which changes nothing while its bindings exist.
 
 use std::time::Duration;
