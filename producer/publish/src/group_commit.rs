@@ -10,7 +10,7 @@
 mod commit_loop;
 mod waiting;
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt,
@@ -201,15 +201,10 @@ impl GroupCommit {
     }
 
     /// Sends tasks that do not fit into one group.
-    async fn group_parts(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
-        let (single, mut grouped): (Vec<_>, Vec<_>) =
-            tasks.into_iter().partition(|task| self.needs_own_message(task));
-        let requests = self.requests(&grouped);
-        let mut parts = Vec::new();
-        while !grouped.is_empty() {
-            let rest = grouped.split_off(grouped.len().min(self.config.records));
-            parts.push(mem::replace(&mut grouped, rest));
-        }
+    async fn group_parts(&self, mut tasks: Vec<NewTask>) -> Result<(), PublishError> {
+        let single: Vec<_> = tasks.extract_if(.., |task| self.needs_own_message(task)).collect();
+        let requests = self.requests(&tasks);
+        let parts = parts(tasks, self.config.records);
         let parts = join_all(parts.into_iter().map(|part| submit(requests, part)));
         // Waits for every confirm, also after a failure: no message may be in flight after the caller has answered.
         let (grouped, single) = join(parts, self.send_singly(single)).await;
@@ -225,6 +220,17 @@ impl GroupCommit {
         let sending = supervise::isolated("publish", sending).spawn_on(&self.runtime);
         sending.await.unwrap_or_else(|_| Err(shutting_down()))
     }
+}
+
+/// Parts of at most `most` tasks. Each has no more memory than it needs: what is split off a vector leaves the capacity of
+/// the whole behind, for each of many parts.
+fn parts(tasks: Vec<NewTask>, most: usize) -> Vec<Vec<NewTask>> {
+    let mut parts = Vec::with_capacity(tasks.len().div_ceil(most));
+    let mut rest = tasks.into_iter();
+    while rest.len() > 0 {
+        parts.push(rest.by_ref().take(most).collect());
+    }
+    parts
 }
 
 impl Drop for GroupCommit {

@@ -50,6 +50,18 @@ fn config(records: usize, messages: usize) -> GroupCommitConfig {
     }
 }
 
+#[test]
+fn parts_of_many_tasks_have_no_spare_capacity() {
+    let tasks = |count: usize| (0..count).map(|n| task(&n.to_string())).collect::<Vec<_>>();
+    let parts = parts(tasks(10_001), 1_000);
+    let sizes: Vec<_> = parts.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [vec![1_000; 10], vec![1]].concat());
+    assert_eq!(parts.iter().map(Vec::capacity).sum::<usize>(), 10_001, "a part kept the memory of the whole");
+    let ids = parts.iter().flatten().map(|task| task.id.to_string());
+    assert!(ids.eq((0..10_001).map(|n| n.to_string())), "the order is kept");
+    assert!(super::parts(Vec::new(), 1_000).is_empty());
+}
+
 struct Fixture {
     publisher: Arc<RecordingPublisher>,
     group_commit: Arc<GroupCommit>,
