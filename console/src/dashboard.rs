@@ -128,7 +128,7 @@ pub async fn run(mut operator: Operator, settings: ConsoleConfig) -> Result<Exit
     let admin_port = admin::bind(&common).await?;
     let mut interrupts = Interrupts::catch()?;
     let address = listener.local_addr().map_err(anyhow::Error::from)?;
-    let (monitor, _tasks) = FleetMonitor::start(operator);
+    let (monitor, _tasks) = FleetMonitor::start(operator, scale.objective);
     metrics::register(&metrics, &monitor).map_err(anyhow::Error::from)?;
     let (commands, mut received) = mpsc::channel(1);
     let admin = AdminPort::open(admin_port, metrics.clone(), Mode::default(), commands, "starting");

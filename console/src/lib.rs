@@ -9,6 +9,7 @@ pub mod cli;
 pub mod dashboard;
 pub mod database;
 pub mod dead;
+pub mod diagnose;
 pub mod directives;
 pub mod fleet;
 pub mod monitor;
@@ -67,19 +68,20 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     }
     let operator = Operator::new(settings.fleet.clone())?;
     match cli.command {
-        Command::Top => top::run(operator).await,
+        Command::Top => top::run(operator, settings.scale.objective).await,
         Command::Dashboard(_) => dashboard::run(operator, settings).await,
         command => {
             let answer = format!("an answer of the broker at {}", operator.broker.address());
-            waits::limited(cli.timeout, answer, run_once(&operator, command)).await
+            let running = run_once(&operator, &settings, command);
+            waits::limited(cli.timeout, answer, running).await
         }
     }
 }
 
 /// Runs a command that ends by itself.
-async fn run_once(operator: &Operator, command: Command) -> Result<Exit, Failure> {
+async fn run_once(operator: &Operator, settings: &ConsoleConfig, command: Command) -> Result<Exit, Failure> {
     match command {
-        Command::Status(args) => status::run(operator, &args).await,
+        Command::Status(args) => status::run(operator, settings.scale.objective, &args).await,
         Command::Topology(verb) => topology::run(operator, verb).await,
         Command::Database(args) => database::run(operator, &args).await,
         Command::Alarms(args) => alarms::run(operator, &args).await,

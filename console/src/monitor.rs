@@ -22,26 +22,31 @@ use garenne_common::{
     exit::Failure,
     supervise::{self, TaskHandle},
 };
+use garenne_database::{DatabaseError, PostgresPool};
 use garenne_operator::{
     operator::Operator,
-    queues::{QueueStatus, SnapshotReader},
+    queues::{QueueStatus, Snapshot, SnapshotReader},
     ticks::ticks,
 };
 use garenne_protocol::{heartbeat::Program, task::epoch_ms};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 pub use history::{SAMPLE_INTERVAL, SampleHistory};
 pub use sample::{LaneSample, Sample};
 pub use view::{KindPoint, Now, Point};
 
 use crate::{
-    fleet::{ControlQueues, HeartbeatListener, MemberView},
+    diagnose::Problem,
+    fleet::{ControlQueues, HeartbeatListener, MemberView, Roster},
     scale::{self, Goal},
 };
 use state::MonitorState;
 
 /// How long a worker on record may take to send a heartbeat before it is shown as silent.
 const FIRST_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time limit for an answer of the workers' database.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Pause between two searches for the control queues of new workers.
 const CONFIRM_INTERVAL: Duration = Duration::from_millis(200);
@@ -51,21 +56,25 @@ const CONFIRM_INTERVAL: Duration = Duration::from_millis(200);
 pub struct FleetMonitor {
     /// The fleet.
     pub operator: Operator,
+    /// The longest wait of a task that arrives now.
+    objective: Duration,
     state: Mutex<MonitorState>,
 }
 
 impl FleetMonitor {
     /// Starts the monitor, which runs until the returned tasks are dropped. It waits for a broker that cannot
     /// be reached yet.
-    pub fn start(operator: Operator) -> (Arc<Self>, [TaskHandle<()>; 3]) {
+    pub fn start(operator: Operator, objective: Duration) -> (Arc<Self>, [TaskHandle<()>; 4]) {
         // A read-only console may send no command to a worker; then the management API lists the workers' queues.
         let checks = !operator.read_only || operator.management.is_some();
-        let monitor = Arc::new(Self { operator, state: Mutex::new(MonitorState::new(checks, now())) });
-        let [listener, sampler, confirmer] = [(); 3].map(|()| Arc::clone(&monitor));
+        let state = Mutex::new(MonitorState::new(checks, now()));
+        let monitor = Arc::new(Self { operator, objective, state });
+        let [listener, sampler, confirmer, database] = [(); 4].map(|()| Arc::clone(&monitor));
         let listener = supervise::restarting("heartbeats", listener, |it| it.keep_listening().boxed());
         let sampler = supervise::restarting("queue samples", sampler, |it| it.keep_sampling().boxed());
         let confirmer = supervise::restarting("new workers", confirmer, |it| it.keep_confirming().boxed());
-        (monitor, [listener.spawn(), sampler.spawn(), confirmer.spawn()])
+        let database = supervise::restarting("database check", database, |it| it.keep_asking().boxed());
+        (monitor, [listener.spawn(), sampler.spawn(), confirmer.spawn(), database.spawn()])
     }
 
     async fn keep_listening(&self) {
@@ -74,7 +83,7 @@ impl FleetMonitor {
             let Err(error) = self.listen(&mut backoff).await;
             let retry_in = backoff.next_wait();
             tracing::warn!(%error, ?retry_in, "heartbeats unavailable, reconnecting");
-            self.state().fleet_problem = Some(error.to_string());
+            self.state().lost(&error.to_string());
             sleep(retry_in).await;
         }
     }
@@ -104,6 +113,17 @@ impl FleetMonitor {
         }
     }
 
+    /// Asks the workers' database for an answer, if there is one.
+    async fn keep_asking(&self) {
+        let Ok((pool, _)) = self.operator.database_with(1) else { return std::future::pending().await };
+        let mut tick = ticks(SAMPLE_INTERVAL);
+        loop {
+            tick.tick().await;
+            let problem = database_problem(&pool).await;
+            self.state().database_problem = problem;
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, MonitorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,6 +137,8 @@ impl FleetMonitor {
             let heartbeat = listener.next().await?;
             let now = now();
             let mut state = self.state();
+            state.alarm.clone_from(&listener.alarm);
+            let Some(heartbeat) = heartbeat else { continue };
             state.roster.record(heartbeat, now);
             if listener.requested.elapsed() > FIRST_HEARTBEAT_TIMEOUT {
                 for worker in mem::take(&mut listener.expected).into_keys() {
@@ -131,7 +153,10 @@ impl FleetMonitor {
         let snapshot = reader.read(&self.operator).await;
         let now = now();
         let mut state = self.state();
-        state.roster.forget(now);
+        // Nobody is forgotten while nobody can be heard.
+        if state.is_heard() {
+            state.roster.forget(now);
+        }
         let refused = state.roster.take_refused();
         if refused > 0 {
             tracing::warn!(refused, "heartbeats refused: they name more processes than a fleet has");
@@ -143,6 +168,8 @@ impl FleetMonitor {
             }
             Err(failure) => state.queue_problem = Some(failure.to_string()),
         }
+        let problems = state.diagnose(&self.operator, self.objective, now);
+        state.remember(&problems, now);
     }
 
     /// The newest sample, unless it is too old to act on.
@@ -183,7 +210,12 @@ impl FleetMonitor {
 
     /// The current state of the fleet.
     pub fn now(&self) -> Now {
-        Now::of(&self.operator, &self.state(), now())
+        Now::of(&self.operator, self.objective, &self.state(), now())
+    }
+
+    /// What is wrong, the worst first.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.state().diagnose(&self.operator, self.objective, now())
     }
 
     /// The workers.
@@ -204,6 +236,27 @@ impl FleetMonitor {
     /// Unroutable messages since this console started, those that were in the queue at its start included.
     pub fn unroutable(&self) -> u64 {
         self.state().unroutable
+    }
+}
+
+/// The lanes as a console knows them that looks once: without rates.
+pub fn lanes(
+    operator: &Operator,
+    roster: &Roster,
+    snapshot: &Snapshot,
+    now: i64,
+) -> BTreeMap<String, LaneSample> {
+    let sample = |lane| lane::sample(operator, roster, &SampleHistory::default(), lane, now);
+    snapshot.lanes.iter().map(|lane| (lane.name.clone(), sample(lane))).collect()
+}
+
+/// Why a database does not answer.
+pub async fn database_problem(pool: &PostgresPool) -> Option<String> {
+    let asking = async { pool.client().await?.simple_query("").await.map_err(DatabaseError::from) };
+    match timeout(DATABASE_TIMEOUT, asking).await {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("no answer within {DATABASE_TIMEOUT:?}")),
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Load {
     pub unhandled: u64,
     /// Running tasks.
     pub running: u64,
+    /// Those among them that have been running for much longer than the mean, so that their slots serve no others.
+    pub hung: u64,
     /// Mean duration of an attempt, seconds; unknown until one has ended.
     pub service_seconds: Option<f64>,
     /// Slots of one worker.
@@ -95,7 +97,7 @@ fn measured(value: f64) -> f64 {
 /// The number of workers that a load needs.
 ///
 /// Slots for arrivals are rate × service time ÷ utilization (Little's law); slots for the backlog are backlog ×
-/// service time ÷ objective. The sum is divided by the slots of a worker. The result covers the running tasks and is
+/// service time ÷ objective. Slots of tasks that hang are added, because they serve nothing else. The sum is divided by the slots of a worker. The result covers the running tasks and is
 /// within `min` and `max`. Tasks whose kind no running worker has count as backlog, because the workers that have it may be
 /// scaled to zero. A paused lane keeps its workers: more would not help, and fewer could not serve it when it
 /// is resumed.
@@ -111,7 +113,9 @@ pub fn needed(load: &Load, goal: &Goal) -> u32 {
         Some(service) => {
             let service = measured(service);
             let objective = goal.objective.as_secs_f64().max(f64::MIN_POSITIVE);
-            rate * service / goal.utilization.clamp(f64::MIN_POSITIVE, 1.0) + backlog * service / objective
+            rate * service / goal.utilization.clamp(f64::MIN_POSITIVE, 1.0)
+                + backlog * service / objective
+                + if waiting > load.running { load.hung as f64 } else { 0.0 }
         }
         // The service time is unknown: keep the current number until a task has ended.
         None if busy => f64::from(load.replicas) * slots_of_one,

@@ -13,7 +13,11 @@ use garenne_operator::{args::duration, operator::Operator, output, queues::Snaps
 use garenne_protocol::{heartbeat::Program, task::epoch_ms, topology::Names};
 use serde_json::json;
 
-use crate::fleet::{Pauses, Roster, count_unacked, poll_fleet, unhandled};
+use crate::{
+    diagnose::{self, Facts, diagnose, needs_attention, verdict},
+    fleet::{Pauses, Roster, count_unacked, poll_and_alarm, unhandled},
+    monitor::{database_problem, lanes},
+};
 
 /// `garenne status`.
 #[derive(Clone, Debug, Args)]
@@ -29,29 +33,54 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
-/// Prints the queues, the workers, the gateways and the bridges.
+/// Prints what is wrong, the queues, the workers, the gateways and the bridges. The exit code is 1 if something needs
+/// attention.
 ///
 /// # Errors
 /// One line and an exit code. If the workers cannot be polled, the queues are shown with a remark, and the exit code is
 /// that of the poll.
-pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure> {
+pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) -> Result<Exit, Failure> {
+    let database_problem = match operator.database_with(1) {
+        Ok((pool, _)) => database_problem(&pool).await,
+        Err(_) => None,
+    };
     // The queues last: they are read in milliseconds, and a poll may take a second.
-    let poll = poll_fleet(operator, args.wait).await;
+    let (poll, alarm) = match poll_and_alarm(operator, args.wait).await {
+        Ok((roster, alarm)) => (Ok(roster), alarm),
+        Err(failure) => (Err(failure), None),
+    };
     let polled = epoch_ms(SystemTime::now());
     let mut snapshot = Snapshot::take(operator).await?;
     let asked = workers::ask(&args.workers).await?;
     let now = epoch_ms(SystemTime::now());
-    let workers = poll.as_ref().map_or(Vec::new(), |roster| roster.members(Program::Worker, now));
+    let unheard = Roster::new(now);
+    let roster = poll.as_ref().unwrap_or(&unheard);
+    let fleet_problem = poll.as_ref().err().map(ToString::to_string);
+    let problems = diagnose(&Facts {
+        now,
+        operator,
+        queue_problem: None,
+        fleet_problem: fleet_problem.as_deref(),
+        alarm: alarm.as_deref(),
+        database_problem: database_problem.as_deref(),
+        snapshot: Some(&snapshot),
+        lanes: &lanes(operator, roster, &snapshot, now),
+        roster,
+        objective,
+        new_letters: None,
+    });
+    let workers = roster.members(Program::Worker, now);
     let pauses = Pauses::of(&workers);
     // As of the answers: tasks that are due since are not counted any more.
-    let unhandled =
-        poll.as_ref().map_or(Vec::new(), |roster| unhandled(&roster.members(Program::Worker, polled)));
+    let unhandled = unhandled(&roster.members(Program::Worker, polled));
     let uncertain = match &poll {
         Ok(roster) => count_lanes(&mut snapshot, roster, now),
         Err(_) => Vec::new(),
     };
     if args.json {
         let mut all = serde_json::to_value(&snapshot).map_err(anyhow::Error::from)?;
+        all["verdict"] = json!(verdict(&problems));
+        all["problems"] = json!(problems);
         all["source"] = json!(snapshot.origin(now));
         match &poll {
             Ok(roster) => {
@@ -67,8 +96,10 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         }
         output::json(&format!("{all:#}\n"))?;
     } else {
-        let mut text = view::table(&snapshot, &uncertain, &pauses, &unhandled, now);
+        let mut text = diagnose::text(&problems, now) + "\n";
+        text += &view::table(&snapshot, &uncertain, &pauses, now);
         text += &match &poll {
+            Ok(_) if alarm.is_some() => "\nworkers, gateways and bridges: unknown, because their heartbeats wait for the end of the alarm\n".to_owned(),
             Ok(roster) => format!("\n{}\n{}", fleet::tables(roster, now), producers::tables(roster, now)),
             Err(failure) => format!("\nworkers cannot be shown: {failure}\n"),
         };
@@ -77,10 +108,12 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         }
         output::lines(&text)?;
     }
-    let unheard = asked.iter().any(|worker| worker.problem.is_some());
+    let unanswered = asked.iter().any(|worker| worker.problem.is_some());
     Ok(match poll {
         Err(failure) => failure.exit,
-        Ok(_) if unheard || !snapshot.missing.is_empty() => Exit::Failed,
+        // The workers cannot be asked.
+        Ok(_) if alarm.is_some() => Exit::BrokerUnavailable,
+        Ok(_) if unanswered || needs_attention(&problems) => Exit::Failed,
         Ok(_) => Exit::Done,
     })
 }

@@ -25,11 +25,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Stdout is not a terminal.
-pub async fn run(operator: Operator) -> Result<Exit, Failure> {
+pub async fn run(operator: Operator, objective: Duration) -> Result<Exit, Failure> {
     if !stdout().is_terminal() {
         return Err(Failure::new(Exit::Usage, "top needs a terminal; `garenne status` prints the same once"));
     }
-    let (monitor, _tasks) = FleetMonitor::start(operator);
+    let (monitor, _tasks) = FleetMonitor::start(operator, objective);
     let (sender, mut keys) = mpsc::unbounded_channel();
     // Reading an event blocks. The thread ends with the process.
     let read_keys = move || while event::read().is_ok_and(|event| sender.send(event).is_ok()) {};

@@ -67,6 +67,7 @@ mod scenarios {
     mod pause;
     mod poison;
     mod postgres_tls;
+    mod problems;
     mod publisher_pool;
     mod quarantine;
     mod queue_look;

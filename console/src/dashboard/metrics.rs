@@ -42,8 +42,21 @@ pub(super) fn register(metrics: &Metrics, monitor: &Arc<FleetMonitor>) -> promet
     let backlog = register_gauge_vec_with_registry!("garenne_backlog_seconds", help, &["lane"], registry)?;
     let help = "Messages that no binding matched.";
     let unroutable = register_int_counter_with_registry!("garenne_unroutable_total", help, registry)?;
+    let help = "Problems of the fleet that the dashboard sees: 1 for each.";
+    let problems = register_int_gauge_vec_with_registry!(
+        "garenne_problems",
+        help,
+        &["problem", "severity", "subject"],
+        registry
+    )?;
     let monitor = Arc::clone(monitor);
     metrics.before_encode(move || {
+        problems.reset();
+        for problem in monitor.problems() {
+            let severity: &str = problem.severity.into();
+            let code: &str = problem.problem.into();
+            problems.with_label_values(&[code, severity, &problem.subject]).set(1);
+        }
         messages.reset();
         consumers.reset();
         backlog.reset();

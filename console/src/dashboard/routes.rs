@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     accounts::Role,
+    diagnose::verdict,
     pause::Paused,
     scale::{self, Goal},
 };
@@ -50,6 +51,7 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
         .route("/api/alarms/{alarm}/{command}", post(alarms::change))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), commanding));
     let views = Router::new()
+        .route("/v1/problems", get(problems))
         .route("/v1/devices", get(read_api::devices))
         .route("/v1/readings", get(read_api::readings))
         .route("/api/now", get(async |State(app): App| Json(app.monitor.now())))
@@ -146,6 +148,12 @@ async fn session(State(app): App, extensions: Extensions, headers: HeaderMap) ->
         (session, Some(cookie)) => ([(header::SET_COOKIE, cookie)], Json(session)).into_response(),
         (session, None) => Json(session).into_response(),
     }
+}
+
+/// What is wrong with the fleet, the worst first. The status is 200 in any case.
+async fn problems(State(app): App) -> Json<Value> {
+    let problems = app.monitor.problems();
+    Json(json!({ "verdict": verdict(&problems), "problems": problems }))
 }
 
 async fn metrics(State(app): App) -> impl IntoResponse {

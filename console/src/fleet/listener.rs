@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream::BoxStream};
 use garenne_amqp::unreadable;
 use garenne_common::exit::{Exit, Failure};
 use garenne_operator::{operator::Operator, queues::failure};
 use garenne_protocol::heartbeat::{BEATS, Heartbeat};
 use lapin::{
-    BasicProperties, Channel, Connection, Consumer,
+    BasicProperties, Channel, Connection, Consumer, Event,
     options::{
         BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, QueueBindOptions,
         QueueDeclareOptions,
@@ -45,6 +45,9 @@ pub struct HeartbeatListener {
     queue: String,
     events: String,
     checks: Interval,
+    events_of_connection: BoxStream<'static, Event>,
+    /// What the broker lacks, while an alarm blocks what this connection publishes.
+    pub alarm: Option<String>,
 }
 
 impl HeartbeatListener {
@@ -55,6 +58,7 @@ impl HeartbeatListener {
     /// and read permission on the events exchange.
     pub async fn open(operator: &Operator) -> Result<Self, Failure> {
         let connection = operator.connect().await?;
+        let events_of_connection = connection.events_listener().boxed();
         let queue = operator.names.console(&uuid::Uuid::now_v7().to_string());
         let events = operator.names.events();
         let error = |error| failure(&events, &error);
@@ -85,19 +89,40 @@ impl HeartbeatListener {
         }
         let requested = Instant::now();
         let checks = interval_at(requested + CHECK_INTERVAL, CHECK_INTERVAL);
-        Ok(Self { connection, requested, expected, heartbeats, channel, queue, events, checks })
+        let alarm = None;
+        Ok(Self {
+            connection,
+            requested,
+            expected,
+            heartbeats,
+            channel,
+            queue,
+            events,
+            checks,
+            events_of_connection,
+            alarm,
+        })
     }
 
-    /// The next heartbeat. Messages that cannot be parsed are skipped.
+    /// The next heartbeat, or [`None`] if [`alarm`](Self::alarm) has changed. Messages that cannot be parsed are skipped.
     ///
     /// # Errors
     /// The connection is closed, the queue was deleted, or the exchange was.
-    pub async fn next(&mut self) -> Result<Heartbeat, Failure> {
+    pub async fn next(&mut self) -> Result<Option<Heartbeat>, Failure> {
         let ended = |error: &dyn Display| Failure::new(Exit::BrokerUnavailable, error);
         loop {
             let next = tokio::select! {
                 biased;
-                _ = self.checks.tick() => {
+                Some(event) = self.events_of_connection.next() => {
+                    self.alarm = match event {
+                        Event::ConnectionBlocked(reason) => Some(reason),
+                        Event::ConnectionUnblocked => None,
+                        _ => continue,
+                    };
+                    return Ok(None);
+                }
+                // The broker reads nothing from a connection that it blocks.
+                _ = self.checks.tick(), if self.alarm.is_none() => {
                     let bound = bind(&self.channel, &self.queue, &self.events).await;
                     bound.map_err(|error| ended(&error))?;
                     continue;
@@ -119,7 +144,7 @@ impl HeartbeatListener {
                     Ok(heartbeat) if heartbeat.routing_key() != message.routing_key.as_str() => {
                         tracing::debug!(key = %message.routing_key, id = heartbeat.id, "ignored a forged heartbeat");
                     }
-                    Ok(heartbeat) => return Ok(heartbeat),
+                    Ok(heartbeat) => return Ok(Some(heartbeat)),
                     Err(error) => tracing::debug!(%error, "ignored a malformed heartbeat"),
                 },
                 Some(Err(error)) => return Err(ended(&error)),

@@ -20,9 +20,30 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// With `listen`, it waits that long instead. Gateways and bridges do not answer; they appear if they send a heartbeat in
 /// this time. Returns the processes that answered and the workers on record that did not.
 ///
+/// While an alarm of the broker blocks publishers, no worker can answer.
+///
 /// # Errors
 /// One line and an exit code.
 pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result<Roster, Failure> {
+    let (roster, alarm) = poll_and_alarm(operator, listen).await?;
+    match alarm {
+        None => Ok(roster),
+        Some(alarm) => {
+            let problem =
+                format!("an alarm of the broker blocks publishers ({alarm}), so no worker can answer");
+            Err(Failure::new(Exit::BrokerUnavailable, problem))
+        }
+    }
+}
+
+/// As [`poll_fleet`], with what the broker lacks while an alarm blocks publishers.
+///
+/// # Errors
+/// Those of [`poll_fleet`], besides the alarm.
+pub async fn poll_and_alarm(
+    operator: &Operator,
+    listen: Option<Duration>,
+) -> Result<(Roster, Option<String>), Failure> {
     let now = || epoch_ms(SystemTime::now());
     let mut listener = HeartbeatListener::open(operator).await?;
     let mut roster = Roster::new(now());
@@ -36,7 +57,7 @@ pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result
         let deadline = if complete && listen.is_none() { pause.min(until) } else { until };
         match timeout_at(deadline, listener.next()).await {
             Ok(heartbeat) => {
-                let heartbeat = heartbeat?;
+                let Some(heartbeat) = heartbeat? else { continue };
                 // Regular heartbeats must not extend the pause; only the first one of a process does.
                 if !roster.has_heard(&heartbeat.id, &heartbeat.incarnation) {
                     pause = pause.max(Instant::now() + PAUSE);
@@ -46,15 +67,10 @@ pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result
             Err(_) => break,
         }
     }
-    if listener.connection.status().blocked() {
-        Operator::leave(listener.connection).await;
-        let problem = "an alarm of the broker blocks publishers (memory or disk), so no worker can answer";
-        return Err(Failure::new(Exit::BrokerUnavailable, problem));
-    }
     let at = now();
     for worker in listener.expected.keys() {
         roster.expect(worker, at);
     }
     Operator::leave(listener.connection).await;
-    Ok(roster)
+    Ok((roster, listener.alarm))
 }

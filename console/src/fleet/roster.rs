@@ -27,6 +27,9 @@ const MAX_UNCONFIRMED: usize = 100;
 const MAX_PRODUCERS: usize = 500;
 /// How long a worker may stay unconfirmed, milliseconds.
 const FORGET_UNCONFIRMED: i64 = 15_000;
+/// How long starts of a process are remembered, milliseconds, and how many of them.
+const STARTS_WINDOW: i64 = 10 * 60 * 1000;
+const MAX_STARTS: usize = 32;
 
 /// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Display)]
@@ -92,6 +95,13 @@ pub struct MemberView {
     pub state: State,
     /// Time since its last heartbeat, milliseconds; absent if it never sent one.
     pub heard_ms_ago: Option<u64>,
+    /// How often it started in the last ten minutes, as far as it was heard.
+    #[serde(skip)]
+    pub starts: usize,
+    /// How far its clock is ahead of this console's, milliseconds; less than the truth by the time that its heartbeats
+    /// take.
+    #[serde(skip)]
+    pub clock_ahead_ms: i64,
     /// Its known state.
     #[serde(flatten)]
     pub process: Process,
@@ -107,6 +117,10 @@ struct Member {
     counted: bool,
     /// When it became known.
     since: i64,
+    /// When its incarnations were first heard.
+    starts: Vec<i64>,
+    /// The largest difference of a heartbeat's time to the time at which it arrived.
+    ahead: i64,
 }
 
 /// The processes of a fleet.
@@ -148,6 +162,7 @@ impl Roster {
     /// Records a heartbeat. One that is older than the last one is ignored, and so is another incarnation of a process
     /// that is heard: its successor is heard when it is silent or has stopped.
     pub fn record(&mut self, beat: Heartbeat, now: i64) {
+        let ahead = beat.at.saturating_sub(now);
         let Some(mut beat) = beat.received(now) else { return };
         let key = (beat.program, beat.id.clone());
         let known = self.members.get(&key);
@@ -178,6 +193,13 @@ impl Roster {
             }
         }
         let since = same_run.map_or(now, |(member, _)| member.since);
+        // A heartbeat that waits on its way only makes a clock look late.
+        let ahead = same_run.map_or(ahead, |(member, _)| member.ahead.max(ahead));
+        let mut starts = known.map_or(Vec::new(), |member| member.starts.clone());
+        starts.retain(|start| now - start < STARTS_WINDOW);
+        if same_run.is_none() && starts.len() < MAX_STARTS {
+            starts.push(now);
+        }
         if known.is_none() && !self.has_place(beat.program, confirmed, now) {
             self.refused += 1;
             return;
@@ -189,7 +211,8 @@ impl Roster {
             beat.tasks = Vec::new();
         }
         let process = Process::Heard(Arc::new(beat));
-        self.members.insert(key, Member { process, heard: now, confirmed, counted: counts, since });
+        self.members
+            .insert(key, Member { process, heard: now, confirmed, counted: counts, since, starts, ahead });
     }
 
     /// Whether there is a place for a new process. A silent one that was heard longest ago leaves for it.
@@ -215,7 +238,9 @@ impl Roster {
         let key = (Program::Worker, worker.to_owned());
         if !self.members.contains_key(&key) && self.has_place(Program::Worker, true, now) {
             let process = Process::Expected { id: worker.to_owned() };
-            let member = Member { process, heard: now, confirmed: true, counted: false, since: now };
+            let (starts, ahead) = (Vec::new(), 0);
+            let member =
+                Member { process, heard: now, confirmed: true, counted: false, since: now, starts, ahead };
             self.members.insert(key, member);
         }
     }
@@ -281,6 +306,8 @@ impl Roster {
             .map(|(_, member)| MemberView {
                 state: state(member, now),
                 heard_ms_ago: member.process.heartbeat().map(|_| (now - member.heard).max(0).unsigned_abs()),
+                starts: member.starts.iter().filter(|start| now - **start < STARTS_WINDOW).count(),
+                clock_ahead_ms: member.ahead,
                 process: member.process.clone(),
             })
             .collect();

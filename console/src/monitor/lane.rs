@@ -12,7 +12,7 @@ use super::{
     sample::{LaneSample, Sample},
 };
 use crate::{
-    fleet::{KindTotals, Roster, State, Totals, count_unacked, unhandled_in},
+    fleet::{KindTotals, Roster, State, count_unacked, unhandled_in},
     scale::Load,
 };
 
@@ -20,6 +20,10 @@ use crate::{
 const RATE_WINDOW: i64 = 60_000;
 /// Window of the mean service time, milliseconds. It changes slowly and needs many tasks.
 const SERVICE_WINDOW: i64 = 600_000;
+
+/// A task that runs for this many times the mean, and for [`MIN_HUNG`] seconds, holds a slot that serves no others.
+const HUNG_FACTOR: f64 = 10.0;
+const MIN_HUNG: f64 = 60.0;
 
 const _: () = assert!(SampleHistory::SPAN >= SERVICE_WINDOW);
 
@@ -82,10 +86,29 @@ fn ages(beat: &Heartbeat, lane: &str, counts: &LaneBeat) -> Vec<(f64, u64)> {
 fn stalled_seconds(history: &SampleHistory, lane: &str, removed: u64, now: i64) -> f64 {
     let waits = |sample: &&Sample| {
         let waits = sample.lanes.get(lane).is_some_and(|it| it.load.backlog > it.load.running);
-        waits && sample.totals.removed.get(lane).copied().unwrap_or(0) == removed
+        waits && sample.removed(lane) == removed
     };
     let since = history.iter().rev().take_while(waits).last();
-    since.map_or(0.0, |sample| now.saturating_sub(sample.at).max(0) as f64 / 1e3)
+    since.map_or(0.0, |sample| age(sample, now))
+}
+
+/// The age of the oldest task that waits in a lane, seconds: at least this, as far as the history reaches. `passed` tasks
+/// have left the queue or run.
+///
+/// The tasks that were in the queue at an earlier sample have all passed if as many have. Tasks that came after it are younger.
+fn oldest_seconds(history: &SampleHistory, lane: &str, passed: u64, now: i64) -> f64 {
+    let waits = |sample: &&Sample| {
+        let load = sample.lanes.get(lane).filter(|lane| lane.problem.is_none()).map(|lane| lane.load);
+        load.is_some_and(|Load { backlog, running, .. }| {
+            backlog > running && backlog.saturating_add(sample.removed(lane)) > passed
+        })
+    };
+    let since = history.iter().rev().take_while(waits).last();
+    since.map_or(0.0, |sample| age(sample, now))
+}
+
+fn age(sample: &Sample, now: i64) -> f64 {
+    now.saturating_sub(sample.at).max(0) as f64 / 1e3
 }
 
 pub(super) fn sample(
@@ -107,23 +130,30 @@ pub(super) fn sample(
         0 => configured as f64,
         replicas => workers.slots as f64 / f64::from(replicas),
     };
-    let removed = |totals: &Totals| totals.removed.get(&status.name).copied().unwrap_or(0);
+    let removed = roster.totals().removed.get(&status.name).copied().unwrap_or(0);
     let (mut arrival_rate, mut removal_rate) = (0.0, 0.0);
     if let Some(before) = history.at_or_after(now - RATE_WINDOW)
         && let Some(lane) = before.lanes.get(&status.name)
         && now > before.at
     {
         let seconds = (now - before.at) as f64 / 1e3;
-        let done = removed(roster.totals()).saturating_sub(removed(&before.totals)) as f64;
+        let done = removed.saturating_sub(before.removed(&status.name)) as f64;
         removal_rate = done / seconds;
         // Arrivals = growth of the backlog + removals.
         arrival_rate = ((backlog as f64 - lane.load.backlog as f64 + done) / seconds).max(0.0);
     }
     let service_seconds = service_seconds(operator, roster, history, &status.name, now);
     let LaneWorkers { running, unhandled, replicas, free, ages, paused, .. } = workers;
-    let stalled = stalled_seconds(history, &status.name, removed(roster.totals()), now);
     let waiting = backlog.saturating_sub(running);
-    let work = LaneWork { waiting, free, ages, service: service_seconds, stalled };
+    let oldest = match waiting {
+        0 => 0.0,
+        _ => oldest_seconds(history, &status.name, removed.saturating_add(running), now),
+    };
+    // With every slot busy nothing has ended since the youngest task started.
+    let youngest = ages.iter().map(|(age, _)| *age).reduce(f64::min).filter(|_| free == 0 && waiting > 0);
+    let stalled = stalled_seconds(history, &status.name, removed, now).max(youngest.unwrap_or(0.0));
+    let hung = hung(&ages, service_seconds);
+    let work = LaneWork { waiting, free, ages, service: service_seconds, oldest };
     let backlog_seconds = match (&problem, backlog) {
         (Some(_), _) => None,
         (None, 0) => Some(0.0),
@@ -140,6 +170,7 @@ pub(super) fn sample(
             backlog,
             unhandled,
             running,
+            hung,
             service_seconds,
             slots_per_replica,
             replicas,
@@ -147,8 +178,16 @@ pub(super) fn sample(
         },
         slots: workers.slots,
         backlog_seconds,
+        stalled_seconds: stalled,
         problem,
     }
+}
+
+/// The running tasks whose slots are not expected to serve others soon.
+fn hung(ages: &[(f64, u64)], service: Option<f64>) -> u64 {
+    let Some(service) = service else { return 0 };
+    let usual = (HUNG_FACTOR * service).max(MIN_HUNG);
+    ages.iter().filter(|(age, _)| *age > usual).map(|(_, tasks)| tasks).sum()
 }
 
 /// Why the load of a lane is not known: more programs consume its queue than workers are heard, and the broker does not

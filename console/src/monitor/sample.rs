@@ -25,9 +25,11 @@ pub struct LaneSample {
     /// Slots of all workers.
     pub slots: u64,
     /// Time until a task that arrives now starts, seconds: the tasks before it are worked off by slots that become free
-    /// as the ages of their tasks let expect. Unknown until a task has run and while the load is
-    /// not known, infinite without a slot.
+    /// as the ages of their tasks let expect. At least the age of the oldest waiting task. Unknown until a task has run
+    /// and while the load is not known, infinite without a slot.
     pub backlog_seconds: Option<f64>,
+    /// How long tasks have been waiting while nothing ended in the lane's slots, or nothing left its queue, seconds.
+    pub stalled_seconds: f64,
     /// Why the load is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -49,4 +51,11 @@ pub struct Sample {
     pub quarantine: u64,
     /// Unroutable messages in their queue.
     pub unroutable: u64,
+}
+
+impl Sample {
+    /// Deliveries that were removed from a lane's queue since the console started.
+    pub(super) fn removed(&self, lane: &str) -> u64 {
+        self.totals.removed.get(lane).copied().unwrap_or(0)
+    }
 }

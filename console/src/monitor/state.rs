@@ -1,9 +1,14 @@
 //! The monitor's present knowledge.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use garenne_operator::{operator::Operator, queues::Snapshot};
 
 use super::{history::SampleHistory, lane, sample::Sample};
-use crate::fleet::Roster;
+use crate::{
+    diagnose::{Code, Facts, Problem, diagnose},
+    fleet::Roster,
+};
 
 /// The state behind the monitor's lock.
 pub(super) struct MonitorState {
@@ -15,9 +20,18 @@ pub(super) struct MonitorState {
     pub(super) queue_problem: Option<String>,
     /// Why no heartbeats arrive; `None` while the listener is connected.
     pub(super) fleet_problem: Option<String>,
+    /// What the broker lacks, while an alarm blocks publishers.
+    pub(super) alarm: Option<String>,
+    /// Why the workers' database does not answer.
+    pub(super) database_problem: Option<String>,
+    /// Since when the present problems last.
+    since: BTreeMap<(Code, String), i64>,
     /// Unroutable messages since the console started.
     pub(super) unroutable: u64,
 }
+
+/// Dead letters that were added within this time are a problem, milliseconds.
+const LETTERS_WINDOW: i64 = 5 * 60 * 1000;
 
 impl MonitorState {
     /// `checks` tells whether workers can be told from processes that only claim to be some.
@@ -28,8 +42,64 @@ impl MonitorState {
             snapshot: None,
             queue_problem: Some("no snapshot yet".to_owned()),
             fleet_problem: Some("not connected yet".to_owned()),
+            alarm: None,
+            database_problem: None,
+            since: BTreeMap::new(),
             unroutable: 0,
         }
+    }
+
+    /// The connection of the heartbeats is lost.
+    pub(super) fn lost(&mut self, error: &str) {
+        self.fleet_problem = Some(error.to_owned());
+        self.alarm = None;
+    }
+
+    /// Whether heartbeats can arrive.
+    pub(super) fn is_heard(&self) -> bool {
+        self.fleet_problem.is_none() && self.alarm.is_none()
+    }
+
+    /// What is wrong, and since when, the worst first.
+    pub(super) fn diagnose(&self, operator: &Operator, objective: Duration, now: i64) -> Vec<Problem> {
+        let empty = BTreeMap::new();
+        let mut problems = diagnose(&Facts {
+            now,
+            operator,
+            queue_problem: self.queue_problem.as_deref(),
+            fleet_problem: self.fleet_problem.as_deref(),
+            alarm: self.alarm.as_deref(),
+            database_problem: self.database_problem.as_deref(),
+            snapshot: self.snapshot.as_ref(),
+            lanes: self.history.newest().map_or(&empty, |sample| &sample.lanes),
+            roster: &self.roster,
+            objective,
+            new_letters: self.new_letters(),
+        });
+        for problem in &mut problems {
+            let (code, subject) = problem.key();
+            problem.since = problem.since.or(self.since.get(&(code, subject.to_owned())).copied());
+        }
+        problems
+    }
+
+    /// Remembers since when these problems last.
+    pub(super) fn remember(&mut self, problems: &[Problem], now: i64) {
+        let last = |problem: &Problem| {
+            let (code, subject) = problem.key();
+            ((code, subject.to_owned()), problem.since.unwrap_or(now))
+        };
+        self.since = problems.iter().map(last).collect();
+    }
+
+    /// How many dead letters were added within the last minutes, and since when that is known. What was replayed or
+    /// dropped meanwhile does not hide new ones.
+    fn new_letters(&self) -> Option<(u64, i64)> {
+        let newest = self.history.newest()?;
+        let recent = self.history.iter().filter(|sample| sample.at >= newest.at - LETTERS_WINDOW);
+        let counts: Vec<_> = recent.map(|sample| (sample.at, sample.dead)).collect();
+        let grown = counts.windows(2).map(|pair| pair[1].1.saturating_sub(pair[0].1)).sum();
+        Some((grown, counts.first()?.0))
     }
 
     /// Adds a sample of the given queues and the known processes to the history.

@@ -1,14 +1,17 @@
 //! The fleet as the dashboard and `garenne top` show it: the current state, and one point per sample for the
 //! charts.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use garenne_operator::{operator::Operator, queues::Snapshot};
 use garenne_protocol::heartbeat::{Heartbeat, Program};
 use serde::Serialize;
 
 use super::{history::SampleHistory, sample::Sample, state::MonitorState};
-use crate::fleet::{KindTotals, MemberView, Process, quantile};
+use crate::{
+    diagnose::{Problem, verdict},
+    fleet::{KindTotals, MemberView, Process, quantile},
+};
 
 /// Window of the kinds' rates and percentiles, milliseconds.
 const WINDOW: i64 = 60_000;
@@ -24,6 +27,10 @@ pub struct Now {
     pub broker: String,
     /// The fleet's prefix.
     pub prefix: String,
+    /// What is wrong, the worst first.
+    pub problems: Vec<Problem>,
+    /// The same in a few words.
+    pub verdict: String,
     /// Why there is no current snapshot of the queues.
     pub queue_problem: Option<String>,
     /// Why no heartbeats arrive.
@@ -97,7 +104,8 @@ fn point(history: &SampleHistory, sample: &Sample) -> Point {
 }
 
 impl Now {
-    pub(super) fn of(operator: &Operator, state: &MonitorState, at: i64) -> Self {
+    pub(super) fn of(operator: &Operator, objective: Duration, state: &MonitorState, at: i64) -> Self {
+        let problems = state.diagnose(operator, objective, at);
         let members = |program| {
             let members = state.roster.members(program, at).into_iter();
             members.map(|member| MemberView { process: shortened(member.process), ..member }).collect()
@@ -106,6 +114,8 @@ impl Now {
             at,
             broker: operator.broker.address(),
             prefix: operator.settings.common.prefix.clone(),
+            verdict: verdict(&problems),
+            problems,
             queue_problem: state.queue_problem.clone(),
             fleet_problem: state.fleet_problem.clone(),
             queues: state.snapshot.clone(),

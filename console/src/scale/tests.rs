@@ -12,11 +12,19 @@ fn load(arrival_rate: f64, backlog: u64, service: f64) -> Load {
         backlog,
         unhandled: 0,
         running: 0,
+        hung: 0,
         service_seconds: Some(service),
         slots_per_replica: 4.0,
         replicas: 1,
         paused: false,
     }
+}
+
+#[test]
+fn slots_of_tasks_that_hang_are_replaced_while_tasks_wait() {
+    let hung = Load { running: 4, hung: 4, ..load(0.0, 40, 0.001) };
+    assert_eq!(needed(&hung, &goal(1, 100)), 2, "one worker hangs, one does the work");
+    assert_eq!(needed(&Load { backlog: 4, ..hung }, &goal(1, 100)), 1, "nothing waits");
 }
 
 #[test]
@@ -99,7 +107,8 @@ prop_compose! {
         slots_per_replica in prop_oneof![0.0f64..256.0, Just(f64::NAN)],
         replicas in 0u32..300,
     ) -> Load {
-        Load { arrival_rate, backlog, unhandled, running, service_seconds, slots_per_replica, replicas, paused: false }
+        let hung = running / 2;
+        Load { arrival_rate, backlog, unhandled, running, hung, service_seconds, slots_per_replica, replicas, paused: false }
     }
 }
 

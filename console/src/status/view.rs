@@ -6,19 +6,12 @@ use garenne_operator::{
     queues::{Origin, QueueStatus, Snapshot, Source},
     table::{duration, grouped, lay_out},
 };
-use garenne_protocol::heartbeat::UnhandledBeat;
 
 use crate::fleet::Pauses;
 
 /// The snapshot as a table, followed by remarks. `uncertain` are the lanes of which the unacknowledged messages are what
-/// workers reported last, `pauses` what workers have paused, `unhandled` the kinds that no running worker has.
-pub(super) fn table(
-    snapshot: &Snapshot,
-    uncertain: &[String],
-    pauses: &Pauses,
-    unhandled: &[UnhandledBeat],
-    now: i64,
-) -> String {
+/// workers reported last, `pauses` what workers have paused.
+pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses, now: i64) -> String {
     let Snapshot { broker, version, vhost, prefix, .. } = snapshot;
     let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n");
     let Origin { source, age_ms } = snapshot.origin(now);
@@ -49,8 +42,7 @@ pub(super) fn table(
     ];
     let rest = rest.map(|(name, queue)| row(name.to_owned(), queue, None));
     text += &lay_out(&columns, lanes.chain(rest));
-    let waiting = unhandled.iter().map(|kind| unhandled_remark(kind, now));
-    for line in waiting.chain(remarks(snapshot, uncertain, pauses)) {
+    for line in remarks(snapshot, uncertain) {
         let _ = write!(text, "\n{line}");
     }
     if !text.ends_with('\n') {
@@ -69,55 +61,13 @@ fn origin(Origin { source, age_ms }: Origin) -> String {
     }
 }
 
-/// A kind whose tasks become dead letters unless a worker with its handler starts.
-fn unhandled_remark(UnhandledBeat { lane, kind, tasks, since, .. }: &UnhandledBeat, now: i64) -> String {
-    let (tasks, waited) = (grouped(*tasks), duration(u64::try_from(now.saturating_sub(*since)).unwrap_or(0)));
-    format!(
-        "lane {lane}: {tasks} tasks of kind {kind:?} have been waiting for up to {waited}, and no running worker has a \
-         handler for it"
-    )
-}
-
-/// The states that need attention, most urgent first.
-fn remarks(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses) -> Vec<String> {
+/// What the figures do not tell.
+fn remarks(snapshot: &Snapshot, uncertain: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
-    if !snapshot.missing.is_empty() {
-        lines.push(format!("missing: {} - run `garenne topology apply`", snapshot.missing.join(", ")));
-    }
-    for lane in &snapshot.lanes {
-        let unconsumed =
-            |ready: u64| format!("{} tasks are waiting and no worker consumes them", grouped(ready));
-        let is_unconsumed = |queue: &QueueStatus| {
-            queue.ready > 0 && queue.consumers == 0 && !pauses.lanes.contains_key(&lane.name)
-        };
-        if lane.shards.is_empty() && is_unconsumed(&lane.queue) {
-            lines.push(format!("lane {}: {}", lane.name, unconsumed(lane.queue.ready)));
-        }
-        for (name, queue) in &lane.shards {
-            if is_unconsumed(queue) {
-                lines.push(format!("{name}: {}", unconsumed(queue.ready)));
-            }
-        }
-        for (name, ready) in &lane.leftovers {
-            lines.push(format!("{name}: {}; its lane has fewer shards now", unconsumed(*ready)));
-        }
-        if lane.retrying > 0 {
-            let rungs: Vec<_> =
-                lane.rungs.iter().map(|(delay, n)| format!("{} in {delay}", grouped(*n))).collect();
-            lines.push(format!("lane {}: retrying {}", lane.name, rungs.join(", ")));
-        }
-    }
-    if snapshot.dead.ready > 0 {
-        lines.push(format!(
-            "{} dead letters - `garenne dead list` shows the reasons",
-            grouped(snapshot.dead.ready)
-        ));
-    }
-    if snapshot.unroutable.ready > 0 {
-        lines.push(format!(
-            "{} unroutable messages: no binding matches them - `garenne unroutable list` shows them",
-            grouped(snapshot.unroutable.ready)
-        ));
+    for lane in snapshot.lanes.iter().filter(|lane| lane.retrying > 0) {
+        let rungs: Vec<_> =
+            lane.rungs.iter().map(|(delay, n)| format!("{} in {delay}", grouped(*n))).collect();
+        lines.push(format!("lane {}: retrying {}", lane.name, rungs.join(", ")));
     }
     if !uncertain.is_empty() {
         lines.push(format!(
@@ -171,7 +121,7 @@ mod tests {
         };
         let dead = queue(7, Source::Management, 5_012);
         let snapshot = Snapshot { lanes: vec![fast], dead, ..empty() };
-        let text = table(&snapshot, &["fast".to_owned()], &Pauses::default(), &[], 1_012);
+        let text = table(&snapshot, &["fast".to_owned()], &Pauses::default(), 1_012);
         let lines: Vec<_> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(lines[1], "ready, consumers and retrying: counted by the broker 12ms ago");
@@ -184,36 +134,8 @@ mod tests {
     #[test]
     fn counts_of_the_management_api_are_not_shown_as_fresh() {
         let snapshot = Snapshot { source: Source::Management, ..empty() };
-        let text = table(&snapshot, &[], &Pauses::default(), &[], 6_012);
+        let text = table(&snapshot, &[], &Pauses::default(), 6_012);
         let counted = "ready, consumers and retrying: from the management API, up to 5.0s old\n";
         assert!(text.contains(counted), "{text}");
-    }
-
-    #[test]
-    fn a_paused_lane_is_not_missing_its_workers() {
-        let lane = |name: &str| LaneStatus {
-            name: name.into(),
-            queue: QueueStatus { ready: 5, ..QueueStatus::default() },
-            shards: [].into(),
-            leftovers: [].into(),
-            retrying: 0,
-            rungs: [].into(),
-        };
-        let snapshot = Snapshot { lanes: vec![lane("fast"), lane("slow")], ..empty() };
-        let pauses = Pauses { lanes: [("slow".to_owned(), 2)].into(), ..Pauses::default() };
-        let text = table(&snapshot, &[], &pauses, &[], 1_012);
-        assert!(text.contains("lane slow, paused"), "{text}");
-        assert!(text.contains("lane fast: 5 tasks are waiting and no worker consumes them"), "{text}");
-        assert!(!text.contains("lane slow: "), "{text}");
-    }
-
-    #[test]
-    fn a_kind_without_a_running_worker_is_named() {
-        let (lane, kind) = ("default".into(), "email.send".into());
-        let kind = UnhandledBeat { lane, kind, tasks: 1_200, since: 1_000, waiting: Vec::new() };
-        let text = table(&empty(), &[], &Pauses::default(), &[kind], 36_000);
-        let expected = "\nlane default: 1,200 tasks of kind \"email.send\" have been waiting for up to 35s, and no \
-                        running worker has a handler for it\n";
-        assert!(text.contains(expected), "{text}");
     }
 }

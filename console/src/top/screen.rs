@@ -14,12 +14,15 @@ use ratatui::{
 };
 
 use crate::{
-    fleet::{GroupTotals, MemberView, Pauses, State, groups, unhandled, worker_row},
+    diagnose::Severity,
+    fleet::{GroupTotals, MemberView, Pauses, State, groups, worker_row},
     monitor::{KindPoint, LaneSample, Now},
 };
 
 /// Limit on rows of the kinds' table; the busiest kinds come first.
 const MAX_KINDS: usize = 8;
+/// Limit on problems; the worst come first.
+const MAX_PROBLEMS: usize = 6;
 
 /// The scroll position.
 #[derive(Debug, Default)]
@@ -89,17 +92,23 @@ impl Screen {
             .as_ref()
             .map_or((0, 0), |point| (point.sample.lanes.len(), point.kinds.len().min(MAX_KINDS)));
         let height = |rows: usize| Constraint::Length(u16::try_from(rows + 2).unwrap_or(u16::MAX));
-        let rows =
-            [Constraint::Length(2), height(lanes), height(kinds), Constraint::Min(3), Constraint::Length(1)];
-        let [top, lanes, kinds, workers, bottom] = Layout::vertical(rows).areas(frame.area());
+        let problems = problem_lines(now);
+        let rows = [
+            Constraint::Length(2),
+            Constraint::Length(problems.len() as u16),
+            height(lanes),
+            height(kinds),
+            Constraint::Min(3),
+            Constraint::Length(1),
+        ];
+        let [top, verdict, lanes, kinds, workers, bottom] = Layout::vertical(rows).areas(frame.area());
         title(frame, top, now);
+        frame.render_widget(Paragraph::new(problems), verdict);
         draw_lanes(frame, lanes, now);
         draw_kinds(frame, kinds, now);
         self.draw_workers(frame, workers, now);
-        let problem = now.fleet_problem.as_ref().or(now.queue_problem.as_ref());
         let help = "q quit   ↑ ↓ scroll workers   `garenne dashboard` shows the last hour and has actions";
-        let line = problem.map_or_else(|| Line::from(help), |it| Line::styled(shown(it), Color::Red));
-        frame.render_widget(Paragraph::new(line), bottom);
+        frame.render_widget(Paragraph::new(help), bottom);
     }
 
     fn draw_workers(&mut self, frame: &mut Frame<'_>, area: Rect, now: &Now) {
@@ -128,6 +137,25 @@ fn worker_lines(worker: &MemberView, width: usize) -> Vec<Line<'static>> {
     [Line::from(first)].into_iter().chain(second).collect()
 }
 
+/// The verdict, and the worst problems with the next step of the worst one.
+fn problem_lines(now: &Now) -> Vec<Line<'static>> {
+    let colour = |severity| match severity {
+        Severity::Critical => Color::Red,
+        Severity::Warning => Color::Yellow,
+        Severity::Notice => Color::Reset,
+    };
+    let worst = now.problems.first();
+    let style = worst.map_or(Color::Green, |worst| colour(worst.severity));
+    let next = worst.map(|worst| format!(": {}", worst.next)).unwrap_or_default();
+    let verdict = Line::styled(shown(&format!("{}{next}", now.verdict)), Style::new().fg(style));
+    let problems = now.problems.iter().take(MAX_PROBLEMS).map(|problem| {
+        let severity =
+            Span::styled(format!("  {:<8}  ", problem.severity.to_string()), colour(problem.severity));
+        Line::from(vec![severity, shown(&problem.line(now.at)).into()])
+    });
+    [verdict].into_iter().chain(problems).collect()
+}
+
 fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let count = |state| now.workers.iter().filter(|worker| worker.state == state).count();
     let (dead, unroutable) =
@@ -144,12 +172,8 @@ fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
         now.gateways.len(),
         now.bridges.len(),
     );
-    let style = if dead > 0 || count(State::Silent) > 0 { Style::new().fg(Color::Red) } else { Style::new() };
-    let first = Line::styled(text, style.add_modifier(Modifier::BOLD));
-    frame.render_widget(
-        Paragraph::new(vec![first, Line::from(groups_line(now) + &paused_line(now) + &unhandled_line(now))]),
-        area,
-    );
+    let first = Line::styled(text, Style::new().add_modifier(Modifier::BOLD));
+    frame.render_widget(Paragraph::new(vec![first, Line::from(groups_line(now) + &paused_line(now))]), area);
 }
 
 /// The groups whose tasks workers hold, largest first.
@@ -172,12 +196,6 @@ fn paused_line(now: &Now) -> String {
     let pauses = Pauses::of(&now.workers);
     let paused: Vec<_> = pauses.all().map(|(noun, name, _)| format!("{noun} {}", shown(name))).collect();
     if paused.is_empty() { String::new() } else { format!("   paused: {}", paused.join(", ")) }
-}
-
-/// The kinds that no running worker has and whose tasks wait.
-fn unhandled_line(now: &Now) -> String {
-    let kinds: Vec<_> = unhandled(&now.workers).iter().map(|it| shown(&it.kind)).collect();
-    if kinds.is_empty() { String::new() } else { format!("   no handler: {}", kinds.join(", ")) }
 }
 
 fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
@@ -243,6 +261,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        diagnose::{Code, Problem},
         fleet::Process,
         monitor::{Point, Sample},
         scale::Load,
@@ -257,7 +276,8 @@ mod tests {
             "tasks": [{"id": task, "kind": "bench.deaf", "lane": "fast", "seconds": 372.0, "progress": 0.25}],
         }))
         .unwrap();
-        MemberView { state, heard_ms_ago: Some(72), process: Process::Heard(beat.into()) }
+        let process = Process::Heard(beat.into());
+        MemberView { state, heard_ms_ago: Some(72), starts: 1, clock_ahead_ms: 0, process }
     }
 
     fn now() -> Now {
@@ -292,6 +312,8 @@ mod tests {
             at: 0,
             broker: "broker:5672".into(),
             prefix: "garenne".into(),
+            problems: Vec::new(),
+            verdict: "no problems".into(),
             queue_problem: None,
             fleet_problem: None,
             queues: None,
@@ -366,15 +388,25 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_shown_in_the_last_line() {
-        let now = Now {
-            fleet_problem: Some("no broker at broker:5672".into()),
-            point: None,
-            workers: Vec::new(),
-            ..now()
-        };
+    fn the_worst_problems_are_shown_below_the_title() {
+        let problems = vec![
+            Problem {
+                problem: Code::LaneStalled,
+                severity: Severity::Critical,
+                subject: "lane fast".into(),
+                since: Some(-90_000),
+                detail: "nothing ends".into(),
+                next: "stop it".into(),
+            };
+            2
+        ];
+        let now = Now { verdict: "2 critical problems".into(), problems, ..now() };
         let lines = lines(&mut Screen::default(), &now);
-        assert_eq!(lines.last().unwrap(), "no broker at broker:5672");
+        assert_eq!(lines[2], "2 critical problems: stop it");
+        assert!(
+            lines[3..5].iter().all(|line| line == "critical lane fast: nothing ends (for 90s)"),
+            "{lines:#?}"
+        );
     }
 
     #[test]

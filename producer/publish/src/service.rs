@@ -152,9 +152,11 @@ impl<S: State> Status<S> {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Why messages reach no queue. With a spool they are kept on disk meanwhile.
-    fn route_problem(&self) -> Option<String> {
-        self.publisher.as_ref().and_then(Publisher::route_problem)
+    /// Why the broker takes no messages. With a spool they are kept on disk meanwhile.
+    fn broker_problem(&self) -> Option<String> {
+        let publisher = self.publisher.as_ref()?;
+        let blocked = || "an alarm of the broker blocks publishers (memory or disk)".to_owned();
+        publisher.is_blocked().then(blocked).or_else(|| publisher.route_problem())
     }
 
     fn heartbeat(&self, source: &HeartbeatSource) -> Heartbeat {
@@ -177,7 +179,7 @@ impl<S: State> Process for Status<S> {
             if self.connected.get() == 0 {
                 reasons.push(format!("no connection to the {}", S::BROKER));
             }
-            reasons.extend(self.route_problem());
+            reasons.extend(self.broker_problem());
         }
         reasons.extend(self.state.problems());
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
@@ -185,7 +187,7 @@ impl<S: State> Process for Status<S> {
 
     fn warnings(&self) -> Vec<String> {
         let Some(spool) = &self.spool else { return Vec::new() };
-        spool_warning(spool).into_iter().chain(self.route_problem()).collect()
+        spool_warning(spool).into_iter().chain(self.broker_problem()).collect()
     }
 
     fn pool(&self) -> Value {

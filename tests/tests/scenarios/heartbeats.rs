@@ -172,7 +172,7 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     frozen.signal(Signal::STOP)?;
     killed.kill().await?;
     let fleet = async |more: &[&str]| -> Result<Value> {
-        let ended = env.garenne(&[&["status", "--json"], more].concat()).await?;
+        let ended = env.try_garenne(&[&["status", "--json"], more].concat()).await?;
         Ok(serde_json::from_str(&ended.stdout.join("\n"))?)
     };
     let states = |status: &Value| -> Vec<(String, String)> {

@@ -35,7 +35,7 @@ async fn publish_hanging(env: &TestEnv, count: usize) -> Result<()> {
 
 /// The lane `fast` of `garenne status --json`.
 async fn fast(env: &TestEnv, arguments: &[&str]) -> Result<Value> {
-    let ended = env.garenne(&[&["status", "--json"], arguments].concat()).await?;
+    let ended = env.try_garenne(&[&["status", "--json"], arguments].concat()).await?;
     let status: Value = serde_json::from_str(&ended.stdout.join("\n"))?;
     assert_eq!(status["source"]["source"], "amqp");
     assert!(status["source"]["age_ms"].as_u64() < Some(2_000), "{status}");
@@ -72,7 +72,7 @@ async fn status_shows_exact_figures_with_their_source_and_age() -> Result<()> {
         Ok(Seen::when(counted, lane))
     })
     .await?;
-    let alone = env.garenne(&["status"]).await?.stdout.join("\n");
+    let alone = env.try_garenne(&["status"]).await?.stdout.join("\n");
     assert!(alone.contains("is what workers reported last: a worker is silent"), "{alone}");
     worker.signal(Signal::CONT)?;
     worker.kill().await?;

@@ -31,7 +31,8 @@ export async function loadAlarms() {
     else draw(result);
   } catch (error) {
     $("alarms").hidden = false;
-    set($("alarms-note"), error.message);
+    $("no-alarms").hidden = true;
+    set($("alarms-note"), `unknown: ${error.message}`);
   } finally {
     if (interval) timer = setTimeout(loadAlarms, interval);
   }

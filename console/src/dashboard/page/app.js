@@ -10,7 +10,7 @@ import { drawKinds } from "/kinds.js";
 import { drawLanes } from "/lanes.js";
 import { loadLetters, readLetters } from "/letters.js";
 import { ask, isLoggedOut, login, session } from "/session.js";
-import { drawProblems, drawTiles } from "/tiles.js";
+import { drawTiles, drawVerdict } from "/tiles.js";
 import { drawWorkers, readWorkers } from "/workers.js";
 
 const HOUR = 3600000;
@@ -20,7 +20,7 @@ function render() {
   const { now } = fleet;
   if (!now) return;
   set($("where"), `${now.prefix} at ${now.broker}`);
-  for (const draw of [drawProblems, drawTiles, drawLanes, drawKinds, drawWorkers, drawGateways]) draw(fleet);
+  for (const draw of [drawVerdict, drawTiles, drawLanes, drawKinds, drawWorkers, drawGateways]) draw(fleet);
   const title = now.point?.dead ? `(${short(now.point.dead)}) Garenne` : "Garenne";
   if (document.title !== title) document.title = title;
 }
@@ -44,6 +44,9 @@ function read() {
 let feed, lastHeard = 0, knownDead = -1;
 
 function take(now) {
+  // What is not heard of is unknown, and not none.
+  const alarm = now.problems.some((it) => it.problem === "broker-alarm");
+  now.unknown = { queues: now.queue_problem !== null, workers: alarm || now.fleet_problem !== null };
   // A worker that never sent a heartbeat has an id and a state only.
   const unheard = { host: "", lanes: {}, tasks: [], connections: {}, running: 0 };
   now.workers = now.workers.map((worker) => ({ ...unheard, ...worker }));
@@ -52,7 +55,9 @@ function take(now) {
   now.bridges = now.bridges.map((bridge) => ({ ...bridge, ...unread, ...bridge.bridge }));
   fleet.now = now;
   lastHeard = Date.now();
-  live("on", "live");
+  // The dashboard answers, but what it shows may be old.
+  const { queues, workers } = now.unknown;
+  live(queues || workers ? "off" : "on", queues || workers ? "figures are old" : "live");
   const { points } = fleet, last = points.at(-1);
   if (now.point && (!last || now.point.at > last.at)) {
     points.push(now.point);

@@ -56,7 +56,7 @@ function draw(table, columns, members, now) {
 export function drawGateways(fleet) {
   shown = fleet;
   const { gateways, bridges, at } = fleet.now;
-  $("no-gateways").hidden = gateways.length + bridges.length > 0;
+  $("no-gateways").hidden = gateways.length + bridges.length > 0 || fleet.now.unknown.workers;
   draw(gatewayTable, gatewayColumns, gateways, at);
   draw(bridgeTable, bridgeColumns, bridges, at);
 }

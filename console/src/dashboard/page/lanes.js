@@ -5,7 +5,8 @@ import { pauseButton, updatePause } from "/pause.js";
 
 const FIGURES = ["ready", "unacked", "retrying", "arrivals/s", "removals/s", "service time", "busy slots"];
 
-function backlog(lane) {
+function backlog(lane, unknown) {
+  if (unknown.queues) return "unknown";
   if (lane.paused) return short(lane.backlog);
   if (lane.backlog === 0) return "empty";
   return lane.backlog_seconds === null ? (lane.slots ? "?" : "no workers") : span(lane.backlog_seconds);
@@ -37,11 +38,11 @@ function make([name]) {
 
 export function drawLanes({ now, points, minutes }) {
   keyed($("lane-cards"), Object.entries(now.point?.lanes ?? {}), ([name]) => name, make, (node, [name, lane]) => {
-    const unserved = lane.backlog > 0 && !lane.slots && !lane.paused;
+    const unserved = !now.unknown.queues && lane.backlog > 0 && !lane.slots && !lane.paused;
     node.pill.hidden = !lane.paused;
     updatePause(node.pause, "lane", name, lane.paused);
-    set(node.big.firstChild, backlog(lane));
-    node.big.lastChild.data = lane.paused ? " in the backlog" : lane.backlog && !unserved ? " of backlog" : "";
+    set(node.big.firstChild, backlog(lane, now.unknown));
+    node.big.lastChild.data = now.unknown.queues ? " backlog" : lane.paused ? " in the backlog" : lane.backlog && !unserved ? " of backlog" : "";
     node.big.className = unserved ? "big bad" : "big";
     const open = now.workers.filter((worker) => worker.state === "open").map((worker) => worker.lanes[name]);
     const busy = open.reduce((n, own) => n + (own?.busy ?? 0), 0);

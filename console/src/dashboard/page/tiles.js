@@ -1,5 +1,5 @@
-// The figures of the whole fleet.
-import { short } from "/charts.js";
+// The verdict on the fleet and its figures.
+import { short, span } from "/charts.js";
 import { $, h, keyed, set } from "/dom.js";
 
 const many = (n, word) => `${short(n)} ${word}${n === 1 ? "" : "s"}`;
@@ -19,6 +19,8 @@ export function drawTiles({ now }) {
     { name: "unroutable messages", value: point ? short(point.unroutable) : "–", css: point?.unroutable ? "warn" : "", note: point?.unroutable ? "no binding matches" : "" },
     { name: "sensor connections", value: short(now.gateways.reduce((n, gateway) => n + Object.values(gateway.connections).reduce((a, b) => a + b, 0), 0)), note: many(now.gateways.filter((it) => it.state === "open").length, "gateway") },
   ];
+  const { queues, workers } = now.unknown, unheard = ["workers", "sensor connections"];
+  for (const tile of all) if (unheard.includes(tile.name) ? workers : queues) Object.assign(tile, { value: "unknown", css: "", note: "" });
   keyed($("tiles"), all, (tile) => tile.name, () => {
     const node = h("div", "tile");
     node.append(h("span"), h("b"), h("em"));
@@ -32,13 +34,31 @@ export function drawTiles({ now }) {
   });
 }
 
-// The text does not change with each update, because a screen reader speaks it when it does.
-export function drawProblems({ now }) {
-  const all = [];
-  if (now.fleet_problem) all.push(`No heartbeats from workers: ${now.fleet_problem}`);
-  if (now.queue_problem) all.push(`Queues cannot be read: ${now.queue_problem}`);
-  if (now.queues?.missing.length) all.push(`Missing: ${now.queues.missing.join(", ")}. Run garenne topology apply to create them.`);
-  for (const [name, lane] of Object.entries(now.point?.lanes ?? {})) if (lane.ready > 0 && lane.consumers === 0 && !lane.paused) all.push(`Lane ${name}: tasks are waiting and no worker consumes them.`);
-  for (const bridge of now.bridges) if (bridge.state === "open" && !bridge.connected) all.push(`Bridge ${bridge.id} is not subscribed to its MQTT broker.`);
-  keyed($("problems"), all, (text) => text, (text) => h("div", "", text), () => {});
+// The section of the page that shows more of a problem.
+const SECTIONS = {
+  "silent-worker": "workers", "restart-loop": "workers", "clock-skew": "workers", "hung-tasks": "workers", "sink-down": "workers",
+  "no-heartbeats": "workers", "database-unavailable": "alarms", "dead-letters": "dead", "dead-letters-growing": "dead",
+  "bridge-disconnected": "gateways", "spool-waiting": "gateways", "spool-segments-aside": "gateways",
+};
+
+// The problem as text. The figures in it and the time are not read aloud again with each update.
+export function drawVerdict({ now }) {
+  const worst = now.problems[0]?.severity ?? "none", verdict = $("verdict");
+  const shown = now.problems.some((it) => it.severity !== "notice") ? now.verdict : "No problems";
+  verdict.className = "verdict " + worst;
+  set($("verdict-text"), shown[0].toUpperCase() + shown.slice(1));
+  keyed($("problems"), now.problems, (it) => `${it.problem} ${it.subject}`, (it) => {
+    const node = h("li"), link = h("a");
+    link.href = "#" + (SECTIONS[it.problem] ?? "lanes");
+    link.append(h("b"), h("span"));
+    node.append(h("span", "pill"), link, h("em"));
+    return node;
+  }, (node, it) => {
+    const [pill, link, next] = node.children;
+    pill.className = "pill " + it.severity;
+    set(pill, it.severity);
+    set(link.children[0], it.subject ? it.subject + ": " : "");
+    set(link.children[1], it.detail + (it.since === null ? "" : ` (for ${span(Math.max(0, now.at - it.since) / 1000)})`));
+    set(next, it.next);
+  });
 }

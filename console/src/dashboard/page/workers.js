@@ -79,7 +79,7 @@ export function drawWorkers(fleet) {
   shown = fleet;
   const { workers } = fleet.now, found = workers.filter(matches);
   const isTable = layout === "auto" ? workers.length > MOST_CARDS : layout === "table";
-  $("no-workers").hidden = workers.length > 0;
+  $("no-workers").hidden = workers.length > 0 || fleet.now.unknown.workers;
   set($("workers-note"), filter ? `${short(found.length)} of ${short(workers.length)}` : "");
   $(isTable ? "layout-table" : "layout-cards").checked = true;
   table.draw(isTable ? found : [], ({ id }) => id, makeRow, updateRow);

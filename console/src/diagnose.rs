@@ -1,0 +1,423 @@
+//! Decides what is wrong with a fleet, from everything that a console knows of it. `status`, `top`, the dashboard's page,
+//! `GET /v1/problems` and the metric `garenne_problems` show its result first.
+
+mod problem;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use garenne_operator::{
+    operator::Operator,
+    queues::{LaneStatus, Snapshot},
+    table::{duration, grouped},
+};
+use garenne_protocol::heartbeat::{Heartbeat, Program, UnhandledBeat};
+
+pub use problem::{Code, Problem, Severity, needs_attention, text, verdict};
+use problem::{
+    Code::*,
+    Severity::{Critical, Notice, Warning},
+};
+
+use crate::{
+    fleet::{MemberView, Pauses, Roster, State, quantile, unhandled},
+    monitor::LaneSample,
+};
+
+/// A lane that ends nothing for this long stands still, if its tasks usually end earlier.
+const MIN_STALL: Duration = Duration::from_secs(10);
+/// The same for a lane of which no task has ended yet.
+const MIN_FIRST_STALL: Duration = Duration::from_secs(600);
+/// A task hangs if it runs for this many times the 99th percentile of its kind, and for [`MIN_HUNG`].
+const HUNG_FACTOR: f64 = 10.0;
+const MIN_HUNG: f64 = 60.0;
+/// How long tasks may wait in a spool before that is a problem.
+const MAX_SPOOLED: i64 = 60_000;
+/// Tasks whose retry is this far ahead are named.
+const FAR_AHEAD: Duration = Duration::from_secs(3600);
+/// The largest difference of two clocks, in milliseconds. Alarms and expiry compare times of several hosts.
+const MAX_SKEW: u64 = 2_000;
+/// A process that starts this often within the roster's window restarts again and again.
+const RESTART_LOOP: usize = 4;
+
+/// What a console knows of a fleet.
+pub struct Facts<'f> {
+    /// The time, in milliseconds since 1970.
+    pub now: i64,
+    /// The settings by which it is reached.
+    pub operator: &'f Operator,
+    /// Why the queues cannot be read.
+    pub queue_problem: Option<&'f str>,
+    /// Why no heartbeats arrive.
+    pub fleet_problem: Option<&'f str>,
+    /// What the broker lacks, while an alarm blocks publishers.
+    pub alarm: Option<&'f str>,
+    /// Why the workers' database does not answer.
+    pub database_problem: Option<&'f str>,
+    /// The newest counts of its queues.
+    pub snapshot: Option<&'f Snapshot>,
+    /// Its lanes.
+    pub lanes: &'f BTreeMap<String, LaneSample>,
+    /// Its processes.
+    pub roster: &'f Roster,
+    /// The longest wait of a task that arrives now.
+    pub objective: Duration,
+    /// How many dead letters were added, and since when; unknown to a console that looks once.
+    pub new_letters: Option<(u64, i64)>,
+}
+
+/// What is wrong, the worst first.
+pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
+    let mut problems = broker(facts);
+    let workers = facts.roster.members(Program::Worker, facts.now);
+    // What is not heard cannot be judged: every worker would be silent, and every lane would lack workers.
+    let is_heard = facts.fleet_problem.is_none() && facts.alarm.is_none();
+    if let Some(snapshot) = facts.snapshot.filter(|_| facts.queue_problem.is_none()) {
+        let pauses = Pauses::of(&workers);
+        for lane in &snapshot.lanes {
+            let is_paused = pauses.lanes.contains_key(&lane.name);
+            problems.extend(unconsumed(lane).filter(|_| !is_paused));
+            problems.extend(far_ahead(facts.operator, lane));
+        }
+        problems.extend(dead_letters(facts, snapshot));
+        if snapshot.unroutable.ready > 0 {
+            let count = grouped(snapshot.unroutable.ready);
+            let problem = Problem::new(Unroutable, Warning, "");
+            problems.push(
+                problem
+                    .detail(format!("{count} messages match no binding"))
+                    .next("`garenne unroutable list` shows them"),
+            );
+        }
+    }
+    if is_heard {
+        let durations = Durations::of(&workers);
+        for (name, lane) in facts.lanes {
+            problems.extend(progress(facts, name, lane, &durations));
+        }
+        problems.extend(workers.iter().flat_map(|worker| worker_problems(facts, worker)));
+        problems.extend(hung_tasks(&workers, &durations, &problems));
+        problems.extend(sinks(&workers));
+        problems.extend(kinds_without_worker(facts, &workers));
+        problems.extend(paused(&workers));
+        for program in [Program::Gateway, Program::Bridge] {
+            let members = facts.roster.members(program, facts.now);
+            problems.extend(members.iter().flat_map(|member| producer_problems(facts, member)));
+        }
+    }
+    problems.sort_by(|a, b| (a.severity, a.key()).cmp(&(b.severity, b.key())));
+    problems
+}
+
+fn broker(facts: &Facts<'_>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let Facts { queue_problem, fleet_problem, alarm, database_problem, .. } = facts;
+    let address = || format!("broker {}", facts.operator.broker.address());
+    if let Some(alarm) = alarm {
+        problems.push(
+            Problem::new(BrokerAlarm, Critical, address())
+                .detail(format!("an alarm blocks publishers ({alarm}): results, copies and heartbeats wait, and readings are refused or spooled"))
+                .next("give the broker's host memory or disk space; `rabbitmq-diagnostics alarms` names the node"),
+        );
+    }
+    let check = "check that the broker runs, --amqp-url, and the rights of its user";
+    match (queue_problem, fleet_problem) {
+        (Some(problem), _) => {
+            let detail = format!("the queues cannot be read: {problem}");
+            problems.push(Problem::new(BrokerUnavailable, Critical, address()).detail(detail).next(check));
+        }
+        (None, Some(problem)) => {
+            let detail = format!("no heartbeats arrive, so what workers do is not known: {problem}");
+            problems.push(Problem::new(NoHeartbeats, Critical, address()).detail(detail).next(check));
+        }
+        (None, None) => {}
+    }
+    if let Some(problem) = database_problem {
+        problems.push(
+            Problem::new(DatabaseUnavailable, Critical, "database")
+                .detail(format!("it does not answer: {problem}"))
+                .next(
+                    "check that PostgreSQL runs, and --postgres-url; workers keep results until it answers",
+                ),
+        );
+    }
+    let missing = facts.snapshot.map_or(&[][..], |snapshot| &snapshot.missing);
+    if !missing.is_empty() && queue_problem.is_none() {
+        problems.push(
+            Problem::new(MissingQueue, Critical, "")
+                .detail(format!("missing: {}", missing.join(", ")))
+                .next("run `garenne topology apply`"),
+        );
+    }
+    problems
+}
+
+/// Queues of a lane with tasks and without a consumer.
+fn unconsumed(lane: &LaneStatus) -> impl Iterator<Item = Problem> {
+    let queues = match lane.shards.is_empty() {
+        true => vec![(format!("lane {}", lane.name), lane.queue)],
+        false => lane.shards.iter().map(|(name, queue)| (name.clone(), *queue)).collect(),
+    };
+    let without = queues.into_iter().filter(|(_, queue)| queue.ready > 0 && queue.consumers == 0);
+    let start = "start a worker that has handlers for its kinds; `garenne status --json` shows the bindings";
+    let left = lane.leftovers.iter().map(|(name, ready)| {
+        let detail = format!("{} tasks are waiting in a queue of a former shard", grouped(*ready));
+        let next = "run a worker with the former number of shards until it is empty";
+        Problem::new(LaneWithoutWorker, Critical, name.clone()).detail(detail).next(next)
+    });
+    let without = without.map(move |(subject, queue)| {
+        let detail = format!("{} tasks are waiting and no worker consumes them", grouped(queue.ready));
+        Problem::new(LaneWithoutWorker, Critical, subject).detail(detail).next(start)
+    });
+    without.chain(left.collect::<Vec<_>>())
+}
+
+/// Tasks whose retry is far ahead.
+fn far_ahead(operator: &Operator, lane: &LaneStatus) -> Option<Problem> {
+    let rungs = operator.ladder.rungs().iter().filter(|rung| rung.as_duration() >= FAR_AHEAD);
+    let waiting = rungs.filter_map(|rung| Some((rung.to_string(), *lane.rungs.get(&rung.to_string())?)));
+    let waiting: Vec<_> = waiting.map(|(rung, n)| format!("{} in {rung}", grouped(n))).collect();
+    let problem = Problem::new(RetriesFarAhead, Notice, format!("lane {}", lane.name));
+    (!waiting.is_empty()).then(|| {
+        problem
+            .detail(format!("tasks wait long for their next attempt: {}", waiting.join(", ")))
+            .next("`garenne status` shows the retry queues; a task's error is in the worker's log")
+    })
+}
+
+fn dead_letters(facts: &Facts<'_>, snapshot: &Snapshot) -> Option<Problem> {
+    let held = snapshot.dead.held();
+    let list = "`garenne dead list` shows the reasons, `garenne dead replay` tries them again";
+    if let Some((new, since)) = facts.new_letters.filter(|(new, _)| *new > 0) {
+        let time = duration(facts.now.saturating_sub(since).max(0).unsigned_abs());
+        let detail = format!("{} new dead letters in {time}, {} in all", grouped(new), grouped(held));
+        return Some(Problem::new(DeadLettersGrowing, Warning, "").detail(detail).next(list));
+    }
+    let problem = Problem::new(DeadLetters, Notice, "");
+    (held > 0).then(|| problem.detail(format!("{} dead letters", grouped(held))).next(list))
+}
+
+/// Durations of attempts, in seconds, by kind: what the running workers have counted.
+struct Durations<'w>(BTreeMap<&'w str, Vec<u64>>);
+
+impl<'w> Durations<'w> {
+    fn of(workers: &'w [MemberView]) -> Self {
+        let mut kinds = BTreeMap::<&str, Vec<u64>>::new();
+        for beat in workers.iter().filter_map(|worker| worker.process.heartbeat()) {
+            for (name, kind) in &beat.kinds {
+                add(kinds.entry(name).or_default(), &kind.buckets);
+            }
+        }
+        Self(kinds)
+    }
+
+    /// The 99th percentile of the kinds that this matches.
+    fn p99(&self, is_wanted: impl Fn(&str) -> bool) -> Option<f64> {
+        let mut all = Vec::new();
+        self.0.iter().filter(|(kind, _)| is_wanted(kind)).for_each(|(_, buckets)| add(&mut all, buckets));
+        quantile(&all, 0.99)
+    }
+}
+
+fn add(sum: &mut Vec<u64>, buckets: &[u64]) {
+    sum.resize(sum.len().max(buckets.len()), 0);
+    sum.iter_mut().zip(buckets).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+}
+
+/// Whether a lane stands still or is late.
+fn progress(facts: &Facts<'_>, name: &str, lane: &LaneSample, durations: &Durations<'_>) -> Option<Problem> {
+    let waiting = lane.load.backlog.saturating_sub(lane.load.running);
+    if lane.load.paused || waiting == 0 || lane.slots == 0 {
+        return None;
+    }
+    let (subject, count) = (format!("lane {name}"), grouped(waiting));
+    let since = |seconds: f64| facts.now.saturating_sub((seconds * 1e3) as i64);
+    let p99 = durations.p99(|kind| facts.operator.settings.lanes.taking(kind) == Some(name));
+    let usual = p99.unwrap_or(MIN_FIRST_STALL.as_secs_f64()).max(MIN_STALL.as_secs_f64());
+    if lane.stalled_seconds > usual {
+        let slots = match lane.load.running >= lane.slots {
+            true => format!("all {} slots are busy", grouped(lane.slots)),
+            false => format!("{} of {} slots are busy", grouped(lane.load.running), grouped(lane.slots)),
+        };
+        let ends = p99.map(|p99| format!("; 99 % of its tasks end within {}", seconds(p99)));
+        let detail = format!("nothing ends, {count} tasks wait, {slots}{}", ends.unwrap_or_default());
+        let next = "`garenne status` names the longest task of each worker, `garenne task stop` ends it";
+        let problem = Problem::new(LaneStalled, Critical, subject).since(since(lane.stalled_seconds));
+        return Some(problem.detail(detail).next(next));
+    }
+    let wait = lane.backlog_seconds.filter(|wait| *wait > facts.objective.as_secs_f64())?;
+    let detail = format!(
+        "{count} tasks wait, one that arrives now waits for {}; the objective is {}",
+        seconds(wait),
+        seconds(facts.objective.as_secs_f64())
+    );
+    let next = format!("start more workers; `/scale/{name}` of the dashboard says how many");
+    Some(Problem::new(LaneLate, Warning, subject).detail(detail).next(next))
+}
+
+/// A duration in seconds, as text.
+fn seconds(seconds: f64) -> String {
+    if seconds.is_finite() { duration((seconds * 1e3) as u64) } else { "ever".to_owned() }
+}
+
+fn worker_problems(facts: &Facts<'_>, worker: &MemberView) -> Vec<Problem> {
+    let (id, mut problems) = (worker.process.id(), Vec::new());
+    let subject = || format!("worker {id}");
+    if worker.state == State::Silent {
+        let heard = worker.heard_ms_ago.map(|ms| facts.now.saturating_sub_unsigned(ms));
+        problems.push(
+            Problem::new(SilentWorker, Warning, subject())
+                .since(heard)
+                .detail("it sends no heartbeats: it has crashed, hangs, or cannot reach the broker")
+                .next(
+                    "look at its log; the broker gives its tasks to other workers when its connection ends",
+                ),
+        );
+    }
+    if worker.starts >= RESTART_LOOP {
+        problems.push(
+            Problem::new(RestartLoop, Warning, subject())
+                .detail(format!("it started {} times within 10 minutes", worker.starts))
+                .next("its log and the exit code of its last run say why it ended"),
+        );
+    }
+    if worker.clock_ahead_ms.unsigned_abs() > MAX_SKEW && worker.state.runs() {
+        let host = worker.process.heartbeat().map_or("", |beat| beat.host.as_str());
+        let word = if worker.clock_ahead_ms > 0 { "ahead of" } else { "behind" };
+        let skew = duration(worker.clock_ahead_ms.unsigned_abs());
+        problems.push(
+            Problem::new(ClockSkew, Warning, subject())
+                .detail(format!("the clock of its host {host:?} is {skew} {word} this one"))
+                .next(
+                    "synchronize the clocks of both hosts (NTP): expiry, schedules and alarms compare times",
+                ),
+        );
+    }
+    for (lane, beat) in worker.process.heartbeat().iter().flat_map(|beat| &beat.lanes) {
+        let Some(trouble) = beat.trouble.as_ref().filter(|_| worker.state == State::Open) else { continue };
+        problems.push(
+            Problem::new(LaneNotConsumed, Critical, format!("lane {lane} at worker {id}"))
+                .detail(trouble.clone())
+                .next("the worker tries again by itself; `garenne topology check` compares the broker with the settings"),
+        );
+    }
+    problems
+}
+
+/// Tasks that ignore their cancellation, or run for much longer than their kind usually does. A lane that stands still is
+/// named already.
+fn hung_tasks(workers: &[MemberView], durations: &Durations<'_>, known: &[Problem]) -> Vec<Problem> {
+    let stalled = |lane: &str| {
+        let of_lane = |it: &&Problem| it.subject.strip_prefix("lane ") == Some(lane);
+        known.iter().filter(of_lane).any(|it| it.problem == LaneStalled)
+    };
+    let mut hung = BTreeMap::<(&str, &str), (u64, f64, &str)>::new();
+    for beat in workers.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat()) {
+        for task in beat.tasks.iter().filter(|task| !stalled(&task.lane)) {
+            let usual = durations.p99(|kind| kind == task.kind).map(|p99| (p99 * HUNG_FACTOR).max(MIN_HUNG));
+            if usual.is_some_and(|usual| task.seconds > usual) || task.stopping && task.seconds > MIN_HUNG {
+                let sum = hung.entry((&task.lane, &task.kind)).or_insert((0, 0.0, &task.id));
+                if task.seconds > sum.1 {
+                    (sum.1, sum.2) = (task.seconds, &task.id);
+                }
+                sum.0 += 1;
+            }
+        }
+    }
+    let problem = |((lane, kind), (count, age, id)): ((&str, &str), (u64, f64, &str))| {
+        Problem::new(HungTasks, Warning, format!("kind {kind}"))
+            .detail(format!(
+                "{count} tasks in lane {lane} run for much longer than usual, {id} for {}",
+                seconds(age)
+            ))
+            .next(format!(
+                "`garenne task stop {id}` ends it; one that ignores that needs a restart of its worker"
+            ))
+    };
+    hung.into_iter().map(problem).collect()
+}
+
+/// Sinks that take no results, each with the workers that say so.
+fn sinks(workers: &[MemberView]) -> Vec<Problem> {
+    let mut down = BTreeMap::<&str, (usize, Option<i64>, &str)>::new();
+    let heard = workers.iter().filter(|it| matches!(it.state, State::Open | State::Quiet | State::Stopping));
+    for (name, sink) in heard.filter_map(|it| it.process.heartbeat()).flat_map(|beat| &beat.sinks) {
+        if !sink.up {
+            let sum = down.entry(name).or_default();
+            sum.0 += 1;
+            sum.1 = sum.1.into_iter().chain(sink.away_since).min();
+            sum.2 = sink.trouble.as_deref().unwrap_or(sum.2);
+        }
+    }
+    let problem = |(name, (count, since, trouble)): (&str, (usize, Option<i64>, &str))| {
+        Problem::new(SinkDown, Critical, format!("sink {name}"))
+            .since(since)
+            .detail(format!("{count} workers cannot store results: {trouble}"))
+            .next("results wait in the workers and are stored when it is back; check the server behind it")
+    };
+    down.into_iter().map(problem).collect()
+}
+
+fn kinds_without_worker(facts: &Facts<'_>, workers: &[MemberView]) -> Vec<Problem> {
+    let problem = |kind: UnhandledBeat| {
+        let tasks = grouped(kind.tasks);
+        Problem::new(KindWithoutWorker, Critical, format!("kind {}", kind.kind))
+            .since(kind.since.min(facts.now))
+            .detail(format!(
+                "{tasks} tasks wait in lane {}, and no running worker has a handler for them",
+                kind.lane
+            ))
+            .next("start a worker that has it; after unknown_kind_wait they become dead letters")
+    };
+    unhandled(workers).into_iter().map(problem).collect()
+}
+
+/// What operators have paused.
+fn paused(workers: &[MemberView]) -> Vec<Problem> {
+    let pauses = Pauses::of(workers);
+    let mut all: BTreeSet<_> = pauses.all().map(|(noun, name, _)| (noun, name.to_owned())).collect();
+    let beats = workers.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat());
+    all.extend(beats.flat_map(|beat: &Heartbeat| &beat.paused).map(|name| ("group", name.clone())));
+    let problem = |(noun, name): (&str, String)| {
+        Problem::new(Paused, Notice, format!("{noun} {name}")).detail("it is paused").next(format!(
+            "`garenne {noun} resume {name}` ends that; `garenne audit list` says who paused it"
+        ))
+    };
+    all.into_iter().map(problem).collect()
+}
+
+fn producer_problems(facts: &Facts<'_>, member: &MemberView) -> Vec<Problem> {
+    let Some(beat) = member.process.heartbeat().filter(|_| member.state == State::Open) else {
+        return Vec::new();
+    };
+    let program: &str = beat.program.into();
+    let (subject, mut problems) = (format!("{program} {}", beat.id), Vec::new());
+    if let Some(bridge) = beat.bridge.as_ref().filter(|bridge| !bridge.connected) {
+        problems.push(
+            Problem::new(BridgeDisconnected, Critical, subject.clone())
+                .detail(format!("it is not subscribed to the MQTT broker at {}", bridge.broker))
+                .next("its log says why; MQTT brokers keep messages of persistent sessions meanwhile"),
+        );
+    }
+    let Some(spool) = beat.spool else { return problems };
+    if spool.oldest_at.is_some_and(|oldest| facts.now.saturating_sub(oldest) > MAX_SPOOLED) {
+        problems.push(
+            Problem::new(SpoolWaiting, Warning, subject.clone())
+                .since(spool.oldest_at)
+                .detail(format!("{} tasks wait in its spool", grouped(spool.records)))
+                .next("they leave when the broker confirms again; `garenne-producer spool` shows them"),
+        );
+    }
+    if spool.set_aside > 0 {
+        problems.push(
+            Problem::new(SpoolSegmentsAside, Warning, subject)
+                .detail(format!("{} segments of its spool were set aside", spool.set_aside))
+                .next("`garenne-producer spool verify` says what is wrong with them"),
+        );
+    }
+    problems
+}

@@ -1,0 +1,157 @@
+//! A problem of a fleet.
+
+use garenne_operator::table::duration;
+use serde::Serialize;
+use strum::{Display, IntoStaticStr};
+
+/// How bad a problem is, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Display, IntoStaticStr)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Severity {
+    /// Tasks are not done, or whether they are cannot be told.
+    Critical,
+    /// Tasks are done, and something needs attention before it gets worse.
+    Warning,
+    /// An operator should know it. Nothing is wrong.
+    Notice,
+}
+
+/// What is wrong. The names are in docs/guides/troubleshooting.md, in metrics and in answers of the dashboard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Display, IntoStaticStr)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum Code {
+    /// The broker cannot be reached, or refuses this console.
+    BrokerUnavailable,
+    /// The broker blocks publishers, because it lacks memory or disk space.
+    BrokerAlarm,
+    /// No heartbeats arrive, so what workers do is not known.
+    NoHeartbeats,
+    /// A queue is missing.
+    MissingQueue,
+    /// Tasks wait in a lane that no worker consumes.
+    LaneWithoutWorker,
+    /// Every slot of a lane is busy and nothing ends, or nothing leaves its queue.
+    LaneStalled,
+    /// A worker cannot consume a lane.
+    LaneNotConsumed,
+    /// A sink takes no results.
+    SinkDown,
+    /// The workers' database cannot be reached.
+    DatabaseUnavailable,
+    /// A bridge is not subscribed.
+    BridgeDisconnected,
+    /// Tasks of a kind wait, and no running worker has a handler for it.
+    KindWithoutWorker,
+    /// A task that arrives now waits for longer than the objective, or the oldest one has waited so long.
+    LaneLate,
+    /// Tasks run for much longer than their kind usually does.
+    HungTasks,
+    /// Tasks became dead letters.
+    DeadLettersGrowing,
+    /// There are dead letters.
+    DeadLetters,
+    /// Messages match no binding.
+    Unroutable,
+    /// A worker sends no heartbeats.
+    SilentWorker,
+    /// A worker starts again and again.
+    RestartLoop,
+    /// Tasks wait in a spool.
+    SpoolWaiting,
+    /// A spool has set segments aside.
+    SpoolSegmentsAside,
+    /// Tasks wait for a retry that is far ahead.
+    RetriesFarAhead,
+    /// The clock of a host is wrong.
+    ClockSkew,
+    /// An operator has paused a lane, a kind or a group.
+    Paused,
+}
+
+/// One problem.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Problem {
+    /// What is wrong.
+    pub problem: Code,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Which part of the fleet has it, such as `lane fast`; empty for the fleet itself.
+    pub subject: String,
+    /// Since when, in milliseconds since 1970, as far as it is known.
+    pub since: Option<i64>,
+    /// A sentence for a person.
+    pub detail: String,
+    /// The next step.
+    pub next: String,
+}
+
+impl Problem {
+    pub(super) fn new(problem: Code, severity: Severity, subject: impl Into<String>) -> Self {
+        let (subject, detail, next) = (subject.into(), String::new(), String::new());
+        Self { problem, severity, subject, since: None, detail, next }
+    }
+
+    #[must_use]
+    pub(super) fn since(mut self, since: impl Into<Option<i64>>) -> Self {
+        self.since = since.into();
+        self
+    }
+
+    #[must_use]
+    pub(super) fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    #[must_use]
+    pub(super) fn next(mut self, next: impl Into<String>) -> Self {
+        self.next = next.into();
+        self
+    }
+
+    /// What identifies the problem while it lasts.
+    pub fn key(&self) -> (Code, &str) {
+        (self.problem, &self.subject)
+    }
+
+    /// The problem in one line, with the time for which it has lasted.
+    pub fn line(&self, now: i64) -> String {
+        let Self { subject, detail, .. } = self;
+        let subject = if subject.is_empty() { String::new() } else { format!("{subject}: ") };
+        let lasted = self.since.map(|since| duration(now.saturating_sub(since).max(0).unsigned_abs()));
+        let lasted = lasted.map(|time| format!(" (for {time})")).unwrap_or_default();
+        format!("{subject}{detail}{lasted}")
+    }
+}
+
+/// The verdict on a fleet in a few words: how many problems of each severity it has.
+pub fn verdict(problems: &[Problem]) -> String {
+    let count = |severity| problems.iter().filter(|problem| problem.severity == severity).count();
+    let (critical, warnings) = (count(Severity::Critical), count(Severity::Warning));
+    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    match (critical, warnings) {
+        (0, 0) => "no problems".to_owned(),
+        (0, warnings) => plural(warnings, "warning"),
+        (critical, 0) => plural(critical, "critical problem"),
+        (critical, warnings) => {
+            format!("{}, {}", plural(critical, "critical problem"), plural(warnings, "warning"))
+        }
+    }
+}
+
+/// The verdict and the problems as lines of text.
+pub fn text(problems: &[Problem], now: i64) -> String {
+    let mut text = verdict(problems) + "\n";
+    for problem in problems {
+        let Problem { severity, next, .. } = problem;
+        text += &format!("{severity:<8}  {}\n          {next}\n", problem.line(now));
+    }
+    text
+}
+
+/// Whether a fleet needs attention: it has more than notices.
+pub fn needs_attention(problems: &[Problem]) -> bool {
+    problems.iter().any(|problem| problem.severity < Severity::Notice)
+}
