@@ -16,7 +16,7 @@ use crate::{
     compile::compile,
     document::Document,
     entry::RuleEntry,
-    limits::{MAX_FILE_BYTES, MAX_PAYLOAD_BYTES, MAX_RULES, MAX_SOURCE_BYTES},
+    limits::{MAX_FILE_BYTES, MAX_PARTS, MAX_PAYLOAD_BYTES, MAX_RULES, MAX_SOURCE_BYTES, MAX_TEXT_BYTES},
     readings::{Finished, Readings},
     remainder::remainder,
     rule::{Action, Rule},
@@ -30,6 +30,7 @@ use crate::{
 /// births announce. It is behind a lock.
 #[derive(Debug)]
 pub struct Map {
+    parameters: Vec<String>,
     rules: Vec<Rule>,
     nodes: Mutex<EdgeNodes>,
 }
@@ -121,7 +122,7 @@ impl Map {
     /// The text is not TOML, or a rule is invalid.
     pub fn parse(file: &str, text: &str) -> Result<Self, InvalidMap> {
         parse(text)
-            .map(|rules| Self { rules, nodes: Mutex::default() })
+            .map(|(parameters, rules)| Self { parameters, rules, nodes: Mutex::default() })
             .map_err(|problem| InvalidMap { file: file.to_owned(), problem })
     }
 
@@ -231,13 +232,19 @@ impl Map {
         Err(in_no_rule(Reason::NoRule))
     }
 
+    /// The query parameters that senders of webhooks add. Over HTTP any other one is refused.
+    pub fn parameters(&self) -> impl Iterator<Item = &str> {
+        self.parameters.iter().map(String::as_str)
+    }
+
     /// The patterns of a rule, for messages. `number` is that of [`Mapped::rule`].
     pub fn pattern(&self, number: usize) -> &str {
         number.checked_sub(1).and_then(|index| self.rules.get(index)).map_or("", |rule| &rule.label)
     }
 }
 
-fn parse(text: &str) -> Result<Vec<Rule>, String> {
+/// The query parameters and the rules of a file.
+fn parse(text: &str) -> Result<(Vec<String>, Vec<Rule>), String> {
     if text.len() > MAX_FILE_BYTES {
         return Err(too_large(text.len() as u64));
     }
@@ -250,8 +257,13 @@ fn parse(text: &str) -> Result<Vec<Rule>, String> {
         Some(_) => return Err("map: expected a list of tables, [[map]]".to_owned()),
         None => return Err("map: there is no rule, [[map]]".to_owned()),
     };
+    let parameters = file.remove("parameters").map(|names| names.try_into().map_err(|_| names_expected()));
+    let parameters: Vec<String> = parameters.transpose()?.unwrap_or_default();
+    if parameters.len() > MAX_PARTS || parameters.iter().any(|name| name.len() > MAX_TEXT_BYTES) {
+        return Err(names_expected());
+    }
     if let Some(field) = file.keys().next() {
-        return Err(format!("unknown field {field:?}; a file has only [[map]]"));
+        return Err(format!("unknown field {field:?}; a file has only parameters and [[map]]"));
     }
     if !(1..=MAX_RULES).contains(&entries.len()) {
         return Err(format!("{} rules; expected 1 to {MAX_RULES}", entries.len()));
@@ -265,7 +277,11 @@ fn parse(text: &str) -> Result<Vec<Rule>, String> {
         let rule = entry.map_err(|error| in_field(&error.to_string())).and_then(compile);
         rules.push(rule.map_err(|error| format!("rule {number}: {error}"))?);
     }
-    Ok(rules)
+    Ok((parameters, rules))
+}
+
+fn names_expected() -> String {
+    format!("parameters: expected a list of at most {MAX_PARTS} names of query parameters")
 }
 
 fn too_large(size: u64) -> String {

@@ -17,7 +17,7 @@ use garenne_publish::{Durability, READING};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::request::{self, ConfirmedRecords, HttpRequest, LeftOutCodes, idempotency_key, text};
+use super::request::{self, ATOMIC, ConfirmedRecords, HttpRequest, LeftOutCodes, idempotency_key, text};
 use crate::{
     cloud_event::EventFormat,
     context::GatewayContext,
@@ -54,11 +54,13 @@ pub(super) async fn mapped(
 ) -> Result<Response<Body>, Refusal> {
     let format = |head: &Parts, sender: &mut Sender| {
         let map = gateway.maps.get(&name)?;
+        request::check_parameters(head, |name| {
+            name == ATOMIC || map.parameters().any(|known| known == name)
+        })?;
         sender.idempotency_key = idempotency_key(head, &sender.caller)?;
         Ok(ReadingsFormat::Mapped { map, path: head.uri.path().into() })
     };
-    // Network servers add parameters of their own.
-    take(&gateway, HttpRequest::new(request, format, counted("map")).with_parameters(None)).await
+    take(&gateway, HttpRequest::new(request, format, counted("map")).with_own_parameters()).await
 }
 
 /// `POST /v1/tasks/{kind}`.

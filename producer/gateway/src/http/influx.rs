@@ -17,7 +17,8 @@ use serde_json::json;
 use super::{
     api::durability_header,
     request::{
-        ConfirmedRecords, HttpRequest, LeftOutCodes, atomic, authenticate, idempotency_key, read_body,
+        ConfirmedRecords, HttpRequest, LeftOutCodes, authenticate, check_parameters, idempotency_key,
+        read_body,
     },
 };
 use crate::{
@@ -63,7 +64,7 @@ pub(super) async fn write(
         Precision::parse(given).map(LineBody).ok_or_else(unknown)
     };
     let request = HttpRequest::new(request, format, written);
-    Ok(take(&gateway, request.with_password(p).with_parameters(Some(OF_WRITES))).await?)
+    Ok(take(&gateway, request.with_password(p).with_parameters(OF_WRITES)).await?)
 }
 
 fn written(
@@ -144,7 +145,7 @@ pub(super) async fn query(
 ) -> Result<Response<Body>, InfluxRefusal> {
     let (head, mut body) = request.into_parts();
     authenticate(&gateway, &head, p.as_deref())?;
-    atomic(head.uri.query().unwrap_or_default(), Some(OF_QUERIES))?;
+    check_parameters(&head, |name| OF_QUERIES.contains(&name))?;
     let statement = match q {
         Some(statement) => statement,
         None => {

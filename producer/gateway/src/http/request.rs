@@ -30,6 +30,9 @@ use crate::{
     task_properties::{content_type, milliseconds, only, short_text},
 };
 
+/// The query parameter of requests that are accepted as a whole or not at all.
+pub(super) const ATOMIC: &str = "atomic";
+
 /// The number of records that a response confirms.
 #[derive(Clone, Copy)]
 pub(super) struct ConfirmedRecords(pub(super) usize);
@@ -44,7 +47,7 @@ pub(super) struct HttpRequest<F, A> {
     body: Body,
     /// The password of the query.
     password: Option<String>,
-    /// The parameters that the query may have besides `atomic`; `None` for any.
+    /// The parameters that the query may have besides `atomic`; `None` if the format checks them.
     parameters: Option<&'static [&'static str]>,
     format: F,
     answer: A,
@@ -65,8 +68,13 @@ impl<F, A> HttpRequest<F, A> {
         Self { password, ..self }
     }
 
-    pub(super) fn with_parameters(self, parameters: Option<&'static [&'static str]>) -> Self {
-        Self { parameters, ..self }
+    pub(super) fn with_parameters(self, parameters: &'static [&'static str]) -> Self {
+        Self { parameters: Some(parameters), ..self }
+    }
+
+    /// `format` checks the parameters of the query.
+    pub(super) fn with_own_parameters(self) -> Self {
+        Self { parameters: None, ..self }
     }
 }
 
@@ -89,7 +97,10 @@ where
         caller: Arc<Caller>,
     ) -> Result<(Sender, T, Payload), Refusal> {
         let trace = self.head.extensions.get::<RequestTrace>().and_then(RequestTrace::context);
-        let atomic = atomic(self.head.uri.query().unwrap_or_default(), self.parameters)?;
+        if let Some(known) = self.parameters {
+            check_parameters(&self.head, |name| name == ATOMIC || known.contains(&name))?;
+        }
+        let atomic = atomic(&self.head)?;
         let mut sender = Sender { caller, idempotency_key: None, trace, atomic };
         let format = (self.format)(&self.head, &mut sender)?;
         let body = read_body(gateway, &self.head, &mut self.body, gateway.limits.max_body).await?;
@@ -190,28 +201,34 @@ pub(super) fn task(head: &Parts, kind: Kind, sender: &Sender) -> Result<NewTask,
     })
 }
 
-/// The parameter `atomic` of a query. One that is misspelt would be ignored, so that only those of `known` may be beside it,
-/// if that is given.
+/// Checks that a query has only parameters that are known: one that is misspelt would be ignored.
 ///
 /// # Errors
-/// Another parameter; or `atomic` is given twice, or is neither `true` nor `false`.
-pub(super) fn atomic(query: &str, known: Option<&[&str]>) -> Result<bool, Refusal> {
-    let mut atomic = None;
-    let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = serde_urlencoded::from_str(query).unwrap_or_default();
-    for (name, value) in &pairs {
-        match (name.as_ref(), value.as_ref()) {
-            ("atomic", _) if atomic.is_some() => return Err(Refusal::field("atomic", "given twice")),
-            ("atomic", given @ ("true" | "false")) => atomic = Some(given == "true"),
-            ("atomic", other) => {
-                return Err(Refusal::field("atomic", format!("{}: expected true or false", quoted(other))));
-            }
-            (other, _) if known.is_some_and(|known| !known.contains(&other)) => {
-                return Err(Refusal::field("query", format!("unknown parameter {}", quoted(other))));
-            }
-            _ => {}
-        }
+/// It has another one.
+pub(super) fn check_parameters(head: &Parts, is_known: impl Fn(&str) -> bool) -> Result<(), Refusal> {
+    match parameters(head).iter().find(|(name, _)| !is_known(name)) {
+        Some((other, _)) => Err(Refusal::field("query", format!("unknown parameter {}", quoted(other)))),
+        None => Ok(()),
     }
-    Ok(atomic.unwrap_or(false))
+}
+
+/// The parameter `atomic` of a query.
+///
+/// # Errors
+/// It is given twice, or is neither `true` nor `false`.
+fn atomic(head: &Parts) -> Result<bool, Refusal> {
+    let given = parameters(head);
+    let mut given = given.iter().filter(|(name, _)| name == ATOMIC).map(|(_, value)| &**value);
+    match (given.next(), given.next()) {
+        (_, Some(_)) => Err(Refusal::field(ATOMIC, "given twice")),
+        (None, _) => Ok(false),
+        (Some(given @ ("true" | "false")), _) => Ok(given == "true"),
+        (Some(other), _) => Err(Refusal::field(ATOMIC, format!("{}: expected true or false", quoted(other)))),
+    }
+}
+
+fn parameters(head: &Parts) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
+    serde_urlencoded::from_str(head.uri.query().unwrap_or_default()).unwrap_or_default()
 }
 
 /// A header as text.

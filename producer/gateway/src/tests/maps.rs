@@ -130,7 +130,8 @@ async fn a_map_of_a_file_is_used_and_an_idempotency_key_belongs_to_it() {
         |metric: &str| format!("[[map]]\npath = \"/v1/map/+\"\ndevice = \"{{1}}\"\nmetric = {metric:?}\n");
     let files = ["a", "b"].map(|name| {
         let file = folder.path().join(format!("{name}.toml"));
-        std::fs::write(&file, rule(name)).unwrap();
+        let parameters = if name == "b" { "parameters = [\"LrnDevEui\"]\n" } else { "" };
+        std::fs::write(&file, format!("{parameters}{}", rule(name))).unwrap();
         file
     });
     let settings = GatewaySettings { maps: files.to_vec(), ..GatewaySettings::default() };
@@ -147,6 +148,8 @@ async fn a_map_of_a_file_is_used_and_an_idempotency_key_belongs_to_it() {
     assert_eq!(post("a").await, (202, answer));
     let (status, problem) = post("b").await;
     assert_eq!((status, &problem["code"]), (422, &json!("key-reused")));
+    assert_eq!(post("a?LrnDevEui=1&atomic=true").await.1["detail"], "query: unknown parameter \"LrnDevEui\"");
+    assert_eq!(post("b?LrnDevEui=1&atomic=true").await.1["code"], "key-reused");
     let body = &gateway.bodies()[0];
     assert_eq!((&body["device"], &body["metric"], &body["value"]), (&json!("a"), &json!("a"), &json!(21.5)));
 }

@@ -185,6 +185,8 @@ async fn an_unknown_query_parameter_is_refused_by_name_and_those_of_writers_are_
         "/write",
         "/api/v2/write",
         "/query",
+        "/v1/map/ttn",
+        "/v1/map/chirpstack",
     ] {
         let (status, problem) =
             gateway.post(&format!("{path}?atomc=true"), "application/json", READING).await;
@@ -207,8 +209,8 @@ async fn an_unknown_query_parameter_is_refused_by_name_and_those_of_writers_are_
     }
     let path = "/query?q=CREATE%20DATABASE%20d&db=d&u=a&p=b&epoch=ms&pretty=true&chunked=false&chunk_size=1&rp=a&params=%7B%7D";
     assert_eq!(gateway.post(path, "text/plain", "").await.0, 200);
-    // Network servers add parameters of their own.
-    let map = "/v1/map/ttn?event=up&atomic=maybe";
+    // ChirpStack adds the event.
+    let map = "/v1/map/chirpstack?event=up&atomic=maybe";
     let (status, problem) = gateway.post(map, "application/json", "{}").await;
     assert_eq!((status, &problem["field"]), (400, &json!("atomic")), "{problem}");
 }

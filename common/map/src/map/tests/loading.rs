@@ -10,7 +10,14 @@ fn every_invalid_rule_is_refused_with_file_rule_and_field() {
         (String::new(), "map: there is no rule, [[map]]"),
         ("map = 3".to_owned(), "map: expected a list of tables, [[map]]"),
         ("[[map]]\nx".to_owned(), "line 2: "),
-        (format!("{}\n[other]\n", rule(good)), "unknown field \"other\"; a file has only [[map]]"),
+        (
+            format!("{}\n[other]\n", rule(good)),
+            "unknown field \"other\"; a file has only parameters and [[map]]",
+        ),
+        (
+            format!("parameters = \"event\"\n{}", rule(good)),
+            "parameters: expected a list of at most 16 names",
+        ),
         (rule(&format!("{good}\ndevcie = 1")), "rule 1: unknown field `devcie`, expected one of `topic`,"),
         (format!("{}{}", rule(good), rule("device = {}")), "rule 2: "),
         (rule("metric = \"m\""), "rule 1: device: required field is missing"),
