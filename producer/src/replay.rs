@@ -66,7 +66,7 @@ pub(crate) struct ReplayArgs {
     /// Print the layout as a map and the first readings, and send nothing
     #[arg(long)]
     dry_run: bool,
-    /// Most malformed rows for exit code 0
+    /// Most malformed rows, and malformed values of other rows, for exit code 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_malformed: u64,
     /// Most readings for exit code 0 that contradict an earlier one of the recording
@@ -111,7 +111,7 @@ struct Summary<'a> {
 ///
 /// # Errors
 /// The file cannot be read or its layout is unknown, the destination is not available, no reading got in, or more rows
-/// than allowed are malformed or contradict earlier ones.
+/// and values than allowed are malformed or contradict earlier ones.
 pub(crate) async fn run(
     settings: BrokerSettings,
     spool: SpoolSettings,
@@ -203,7 +203,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Checks that readings got in, and that not too many rows are malformed or contradict each other.
+/// Checks that readings got in, and that not too many rows and values are malformed or contradict each other.
 ///
 /// # Errors
 /// Which of these is not so.
@@ -213,19 +213,21 @@ fn check(
     max_malformed: u64,
     max_contradicting: u64,
 ) -> Result<(), Failure> {
-    let ReadCounts { rows, malformed, missing, contradicting_readings: contradicting, .. } = read;
+    let ReadCounts { rows, malformed, malformed_values: values, missing, .. } = read;
+    let contradicting = read.contradicting_readings;
     let failed = |problem: String| Err(Failure::new(Exit::Failed, problem));
     if readings == 0 {
         return failed(format!(
             "no reading got in: {rows} rows, {malformed} malformed, {missing} missing values"
         ));
     }
-    if *malformed > max_malformed {
+    if malformed + values > max_malformed {
+        let values = if *values > 0 { format!(" and {values} values of others") } else { String::new() };
         return failed(format!(
-            "{malformed} of {rows} rows are malformed, --max-malformed allows {max_malformed}"
+            "{malformed} of {rows} rows{values} are malformed, --max-malformed allows {max_malformed}"
         ));
     }
-    if *contradicting > max_contradicting {
+    if contradicting > max_contradicting {
         return failed(format!(
             "{contradicting} readings contradict earlier ones, --max-contradicting allows {max_contradicting}"
         ));
@@ -282,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replay_fails_if_nothing_got_in_or_too_many_rows_are_malformed_or_contradict_others() {
+    fn a_replay_fails_if_nothing_got_in_or_too_much_is_malformed_or_contradicts_others() {
         let read = ReadCounts {
             rows: 10,
             malformed: 3,
@@ -300,5 +302,10 @@ mod tests {
         assert_eq!(failed(5, 3, 0), Err((Exit::Failed, one.to_owned())));
         let none = "no reading got in: 10 rows, 3 malformed, 2 missing values";
         assert_eq!(failed(0, 3, 1), Err((Exit::Failed, none.to_owned())));
+        let read = ReadCounts { malformed_values: 2, ..read };
+        let cells = |max| check(&read, 5, max, 1).map_err(|failure| failure.line);
+        assert_eq!(cells(5), Ok(()));
+        let few = "3 of 10 rows and 2 values of others are malformed, --max-malformed allows 4";
+        assert_eq!(cells(4), Err(few.to_owned()));
     }
 }

@@ -53,10 +53,11 @@ pub(super) fn run(
         // Writing to a string cannot fail.
         let _ = writeln!(text, "# {}", printable(&reading));
     }
-    let ReadCounts { rows, readings, missing, malformed, .. } = &read;
+    let ReadCounts { rows, readings, missing, malformed, malformed_values, .. } = &read;
     let _ = writeln!(
         text,
-        "# Rows: {rows}, readings: {readings}, missing values: {missing}, malformed rows: {malformed}"
+        "# Rows: {rows}, readings: {readings}, missing values: {missing}, malformed rows: {malformed}, malformed values \
+         of other rows: {malformed_values}"
     );
     for note in read.notes() {
         let _ = writeln!(text, "# {note}");
@@ -131,7 +132,7 @@ unit = "bar"
 # {"device":"roof","metric":"T","value":21.5,"unit":"Cel","time":"2026-07-26T10:00:00.25Z"}
 # {"device":"roof","metric":"p","value":1.013,"unit":"bar","time":"2026-07-26T10:00:00.25Z"}
 # {"device":"roof","metric":"p","value":0.998,"unit":"bar","time":"2026-07-26T10:01:00.5Z"}
-# Rows: 3, readings: 3, missing values: 2, malformed rows: 1
+# Rows: 3, readings: 3, missing values: 2, malformed rows: 1, malformed values of other rows: 0
 "##;
 
     #[test]

@@ -33,7 +33,10 @@ pub(super) struct ReadCounts {
     pub(super) rows: u64,
     pub(super) readings: u64,
     pub(super) missing: u64,
+    /// Rows without a reading because of what is wrong with them. Nothing of them is sent.
     pub(super) malformed: u64,
+    /// Values that cannot be read, in rows whose other values are sent.
+    pub(super) malformed_values: u64,
     pub(super) blank: u64,
     /// Readings before the setting `min_time`, which are not sent.
     pub(super) before_min_time: u64,
@@ -104,7 +107,7 @@ pub(super) fn read(
     progress: Option<&Progress>,
     mut send: impl FnMut(RowReadings) -> bool,
 ) -> io::Result<ReadCounts> {
-    let (mut count, mut keys) = (ReadCounts::default(), RepeatedKeys::default());
+    let (mut count, mut keys, mut faulty) = (ReadCounts::default(), RepeatedKeys::default(), 0);
     let print = |line: u64, text: &str| {
         progress.inspect(|progress| progress.print(format_args!("line {line}: {text}")));
     };
@@ -130,10 +133,16 @@ pub(super) fn read(
             print(line, &note);
         }
         if !row.faults.is_empty() {
-            count.malformed += 1;
-            match count.malformed {
-                ..=MAX_PRINTED => print(line, &row.faults.join("; ")),
-                FIRST_UNPRINTED => print(line, "this and further invalid rows are counted only"),
+            let others_are_sent = !row.readings.is_empty();
+            match others_are_sent {
+                true => count.malformed_values += row.faults.len() as u64,
+                false => count.malformed += 1,
+            }
+            faulty += 1;
+            let effect = if others_are_sent { "the other columns are sent" } else { "the row is not sent" };
+            match faulty {
+                ..=MAX_PRINTED => print(line, &format!("{}; {effect}", row.faults.join("; "))),
+                FIRST_UNPRINTED => print(line, "this and further rows with such values are counted only"),
                 _ => {}
             }
         }
@@ -158,7 +167,10 @@ pub(super) fn read(
 mod tests {
     use std::{io::Read, panic::resume_unwind};
 
-    use crate::replay::{mapping::Mapping, source::Source};
+    use crate::replay::{
+        mapping::{Column, Mapping},
+        source::Source,
+    };
 
     use super::*;
 
@@ -194,6 +206,26 @@ mod tests {
         assert_eq!((rows, counts.unwrap()), (2, all));
         let (rows, counts) = read_all(PanickingInput).await;
         assert_eq!((rows, counts.unwrap_err().to_string().as_str()), (2, "panicked: no buffer"));
+    }
+
+    /// A row with one value that cannot be read is sent without it.
+    #[test]
+    fn values_that_cannot_be_read_are_told_from_rows() {
+        let text = "time;t;u;v\n1763600000;1;2;3\n1763600001;x;2;\n1763600002;x;y;3\n1763600003;x;y;z\nnever;1;2;3\n1763600004;x;;\n";
+        let source = Source::pipe(Box::new(io::Cursor::new(text))).unwrap();
+        let columns = ["t", "u", "v"].map(|name| (name.to_owned(), Column::default()));
+        let mapping = Mapping { columns: columns.into(), ..Mapping::default() };
+        let mut recording = Recording::new(source, &mapping, "file").unwrap();
+        let counts = read(&mut recording, &Limits::default(), None, |_| true).unwrap();
+        let expected = ReadCounts {
+            rows: 6,
+            readings: 5,
+            missing: 3,
+            malformed: 3,
+            malformed_values: 3,
+            ..ReadCounts::default()
+        };
+        assert_eq!(counts, expected);
     }
 
     #[test]
