@@ -9,7 +9,7 @@ use garenne_common::{
     exit::{Exit, Failure},
 };
 use garenne_map::MapChain;
-use garenne_postgres::{PostgresReadingStore, PostgresSink, SinkOptions};
+use garenne_postgres::{OnConflict, PostgresReadingStore, PostgresSink, SinkOptions};
 use garenne_sensors::{
     alarm::Rules,
     alert,
@@ -74,7 +74,12 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     let rules = rules(&config)?.map(Arc::new);
 
     let mut builder = Worker::builder(config.worker.clone());
-    builder = reading::register(builder, calibration, config.record_limits());
+    // With `replace`, the last of several records of a task is the latest version.
+    let contradictions = match config.on_conflict {
+        OnConflict::Dead => reading::Contradictions::Refused,
+        OnConflict::Replace => reading::Contradictions::Processed,
+    };
+    builder = reading::register(builder, calibration, config.record_limits(), contradictions);
     let maps = lane_maps(&config)?;
     if !maps.is_empty() {
         builder = message::register(builder, maps, config.record_limits());

@@ -55,6 +55,41 @@ async fn a_repeated_reading_is_stored_once_and_another_value_is_a_conflict() -> 
     Ok(())
 }
 
+/// A task that contradicts itself keeps the first value, and only the other one is a dead letter. Its replay is a conflict.
+#[tokio::test]
+async fn a_value_that_contradicts_its_own_task_is_a_dead_letter_alone() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let worker = storing(&env, "storing", &database)?.start().await?;
+    let pack = r#"[{"bn":"d/","bt":1790000000,"n":"t","v":1},{"n":"t","v":2},{"n":"p","v":3}]"#;
+    let properties = with_id("task").with_content_type("application/senml+json".into());
+    env.client().publish("garenne.tasks", "reading.process", properties, pack.as_bytes()).await?;
+    let letter = env.take_all("garenne.dead", 1).await?.remove(0);
+    let error =
+        "record 1: value: device \"d\" has another value of metric \"t\" at this time; the first one counts";
+    assert_eq!(
+        (letter.text("garenne-reason"), letter.text("garenne-error")),
+        ("conflict".into(), error.into())
+    );
+    env.until_settled(1).await?;
+    assert_eq!(count(&database, "garenne_results").await?, 1);
+    assert_eq!(
+        database.text("SELECT string_agg(value::text, ' ' ORDER BY value) FROM garenne_readings").await?,
+        "1 3"
+    );
+    let body = br#"{"device":"d","metric":"t","value":2.0,"time":"2026-09-21T14:13:20Z"}"#;
+    assert_eq!(
+        (letter.body.as_slice(), letter.properties.content_type().as_ref().map(|it| it.as_str())),
+        (&body[..], Some("application/json"))
+    );
+    let id = with_id(letter.id());
+    env.client().publish("garenne.tasks", "reading.process", id, &letter.body).await?;
+    let again = env.take_all("garenne.dead", 1).await?.remove(0);
+    assert_eq!(again.text("garenne-error"), "conflicting value for d t: stored 1, received 2");
+    assert_eq!(worker.stop().await?.receipt.acked, 1);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_conflicting_value_replaces_the_stored_one_if_configured() -> Result<()> {
     let env = TestEnv::new().await?;

@@ -117,6 +117,7 @@ impl Mapping {
             error: mapped.refusal(),
             codes: mapped.codes(),
             payload: maps.remainder(source, payload, now, &self.limits),
+            content_type: None,
         });
         let derived = |index: usize| TaskId::derived(cx.id(), &index.to_string());
         let ReadingTasks { tasks, repeatable } =
@@ -227,6 +228,7 @@ mod tests {
             error: "rule 1: record 1: b: not a finite number".to_owned(),
             codes: vec!["not-finite"],
             payload: br#"{"t":1790000000,"v":{"a":null,"b":NaN}}"#.to_vec(),
+            content_type: None,
         };
         assert_eq!(refused, Some(part));
     }

@@ -15,10 +15,12 @@ use serde::Serialize;
 use garenne::{Output, TaskContext, TaskError, TaskOptions, WorkerBuilder};
 
 mod batch_derivations;
+mod contradictions;
 mod payload;
 mod row;
 
 use batch_derivations::{BatchDerivations, JointValue};
+use contradictions::take_contradictions;
 pub use payload::Readings;
 use row::row;
 
@@ -43,13 +45,27 @@ pub fn process(records: &[Record], calibration: &Calibration) -> Processed {
     Processed { readings, derived }
 }
 
+/// What becomes of the readings of a task that have another value than an earlier one for the same device, metric and time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contradictions {
+    /// They are refused, and become a dead letter of their own with reason `conflict`. The others are processed.
+    Refused,
+    /// They are processed. A sink that stores the latest version decides.
+    Processed,
+}
+
 /// Registers the kind with a calibration. A task with a reading whose time is ahead by more than `limits` allow and a
 /// minute, or before them, becomes a dead letter with reason `invalid-payload`.
-pub fn register(builder: WorkerBuilder, calibration: Calibration, limits: Limits) -> WorkerBuilder {
+pub fn register(
+    builder: WorkerBuilder,
+    calibration: Calibration,
+    limits: Limits,
+    contradictions: Contradictions,
+) -> WorkerBuilder {
     let calibration = Arc::new(calibration);
     let max_ahead = limits.max_ahead.map(|ahead| ahead.saturating_add(CLOCK_DIFFERENCE));
     let limits = Limits { max_ahead, ..limits };
-    let handler = move |cx: TaskContext, Readings(records): Readings| {
+    let handler = move |cx: TaskContext, Readings(mut records): Readings| {
         let calibration = Arc::clone(&calibration);
         async move {
             // The gateway checks this too, but other publishers may not.
@@ -59,6 +75,10 @@ pub fn register(builder: WorkerBuilder, calibration: Calibration, limits: Limits
                     .check_time("time", record.reading.time, now)
                     .map_err(|error| TaskError::invalid(error.in_record(index)))?;
             }
+            let refused = match contradictions {
+                Contradictions::Refused => take_contradictions(&mut records),
+                Contradictions::Processed => None,
+            };
             let readings: Vec<_> = records.iter().map(|record| calibration.apply(record)).collect();
             let mut rows: Vec<_> = readings.iter().map(|stored| row(stored, None)).collect();
             let mut derived_values = Vec::new();
@@ -76,7 +96,7 @@ pub fn register(builder: WorkerBuilder, calibration: Calibration, limits: Limits
                     processed.derived.push(value.clone());
                 }
             }
-            Ok::<_, TaskError>(Output::json(&processed)?.with_rows(rows))
+            Ok::<_, TaskError>(Output { refused, ..Output::json(&processed)?.with_rows(rows) })
         }
     };
     builder.handle_with(handler, TaskOptions::short().keyed_by(payload::device))

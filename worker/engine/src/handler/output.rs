@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use garenne_protocol::{
     sensor::{Counter, SentCounter},
-    task::{DeadReason, NewTask},
+    task::{ContentType, DeadReason, NewTask},
 };
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -39,8 +39,10 @@ pub struct RefusedPart {
     pub error: String,
     /// The codes that `garenne_records_refused_total{door="amqp"}` counts.
     pub codes: Vec<&'static str>,
-    /// The body of the dead letter, in the task's content type. A task that runs it again must have no second effect.
+    /// The body of the dead letter. A task that runs it again must have no second effect.
     pub payload: Vec<u8>,
+    /// The content type of the body; [`None`] for the task's.
+    pub content_type: Option<ContentType>,
 }
 
 /// A sensor reading, as stored by the Postgres sink.

@@ -80,11 +80,11 @@ impl Settler {
         let copied = Copied::of(&task.delivery.head.properties, &envelope, now);
         let copied = copied.first_seen(task.delivery.head.received_at).attempt(task.envelope.attempt + 1);
         let copied = copied.dead(part.reason, &part.error, &self.worker, &self.lane_of(task), now);
-        Message {
-            target: Target::queue(self.names.dead()),
-            properties: copied.into_properties(),
-            body: part.payload.clone().into(),
+        let mut properties = copied.into_properties();
+        if let Some(content_type) = part.content_type {
+            properties = properties.with_content_type(content_type.as_str().into());
         }
+        Message { target: Target::queue(self.names.dead()), properties, body: part.payload.clone().into() }
     }
 
     /// Counts and logs what a handler refused of a task, once its dead letter is confirmed.

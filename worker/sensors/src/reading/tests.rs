@@ -1,4 +1,12 @@
-use garenne_protocol::sensor::{Timestamp, readings_from};
+use garenne::{
+    Worker, WorkerConfig,
+    handler::{ContentType, Payload},
+    testing::{TestOutcome, TestWorker},
+};
+use garenne_protocol::{
+    sensor::{Timestamp, readings_from},
+    task::DeadReason,
+};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -145,4 +153,38 @@ proptest! {
             prop_assert!(stored.value.is_finite(), "{:?}", stored);
         }
     }
+}
+
+/// As a request over HTTP: the first value counts, and the others are named.
+#[tokio::test]
+async fn another_value_for_the_same_key_in_a_task_is_refused_alone_and_the_others_are_processed() {
+    let worker = |contradictions| {
+        let builder = Worker::builder(WorkerConfig::default());
+        let limits = Limits::default();
+        TestWorker::new(register(builder, Calibration::default(), limits, contradictions)).unwrap()
+    };
+    let run = async |contradictions, body: &str| {
+        let TestOutcome::Done(output) = worker(contradictions).run(Readings::KIND, body).await else {
+            panic!("{body}")
+        };
+        (output.rows.iter().map(|row| row.value).collect::<Vec<_>>(), output.refused)
+    };
+    let reading =
+        |metric: &str, value: f64| json!({"device":"d","metric":metric,"value":value,"time":1_790_000_000});
+    let all = [("t", 20.0), ("t", 20.0), ("t", 21.0), ("p", 3.0), ("t", 22.0)];
+    let body = json!(all.map(|(metric, value)| reading(metric, value))).to_string();
+    let (rows, refused) = run(Contradictions::Refused, &body).await;
+    assert_eq!(rows, [20.0, 20.0, 3.0]);
+    let refused = refused.unwrap();
+    let text = "value: device \"d\" has another value of metric \"t\" at this time; the first one counts";
+    assert_eq!(refused.error, format!("record 2: {text}; record 4: {text}"));
+    assert_eq!((refused.reason, refused.codes), (DeadReason::Conflict, vec!["duplicate"; 2]));
+    let letter: serde_json::Value = serde_json::from_slice(&refused.payload).unwrap();
+    assert_eq!((&letter[0]["value"], &letter[1]["value"]), (&json!(21.0), &json!(22.0)));
+    assert_eq!(run(Contradictions::Processed, &body).await, (all.map(|(_, value)| value).to_vec(), None));
+    // A pack's letter is a plain reading, which states its names.
+    let pack = r#"[{"bn":"d/","bt":1790000000,"n":"t","v":1},{"n":"t","v":2}]"#;
+    let refused = run(Contradictions::Refused, pack).await.1.unwrap();
+    let expected = br#"{"device":"d","metric":"t","value":2.0,"time":"2026-09-21T14:13:20Z"}"#;
+    assert_eq!((refused.payload.as_slice(), refused.content_type), (&expected[..], Some(ContentType::Json)));
 }

@@ -50,6 +50,7 @@ async fn what_a_handler_refuses_is_a_dead_letter_that_is_confirmed_before_the_ac
         error: "record 1: b: not a finite number".to_owned(),
         codes: vec!["not-finite"],
         payload: b"{\"b\":NaN}".to_vec(),
+        content_type: Some(ContentType::SenmlJson),
     });
     env.test.settle(Outcome::Done { output, started_at, took });
     let mut copies = [env.copy().await, env.copy().await];
@@ -60,6 +61,8 @@ async fn what_a_handler_refuses_is_a_dead_letter_that_is_confirmed_before_the_ac
     assert_eq!((letter.text(header::REASON).as_deref(), refused(&env)), (Some("unmapped"), 0));
     assert_eq!(letter.text(header::ERROR).as_deref(), Some("record 1: b: not a finite number"));
     assert_eq!(letter.body, b"{\"b\":NaN}");
+    let content_type = letter.properties.content_type().as_ref().map(|it| it.as_str().to_owned());
+    assert_eq!(content_type.as_deref(), Some("application/senml+json"));
     // A replay under the id of the whole task would be taken for its repetition.
     let own = TaskId::derived(&env.test.envelope.id, "refused");
     assert_eq!(letter.properties.message_id().as_ref().unwrap().as_str(), own.as_str());
