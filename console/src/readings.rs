@@ -11,7 +11,7 @@ mod report;
 mod row;
 mod selection;
 
-use std::pin::pin;
+use std::{path::Path, pin::pin};
 
 use garenne_common::exit::{Exit, Failure};
 use garenne_operator::{interrupt::Interrupts, operator::Operator, output, waits};
@@ -38,13 +38,20 @@ pub async fn run(operator: &Operator, verb: ReadingsVerb) -> Result<Exit, Failur
         ReadingsVerb::Recalibrate(args) => recalibrate(operator, args).await,
         ReadingsVerb::Flag(args) => {
             let correction = Correction::Flag(args.flag());
-            correct(operator, args.range, correction, json!({ "as": args.flag })).await
+            let own = json!({ "as": args.flag });
+            correct(operator, args.range, correction, Calibration::default(), own).await
         }
         ReadingsVerb::Amend(args) => {
-            let arguments = json!({ "value": args.value, "factor": args.factor, "offset": args.offset });
-            correct(operator, args.range.clone(), Correction::Amend(args.amendment()?), arguments).await
+            let own = json!({
+                "value": args.value, "factor": args.factor, "offset": args.offset, "calibration": args.calibration,
+            });
+            let calibration = args.calibration.as_deref().map(load).transpose()?.unwrap_or_default();
+            let correction = Correction::Amend(args.amendment()?);
+            correct(operator, args.range, correction, calibration, own).await
         }
-        ReadingsVerb::Delete(range) => correct(operator, range, Correction::Delete, json!({})).await,
+        ReadingsVerb::Delete(range) => {
+            correct(operator, range, Correction::Delete, Calibration::default(), json!({})).await
+        }
         ReadingsVerb::Corrections(args) => {
             let selection = args.range.selection()?;
             corrections::run(operator.tables().await?, &selection, &args).await
@@ -52,10 +59,15 @@ pub async fn run(operator: &Operator, verb: ReadingsVerb) -> Result<Exit, Failur
     }
 }
 
+fn load(calibration: &Path) -> Result<Calibration, Failure> {
+    Calibration::load(calibration).map_err(|error| Failure::new(Exit::Config, error))
+}
+
 async fn correct(
     operator: &Operator,
     range: CorrectArgs,
     correction: Correction,
+    calibration: Calibration,
     own: Value,
 ) -> Result<Exit, Failure> {
     let selection = range.selection()?;
@@ -67,6 +79,7 @@ async fn correct(
         tables,
         selection,
         correction,
+        calibration,
         command: TaskId::random().as_str().to_owned(),
         reason: range.reason.clone(),
         by: actor.name.clone(),
@@ -96,8 +109,7 @@ async fn correct(
 }
 
 async fn recalibrate(operator: &Operator, args: RecalibrateArgs) -> Result<Exit, Failure> {
-    let calibration =
-        Calibration::load(&args.calibration).map_err(|error| Failure::new(Exit::Config, error))?;
+    let calibration = load(&args.calibration)?;
     let selection = args.range.selection()?;
     let jobs = usize::from(args.jobs);
     let database = operator.tables_with(jobs).await?;

@@ -180,6 +180,9 @@ pub struct AmendArgs {
     /// Add to the present value, in the unit that is stored [default: 0]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub offset: Option<f64>,
+    /// Calibration file of the workers, whose codes and ranges flag the values too
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub calibration: Option<PathBuf>,
 }
 
 impl AmendArgs {

@@ -16,7 +16,7 @@ use garenne_database::{
     finish,
 };
 use garenne_operator::table::grouped;
-use garenne_readings::Flag;
+use garenne_readings::{Calibration, Flag};
 use serde::Serialize;
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep};
@@ -42,6 +42,8 @@ pub(super) struct Correcting {
     pub(super) tables: Tables,
     pub(super) selection: Selection,
     pub(super) correction: Correction,
+    /// Says which of the new values are flagged.
+    pub(super) calibration: Calibration,
     /// Identifies the command in the table of corrections.
     pub(super) command: String,
     /// Why, as the table of corrections keeps it.
@@ -150,7 +152,7 @@ impl Correcting {
             }
             let mut changes = Vec::new();
             for before in measured {
-                match self.correction.apply(&before) {
+                match self.correction.apply(series, &self.calibration, &before) {
                     Ok(Some(after)) if after == before => counts.unchanged += 1,
                     Ok(Some(after)) => changes.push(Change { before, after }),
                     // Nothing is derived from what is gone.

@@ -2,16 +2,17 @@
 
 use std::str::FromStr;
 
-use garenne_readings::Flag;
+use garenne_protocol::sensor::Unit;
+use garenne_readings::{Calibration, Flag};
 
-use super::row::Row;
+use super::{row::Row, selection::Series};
 
 /// A correction by a person.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Correction {
     /// The value stays, and counts no longer: rules do not judge it, and rollups only count it.
     Flag(Flag),
-    /// The value becomes another one, which counts.
+    /// The value becomes another one. It counts, unless nobody can have measured it.
     Amend(Amendment),
     /// The reading is removed.
     Delete,
@@ -41,11 +42,17 @@ impl Correction {
         }
     }
 
-    /// The corrected reading; as it was if it is right already, [`None`] if it is removed.
+    /// The corrected reading; as it was if it is right already, [`None`] if it is removed. `calibration` says which values are
+    /// flagged.
     ///
     /// # Errors
     /// The value would not be finite.
-    pub(super) fn apply(self, row: &Row) -> Result<Option<Row>, String> {
+    pub(super) fn apply(
+        self,
+        series: &Series,
+        calibration: &Calibration,
+        row: &Row,
+    ) -> Result<Option<Row>, String> {
         let mut after = row.clone();
         match self {
             Self::Delete => return Ok(None),
@@ -63,9 +70,12 @@ impl Correction {
                         row.value, after.value
                     ));
                 }
-                // A person vouches for the value. What is said of its time and what other programs say stays.
+                // What is said of the time and what other programs say stays.
                 after.quality.retain(|flag| !Flag::from_str(flag).is_ok_and(Flag::concerns_value));
-                add(&mut after.quality, Flag::Corrected);
+                let Series { device, metric } = series;
+                let unit = row.unit.as_deref().and_then(Unit::get);
+                let flags = calibration.flags(device, metric, row.time.into(), after.value, unit);
+                flags.into_iter().chain([Flag::Corrected]).for_each(|flag| add(&mut after.quality, flag));
             }
         }
         Ok(Some(after))
@@ -98,17 +108,45 @@ mod tests {
         }
     }
 
+    fn apply(correction: Correction, row: &Row) -> Result<Option<Row>, String> {
+        apply_with("", correction, row)
+    }
+
+    fn apply_with(rules: &str, correction: Correction, row: &Row) -> Result<Option<Row>, String> {
+        let series = Series { device: "d".to_owned(), metric: "temperature".to_owned() };
+        correction.apply(&series, &Calibration::parse(rules).unwrap(), row)
+    }
+
+    /// As a worker flags one: rules must not judge it.
+    #[test]
+    fn an_amended_value_that_nobody_can_have_measured_is_flagged() {
+        let amended = |rules: &str, value: f64| {
+            let amend = Correction::Amend(Amendment::Value(value));
+            apply_with(rules, amend, &row(20.0, &["out-of-range"])).unwrap().unwrap().quality
+        };
+        for value in [-400.0, -127.0, 65_535.0] {
+            assert_eq!(amended("", value), ["impossible", "corrected"], "{value}");
+        }
+        assert_eq!(amended("", 85.0), ["corrected"]);
+        let entry = |more: &str| format!("[[plausible]]\nmetric = \"temperature\"\nunit = \"Cel\"\n{more}");
+        assert_eq!(amended(&entry("none = [85]"), 85.0), ["impossible", "corrected"]);
+        assert_eq!(amended(&entry("valid = [0, 50]"), 85.0), ["out-of-range", "corrected"]);
+        assert_eq!(amended(&entry("shipped = false"), -400.0), ["corrected"]);
+        let rule = "[[calibration]]\nmetric = \"temperature\"\nvalid = [0, 50]";
+        assert_eq!(amended(rule, 85.0), ["out-of-range", "corrected"]);
+    }
+
     #[test]
     fn a_flag_is_added_once_and_the_value_stays() {
         let flag = Correction::Flag(Flag::Impossible);
         let flagged = row(40.0, &["time-assumed", "impossible", "corrected"]);
-        assert_eq!(flag.apply(&row(40.0, &["time-assumed"])), Ok(Some(flagged.clone())));
-        assert_eq!(flag.apply(&flagged), Ok(Some(flagged.clone())));
+        assert_eq!(apply(flag, &row(40.0, &["time-assumed"])), Ok(Some(flagged.clone())));
+        assert_eq!(apply(flag, &flagged), Ok(Some(flagged.clone())));
     }
 
     #[test]
     fn an_amended_value_is_not_in_doubt() {
-        let amend = |amendment, row: &Row| Correction::Amend(amendment).apply(row);
+        let amend = |amendment, row: &Row| apply(Correction::Amend(amendment), row);
         let doubted = row(40.0, &["out-of-range", "time-assumed", "inspected"]);
         let right = row(21.5, &["time-assumed", "inspected", "corrected"]);
         assert_eq!(amend(Amendment::Value(21.5), &doubted), Ok(Some(right.clone())));
@@ -117,6 +155,6 @@ mod tests {
         assert_eq!(amend(linear, &doubted), Ok(Some(right)));
         let huge = amend(Amendment::Linear { factor: 1e308, offset: 0.0 }, &doubted);
         assert_eq!(huge.unwrap_err(), "40 becomes inf, which is not a finite number");
-        assert_eq!(Correction::Delete.apply(&doubted), Ok(None));
+        assert_eq!(apply(Correction::Delete, &doubted), Ok(None));
     }
 }

@@ -172,6 +172,24 @@ impl Calibration {
         Calibrated { value, unit, quality, version: rule.map(|rule| Arc::clone(&rule.version)), counter }
     }
 
+    /// The flags of a value that is right as it is, such as one that a person states: nothing is corrected.
+    pub fn flags(
+        &self,
+        device: &str,
+        metric: &str,
+        time: Timestamp,
+        value: f64,
+        unit: Option<Unit>,
+    ) -> Quality {
+        let stored = (value, unit);
+        let candidate = Candidate { device, metric, raw: stored, stored, is_corrected: false };
+        let mut quality = self.plausible.flags(&candidate);
+        if self.rule(device, metric, time).is_some_and(|rule| !rule.is_valid(value)) {
+            quality.insert(Flag::OutOfRange);
+        }
+        quality
+    }
+
     /// The reading as it is stored.
     pub fn apply(&self, record: &Record) -> StoredReading {
         let reading = &record.reading;
