@@ -25,6 +25,8 @@ const MAX_WORKERS: usize = 5_000;
 const MAX_UNCONFIRMED: usize = 100;
 /// Limit on gateways, and on bridges: nothing tells real ones from forged ones.
 const MAX_PRODUCERS: usize = 500;
+/// A heartbeat of an earlier run is not late by more than this, milliseconds.
+const MAX_LATE: i64 = 60_000;
 /// How long a worker may stay unconfirmed, milliseconds.
 const FORGET_UNCONFIRMED: i64 = 15_000;
 /// How long starts of a process are remembered, milliseconds, and how many of them.
@@ -171,11 +173,15 @@ impl Roster {
         match (same_run, old) {
             (Some((member, old)), _) if is_late(member, old, &beat, now) => return,
             (Some(_), _) | (None, None) => {}
-            (None, Some((_, old))) if beat.started_at < old.started_at => return,
             (None, Some((member, _))) if !matches!(state(member, now), State::Silent | State::Stopped) => {
                 return;
             }
-            (None, Some(_)) => {}
+            (None, Some((member, old))) => {
+                // A start that is later than the true one was forged.
+                if beat.started_at < old.started_at && now - member.heard < MAX_LATE {
+                    return;
+                }
+            }
         }
         let is_worker = beat.program == Program::Worker;
         let confirmed = !is_worker
@@ -331,13 +337,11 @@ impl Roster {
 
 /// Whether a heartbeat was sent before the last one of its incarnation and arrived after it.
 ///
-/// Nothing follows a true `stopped`. A later heartbeat shows that it was forged, and one that a forged time makes look
-/// late is believed when the interval has passed: then it is not late.
+/// Nothing follows a true `stopped`. A later heartbeat shows that it was forged. One that a forged time or the worker's clock
+/// makes look late is believed when the interval has passed: then it is not late.
 fn is_late(member: &Member, old: &Heartbeat, beat: &Heartbeat, now: i64) -> bool {
-    match old.stance {
-        Stance::Stopped => beat.at <= old.at,
-        _ => beat.at < old.at && (now - member.heard).unsigned_abs() < beat.every_ms,
-    }
+    let is_earlier = beat.at < old.at || beat.at == old.at && old.stance == Stance::Stopped;
+    is_earlier && (now - member.heard).unsigned_abs() < beat.every_ms
 }
 
 fn state(member: &Member, now: i64) -> State {

@@ -43,6 +43,8 @@ fn stopped_is_final_for_an_incarnation() {
     assert_eq!(states(&roster, 12), [State::Open]);
     roster.record(beat("i", 0, 9, 0), 20_000);
     assert!(roster.has_heard("w", "j"), "a late heartbeat of an earlier incarnation");
+    roster.record(beat("i", 0, 10, 0), 12 + MAX_LATE);
+    assert!(roster.has_heard("w", "i"), "it runs, so the start of the other one was forged");
 }
 
 /// A user of another worker can publish heartbeats in a worker's name.
@@ -57,6 +59,11 @@ fn a_true_heartbeat_replaces_a_forged_one() {
     let mut stopped = forge(Stance::Stopped, i64::MAX, 1_500);
     stopped.record(beat("i", 0, 3_000, 2), 3_000);
     assert_eq!(states(&stopped, 3_000), [State::Open]);
+    let mut stopped = forge(Stance::Stopped, i64::MAX, 3_600_000);
+    stopped.record(beat("i", 0, 2_000, 2), 3_601_999);
+    assert_eq!(states(&stopped, 3_601_999), [State::Stopped]);
+    stopped.record(beat("i", 0, 4_000, 2), 3_602_000);
+    assert_eq!(states(&stopped, 3_602_000), [State::Open], "the worker's clock is an hour behind");
     // The worker's clock is an hour behind.
     let mut ahead = forge(Stance::Quiet, i64::MAX, 3_600_000);
     ahead.record(beat("i", 0, 3_000, 2), 3_602_000);
