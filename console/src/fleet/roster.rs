@@ -27,6 +27,8 @@ const MAX_UNCONFIRMED: usize = 100;
 const MAX_PRODUCERS: usize = 500;
 /// A heartbeat of an earlier run is not late by more than this, milliseconds.
 const MAX_LATE: i64 = 60_000;
+/// Limit on the earlier runs of a worker whose tasks count. They come back within a minute or two.
+const MAX_EARLIER: usize = 16;
 /// How long a worker may stay unconfirmed, milliseconds.
 const FORGET_UNCONFIRMED: i64 = 15_000;
 /// How long starts of a process are remembered, milliseconds, and how many of them.
@@ -107,10 +109,15 @@ pub struct MemberView {
     /// Its known state.
     #[serde(flatten)]
     pub process: Process,
+    /// What earlier runs of a worker reported of the tasks that they put off, and how old that is in milliseconds.
+    #[serde(skip)]
+    pub earlier: Vec<(Arc<Heartbeat>, u64)>,
 }
 
 struct Member {
     process: Process,
+    /// The last heartbeats of earlier runs whose tasks are not due yet, without what else they reported, and their times.
+    earlier: Vec<(Arc<Heartbeat>, i64)>,
     /// Time of its last heartbeat, or of the first check that missed it.
     heard: i64,
     /// Whether it counts: a worker only once its control queue was found.
@@ -216,9 +223,11 @@ impl Roster {
             beat.groups.clear();
             beat.tasks = Vec::new();
         }
+        let earlier = self.members.remove(&key).map_or_else(Vec::new, |member| member.earlier(&beat, now));
         let process = Process::Heard(Arc::new(beat));
-        self.members
-            .insert(key, Member { process, heard: now, confirmed, counted: counts, since, starts, ahead });
+        let member =
+            Member { process, earlier, heard: now, confirmed, counted: counts, since, starts, ahead };
+        self.members.insert(key, member);
     }
 
     /// Whether there is a place for a new process. A silent one that was heard longest ago leaves for it.
@@ -244,9 +253,10 @@ impl Roster {
         let key = (Program::Worker, worker.to_owned());
         if !self.members.contains_key(&key) && self.has_place(Program::Worker, true, now) {
             let process = Process::Expected { id: worker.to_owned() };
-            let (starts, ahead) = (Vec::new(), 0);
+            let (earlier, starts, ahead) = (Vec::new(), Vec::new(), 0);
+            let (confirmed, counted) = (true, false);
             let member =
-                Member { process, heard: now, confirmed: true, counted: false, since: now, starts, ahead };
+                Member { process, earlier, heard: now, confirmed, counted, since: now, starts, ahead };
             self.members.insert(key, member);
         }
     }
@@ -299,9 +309,11 @@ impl Roster {
                 State::Stopped => FORGET_STOPPED,
                 _ => return true,
             };
-            let age = now - member.heard;
-            let waits = |beat| has_waiting(beat, age.max(0).unsigned_abs());
-            age < limit || member.confirmed && member.process.heartbeat().is_some_and(waits)
+            let own =
+                member.process.heartbeat().is_some_and(|beat| has_waiting(beat, age(member.heard, now)));
+            let waits =
+                || own || member.earlier.iter().any(|(beat, heard)| has_waiting(beat, age(*heard, now)));
+            now - member.heard < limit || member.confirmed && waits()
         });
     }
 
@@ -311,10 +323,11 @@ impl Roster {
         let mut members: Vec<_> = of_program
             .map(|(_, member)| MemberView {
                 state: state(member, now),
-                heard_ms_ago: member.process.heartbeat().map(|_| (now - member.heard).max(0).unsigned_abs()),
+                heard_ms_ago: member.process.heartbeat().map(|_| age(member.heard, now)),
                 starts: member.starts.iter().filter(|start| now - **start < STARTS_WINDOW).count(),
                 clock_ahead_ms: member.ahead,
                 process: member.process.clone(),
+                earlier: member.earlier.iter().map(|(beat, at)| (Arc::clone(beat), age(*at, now))).collect(),
             })
             .collect();
         members.sort_by_key(|member| member.state);
@@ -333,6 +346,32 @@ impl Roster {
             .and_then(|member| member.process.heartbeat())
             .is_some_and(|beat| beat.incarnation == incarnation)
     }
+}
+
+impl Member {
+    /// What its runs before that of `beat` put off.
+    fn earlier(mut self, beat: &Heartbeat, now: i64) -> Vec<(Arc<Heartbeat>, i64)> {
+        if let Process::Heard(last) = self.process
+            && self.confirmed
+            && last.incarnation != beat.incarnation
+        {
+            let mut last = Arc::unwrap_or_clone(last);
+            last.lanes.clear();
+            last.groups.clear();
+            last.kinds.clear();
+            last.tasks = Vec::new();
+            self.earlier.push((Arc::new(last), self.heard));
+        }
+        self.earlier.retain(|(beat, heard)| has_waiting(beat, age(*heard, now)));
+        let surplus = self.earlier.len().saturating_sub(MAX_EARLIER);
+        self.earlier.drain(..surplus);
+        self.earlier
+    }
+}
+
+/// The time since `then`, milliseconds.
+fn age(then: i64, now: i64) -> u64 {
+    (now - then).max(0).unsigned_abs()
 }
 
 /// Whether a heartbeat was sent before the last one of its incarnation and arrived after it.

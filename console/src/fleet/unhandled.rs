@@ -17,7 +17,8 @@ type Times = BTreeMap<i64, (u64, u64)>;
 /// least one task.
 pub fn unhandled(workers: &[MemberView]) -> Vec<UnhandledBeat> {
     let mut kinds = BTreeMap::<(&String, &String), (i64, Times)>::new();
-    for (beat, age) in heard(workers) {
+    let earlier = workers.iter().flat_map(|worker| &worker.earlier);
+    for (beat, age) in heard(workers).chain(earlier.map(|(beat, age)| (&**beat, *age))) {
         for kind in &beat.unhandled {
             let (since, times) = kinds.entry((&kind.lane, &kind.kind)).or_insert((i64::MAX, Times::new()));
             *since = kind.since.min(*since);
@@ -113,6 +114,31 @@ mod tests {
         record(&mut roster, "c", "open", kind(json!([[15_000, 0, 20]])), lanes(0), NOW + 6_000);
         assert_eq!(figure(&roster, NOW + 6_000), 3, "c has the handler");
         assert_eq!(figure(&roster, NOW + 60_000), 0, "nobody reported them");
+    }
+
+    /// Otherwise the tasks would count again only when they are due, and `/scale` would let the service sleep until then.
+    #[test]
+    fn what_a_worker_put_off_counts_after_it_restarted_under_its_id_until_a_worker_saw_it() {
+        let mut roster = Roster::new(0);
+        let kind = |waiting: Value| json!([{"lane": "default", "kind": "k", "since": 1, "waiting": waiting}]);
+        let record = |roster: &mut Roster, run: i64, stance: &str, kinds: Value, at: i64| {
+            let beat = json!({
+                "program": "worker", "id": "a", "incarnation": run.to_string(), "started_at": run, "at": at,
+                "every_ms": 1000, "stance": stance, "unhandled": kinds,
+            });
+            roster.record(serde_json::from_value(beat).unwrap(), at);
+        };
+        record(&mut roster, 1, "stopped", kind(json!([[NOW + 60_000, 5, 0]])), NOW);
+        record(&mut roster, 2, "open", json!([]), NOW + 1_000);
+        record(&mut roster, 2, "stopped", kind(json!([[NOW + 40_000, 2, 0]])), NOW + 2_000);
+        record(&mut roster, 3, "open", json!([]), NOW + 3_000);
+        let figure = |roster: &Roster, now| unhandled_in(&roster.members(Program::Worker, now), "default");
+        assert_eq!(figure(&roster, NOW + 3_000), 7);
+        roster.forget(NOW + 50_000);
+        record(&mut roster, 3, "open", kind(json!([[NOW + 40_000, 0, 2]])), NOW + 41_000);
+        assert_eq!(figure(&roster, NOW + 41_000), 5);
+        record(&mut roster, 3, "open", json!([]), NOW + 71_000);
+        assert_eq!(figure(&roster, NOW + 71_000), 0, "nobody reported them");
     }
 
     #[test]

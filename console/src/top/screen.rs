@@ -276,8 +276,8 @@ mod tests {
             "tasks": [{"id": task, "kind": "bench.deaf", "lane": "fast", "seconds": 372.0, "progress": 0.25}],
         }))
         .unwrap();
-        let process = Process::Heard(beat.into());
-        MemberView { state, heard_ms_ago: Some(72), starts: 1, clock_ahead_ms: 0, process }
+        let (process, earlier) = (Process::Heard(beat.into()), Vec::new());
+        MemberView { state, heard_ms_ago: Some(72), starts: 1, clock_ahead_ms: 0, process, earlier }
     }
 
     fn now() -> Now {

@@ -255,6 +255,44 @@ async fn a_task_that_several_workers_put_off_counts_once() -> Result<()> {
     Ok(())
 }
 
+/// A service that sleeps at zero is woken for its tasks, whatever becomes of the worker that put them off.
+#[tokio::test]
+async fn tasks_that_wait_for_a_service_count_while_the_worker_that_put_them_off_restarts() -> Result<()> {
+    const TASKS: u64 = 5;
+    let env = TestEnv::new().await?;
+    let plan = service(&env, "one", IMAGE, false)?.env("GARENNE_UNKNOWN_KIND_WAIT", "1m");
+    let mut worker = plan.start().await?;
+    let dashboard = Dashboard::start(&env).await?;
+    env.publish(MAIL, &json!({"ms": 1}), "mail", TASKS as usize).await?;
+    let scale = "/scale/default?min=0&window=0s";
+    eventually("the tasks are counted", async || {
+        let load = dashboard.json(scale).await?["load"].take();
+        Ok(Seen::when(load["unhandled"] == TASKS, load))
+    })
+    .await?;
+    for is_killed in [false, true] {
+        match is_killed {
+            true => drop(worker.kill().await?),
+            false => drop(worker.stop().await?),
+        }
+        let plan = service(&env, "one", IMAGE, false)?.env("GARENNE_UNKNOWN_KIND_WAIT", "1m");
+        worker = plan.start().await?;
+        eventually("the new worker puts them off", async || {
+            // 503 says that nobody knows, which scales nothing.
+            if let Ok(answer) = dashboard.get(scale).await?.error_for_status() {
+                let answer: Value = answer.json().await?;
+                ensure!(answer["replicas"].as_u64().is_some_and(|replicas| replicas > 0), "{answer}");
+            }
+            let retried = worker.metric("garenne_settlements_total", &["default", "retried"]).await?;
+            Ok(Seen::when(retried >= TASKS as f64, retried))
+        })
+        .await?;
+    }
+    worker.stop().await?;
+    dashboard.stop().await?;
+    Ok(())
+}
+
 /// Publishes tasks, 200 a second, and returns when each was published, by id.
 async fn publish_paced(env: &TestEnv, tasks: usize, kinds: &[&str]) -> Result<BTreeMap<String, i64>> {
     let mut pace = tokio::time::interval(Duration::from_millis(5));
