@@ -97,6 +97,7 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
             results: config.postgres_results,
             migrate: config.postgres_migrate,
             rules: rules.unwrap_or_default(),
+            notice_wait: config.alert.notice_wait,
         };
         let timeout = config.worker.connect_timeout;
         builder = builder.named_sink(PostgresSink::NAME, move || {

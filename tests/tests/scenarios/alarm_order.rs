@@ -358,3 +358,45 @@ async fn a_worker_without_the_sink_tells_that_a_notice_is_dead() -> Result<()> {
     assert_eq!((storing.stop().await?.receipt.dead, alerting.stop().await?.receipt.dead), (0, 1));
     Ok(())
 }
+
+/// A notice in a paused lane is on its way for as long as the pause lasts. One that was purged is waited for `notice_wait`.
+#[tokio::test]
+async fn a_notice_in_a_paused_lane_holds_the_next_one_and_one_that_was_purged_does_not() -> Result<()> {
+    const QUEUE: &str = "garenne.tasks.slow";
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let hook = Webhook::start([]).await?;
+    rules(&env, "above = 50")?;
+    let plan = watching(&env, "watching", &database, &hook)?.env("GARENNE_ALERT__NOTICE_WAIT", "1s");
+    let worker = plan.start().await?;
+    let lane = async |verb| env.garenne(&["lane", verb, "slow"]).await;
+    let states = async |alerts| {
+        let alerts = hook.until_alerts(alerts).await?;
+        anyhow::Ok(alerts.iter().map(|it| it["data"]["state"].to_string()).collect::<Vec<_>>().join(" "))
+    };
+    for (device, is_purged) in [("kept", false), ("purged", true)] {
+        lane("pause").await?;
+        readings(&env, &format!("on-{device}"), device, &[(10, 60.0)]).await?;
+        env.until_ready_in(QUEUE, 1).await?;
+        readings(&env, &format!("off-{device}"), device, &[(20, 10.0)]).await?;
+        let held = format!(
+            "SELECT string_agg(coalesce((now() - published_at > interval '4 s')::text, 'held'), ' ' ORDER BY sequence)
+             FROM garenne_notices WHERE payload #>> '{{data,device}}' = '{device}'"
+        );
+        eventually("the next notice is held for longer than notice_wait", async || {
+            let held = database.text(&held).await?;
+            Ok(Seen::when(held == "true held", held))
+        })
+        .await?;
+        if is_purged {
+            env.garenne(&["queue", "purge", QUEUE, "--yes"]).await?;
+        }
+        lane("resume").await?;
+        match is_purged {
+            false => assert_eq!(states(2).await?, r#""raised" "cleared""#),
+            true => assert_eq!(states(3).await?, r#""raised" "cleared" "cleared""#),
+        }
+    }
+    assert_eq!(worker.stop().await?.receipt.dead, 0);
+    Ok(())
+}

@@ -31,7 +31,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use crate::handler::Output;
 
 pub use background::SinkContext;
-pub(crate) use background::{BackgroundWork, IsConsuming};
+pub(crate) use background::{BackgroundWork, IsConsuming, IsLanePaused};
 pub(crate) use health::SinkMetrics;
 pub(crate) use sink_buffer::{SinkBuffer, WaitingTask};
 

@@ -30,7 +30,11 @@ pub struct TaskPublisher {
 impl TaskPublisher {
     /// Whether a lane of the worker's settings takes tasks of this kind.
     pub fn has_lane_for(&self, kind: &str) -> bool {
-        self.routes.lanes.taking(kind).is_some()
+        self.lane_for(kind).is_some()
+    }
+
+    pub(crate) fn lane_for(&self, kind: &str) -> Option<&str> {
+        self.routes.lanes.taking(kind)
     }
 
     /// Publishes a task once. Returns after the broker has confirmed it.

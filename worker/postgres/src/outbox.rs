@@ -4,8 +4,9 @@
 //! nor a notice of a change that was undone. The [relay](crate::relay) publishes it later and marks it.
 //!
 //! The notices of an alarm are numbered, and leave one after another: a receiver gets `raised` before `cleared`, also if its
-//! task is tried again for hours. The sink records the end of a notice's task with its result. A task that runs in a worker
-//! without this sink, or has not run at all, is waited for only for [`MAX_UNHEARD`].
+//! task is tried again for hours. The sink records the end of a notice's task with its result. Nobody tells of a task that was
+//! purged or that the broker dead-lettered, so one that has not been heard of is waited for only for some time
+//! (`alert.notice_wait`). The time in which operators have paused the lane of alerts does not count.
 //!
 //! No notice is stored while the alarm is muted. The row of the alarm has what its receivers know, and the
 //! [alarm monitor](crate::alarm_monitor) stores the notices that are due afterwards.
@@ -26,10 +27,13 @@ use garenne_sensors::alarm::AlarmEvent;
 const OWNER_TIME: Duration = Duration::from_secs(20);
 /// The age from which on a notice has no owner, so that none is lost if checks are always interrupted.
 const MAX_OWNED: Duration = Duration::from_secs(3600);
-/// How long the next notice of an alarm waits for the end of the one before, since that was published or its task was last
-/// heard of. Attempts are at most an hour apart.
-const MAX_UNHEARD: Duration = Duration::from_secs(600);
+/// How long the next notice of an alarm waits for the end of the one before after its task was tried. Attempts are at most an
+/// hour apart.
 const MAX_BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2 * 3600);
+/// The row of the monitor with the time at which a relay last saw that the lane of alerts is paused.
+const PAUSED: &str = "paused-alerts";
+/// How long after that the pause may have ended. Relays look more often.
+const MAX_UNSEEN_PAUSE: Duration = Duration::from_secs(10);
 /// Notices that are deleted by one statement, at most.
 const DELETED_AT_ONCE: i64 = 1000;
 
@@ -41,16 +45,19 @@ pub(super) struct OutboxStatements {
     mark: String,
     end: String,
     record: String,
+    record_pause: String,
     delete: String,
 }
 
 impl OutboxStatements {
-    pub(super) fn new(tables: &Tables) -> Self {
+    /// The next notice of an alarm waits for `notice_wait` for the end of the one before, after that was published.
+    pub(super) fn new(tables: &Tables, notice_wait: Duration) -> Self {
         let table = format!("{tables}_notices");
         let is_muted = muting::is_muted(tables);
         let attempts = format!("{tables}_notice_attempts");
         let (owner_time, max_owned) = (OWNER_TIME.as_secs(), MAX_OWNED.as_secs());
-        let (max_unheard, between_attempts) = (MAX_UNHEARD.as_secs(), MAX_BETWEEN_ATTEMPTS.as_secs());
+        let (notice_wait, between_attempts) = (notice_wait.as_secs_f64(), MAX_BETWEEN_ATTEMPTS.as_secs());
+        let paused_wait = notice_wait + MAX_UNSEEN_PAUSE.as_secs_f64();
         let is_checking = fleet_check::is_uninterrupted(tables, OWNER_TIME);
         Self {
             mute: format!(
@@ -95,8 +102,10 @@ impl OutboxStatements {
                      LEFT JOIN {attempts} AS t USING (id)
                      WHERE t.has_ended IS NOT TRUE AND (
                          previous.published_at IS NULL
-                         OR previous.published_at > now() - interval '{max_unheard} seconds'
-                         OR t.at > now() - interval '{between_attempts} seconds'))
+                         OR previous.published_at > now() - make_interval(secs => {notice_wait})
+                         OR t.at > now() - interval '{between_attempts} seconds'
+                         OR EXISTS (SELECT FROM {tables}_monitor WHERE name = '{PAUSED}'
+                                    AND checked_at > now() - make_interval(secs => {paused_wait}))))
                  ORDER BY at, sequence LIMIT $1 FOR UPDATE SKIP LOCKED"
             ),
             mark: format!("UPDATE {table} SET published_at = now() WHERE id = ANY($1)"),
@@ -117,6 +126,10 @@ impl OutboxStatements {
                 "INSERT INTO {attempts} AS t (id, has_ended)
                  SELECT id, false FROM {table} WHERE id = ANY($1) ORDER BY id
                  ON CONFLICT (id) DO UPDATE SET at = now() WHERE NOT t.has_ended"
+            ),
+            record_pause: format!(
+                "INSERT INTO {tables}_monitor (name, since, checked_at) VALUES ('{PAUSED}', now(), now())
+                 ON CONFLICT (name) DO UPDATE SET checked_at = now()"
             ),
             delete: format!(
                 "WITH gone AS (
@@ -243,6 +256,11 @@ impl OutboxStatements {
     ) -> QueryResult<()> {
         let statement = transaction.prepare_cached(&self.record).await?;
         transaction.execute(&statement, &[&ids]).await.map(drop)
+    }
+
+    /// Records that the lane of alerts is paused, so that the tasks of notices wait in its queue.
+    pub(super) async fn record_pause(&self, client: &Client) -> QueryResult<()> {
+        client.execute(&self.record_pause, &[]).await.map(drop)
     }
 
     /// Deletes notices that were published long ago. Returns whether there may be more.

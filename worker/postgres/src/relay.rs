@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::{notice::Notice, outbox::OutboxStatements};
-use garenne::{TaskPublisher, sink::SinkContext};
+use garenne::sink::SinkContext;
 use garenne_sensors::alert;
 
 /// The name of the part in the sink's state.
@@ -60,10 +60,10 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    pub(super) fn new(pool: PostgresPool, tables: &Tables) -> Self {
+    pub(super) fn new(pool: PostgresPool, tables: &Tables, notice_wait: Duration) -> Self {
         Self {
             pool,
-            outbox: OutboxStatements::new(tables),
+            outbox: OutboxStatements::new(tables, notice_wait),
             stored: Notify::new(),
             owner: Uuid::now_v7().to_string(),
             is_running: AtomicBool::new(false),
@@ -124,7 +124,7 @@ impl Relay {
         let mut next_delete = Instant::now();
         loop {
             let is_last = context.is_stopping();
-            match self.publish_batch(context.publisher()).await {
+            match self.publish_batch(context).await {
                 Ok(count) => {
                     context.succeeded(PART);
                     backoff.reset();
@@ -161,9 +161,9 @@ impl Relay {
     }
 
     /// Publishes the oldest notices. Returns their number.
-    async fn publish_batch(&self, publisher: &TaskPublisher) -> Result<usize, String> {
+    async fn publish_batch(&self, context: &SinkContext) -> Result<usize, String> {
         let mut client = self.pool.client().await.map_err(|error| error.to_string())?;
-        let published = self.publish_batch_with(&mut client, publisher).await;
+        let published = self.publish_batch_with(&mut client, context).await;
         if published.is_err() {
             // A late answer would be taken for that of the next statement.
             drop(Object::take(client));
@@ -171,13 +171,13 @@ impl Relay {
         published
     }
 
-    async fn publish_batch_with(
-        &self,
-        client: &mut Object,
-        publisher: &TaskPublisher,
-    ) -> Result<usize, String> {
+    async fn publish_batch_with(&self, client: &mut Object, context: &SinkContext) -> Result<usize, String> {
         self.mark_unmarked(client).await?;
         self.record_unrecorded(client).await?;
+        if context.is_lane_paused_for(alert::KIND) {
+            in_time(self.outbox.record_pause(client)).await?;
+        }
+        let publisher = context.publisher();
         let transaction = in_time(client.transaction()).await?;
         let tasks = in_time(self.outbox.lock_unpublished(&transaction, BATCH, &self.owner)).await?;
         if tasks.is_empty() {

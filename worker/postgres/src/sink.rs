@@ -39,6 +39,8 @@ pub struct SinkOptions {
     pub migrate: bool,
     /// The alarm rules for stored readings.
     pub rules: Arc<Rules>,
+    /// How long the next notice of an alarm waits for one that nobody has heard of since it was published.
+    pub notice_wait: Duration,
 }
 
 /// Writes results and readings to Postgres.
@@ -76,12 +78,12 @@ impl PostgresSink {
         options: SinkOptions,
         timeout: Duration,
     ) -> Result<Arc<Self>, Failure> {
-        let SinkOptions { on_conflict, results, migrate, rules } = options;
+        let SinkOptions { on_conflict, results, migrate, rules, notice_wait } = options;
         let pool = PostgresPool::new(database);
         let tables = Tables::new(prefix);
         schema::prepare(&pool, &tables, migrate, timeout).await?;
         Ok(Arc::new(Self {
-            relay: Relay::new(pool.clone(), &tables),
+            relay: Relay::new(pool.clone(), &tables, notice_wait),
             silences: Silences::new(&tables, Arc::clone(&rules)).map(Arc::new),
             pool,
             partitions: Partitions::new(&tables),

@@ -12,12 +12,16 @@ use crate::task_publisher::TaskPublisher;
 /// Whether the worker consumes the queues of all its lanes, and none of its lanes and kinds is paused.
 pub(crate) type IsConsuming = Arc<dyn Fn() -> bool + Send + Sync>;
 
+/// Whether operators have paused a lane.
+pub(crate) type IsLanePaused = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
 /// The context of the [background work](Sink::background) of a sink. Cheap to clone.
 #[derive(Clone)]
 pub struct SinkContext {
     publisher: TaskPublisher,
     health: Health,
     is_consuming: IsConsuming,
+    is_lane_paused: IsLanePaused,
     stopping: CancellationToken,
 }
 
@@ -31,6 +35,11 @@ impl SinkContext {
     /// paused, the sink's last write succeeded, and the present one does not take unusually long.
     pub fn is_receiving(&self) -> bool {
         (self.is_consuming)() && self.health.is_storing()
+    }
+
+    /// Whether operators have paused the lane that takes tasks of this kind, so that they wait in its queue.
+    pub fn is_lane_paused_for(&self, kind: &str) -> bool {
+        self.publisher.lane_for(kind).is_some_and(|lane| (self.is_lane_paused)(lane))
     }
 
     /// Completes when the worker stops and the sink has stored the last result. The work should then finish what is
@@ -73,6 +82,7 @@ impl BackgroundWork {
         sinks: impl IntoIterator<Item = (&'a Arc<dyn Sink>, &'a Health)>,
         publisher: &TaskPublisher,
         is_consuming: &IsConsuming,
+        is_lane_paused: &IsLanePaused,
         force_close: &CancellationToken,
     ) -> Self {
         let stopping = CancellationToken::new();
@@ -81,6 +91,7 @@ impl BackgroundWork {
                 publisher: publisher.clone(),
                 health: health.clone(),
                 is_consuming: Arc::clone(is_consuming),
+                is_lane_paused: Arc::clone(is_lane_paused),
                 stopping: stopping.clone(),
             };
             let state = (Arc::clone(sink), context, force_close.clone());

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     FinishedTask, Sink, SinkAnswer,
-    background::{BackgroundWork, IsConsuming},
+    background::{BackgroundWork, IsConsuming, IsLanePaused},
     health::{Health, SinkMetrics},
 };
 use crate::{consumer::ChannelGeneration, panics::lock, spans::AttemptSpan, task_publisher::TaskPublisher};
@@ -96,10 +96,11 @@ impl SinkBuffer {
         &self,
         publisher: &TaskPublisher,
         is_consuming: &IsConsuming,
+        is_lane_paused: &IsLanePaused,
         force_close: &CancellationToken,
     ) -> BackgroundWork {
         let sinks = self.0.iter().map(|queue| (&queue.sink, &queue.health));
-        BackgroundWork::start(sinks, publisher, is_consuming, force_close)
+        BackgroundWork::start(sinks, publisher, is_consuming, is_lane_paused, force_close)
     }
 
     /// The failing parts of sinks.

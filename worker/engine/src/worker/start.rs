@@ -48,7 +48,8 @@ use crate::{
     settings::{SinkName, WorkerConfig},
     settlement::{Replies, Settler, record_places},
     sink::{
-        BackgroundWork, IsConsuming, Sink, SinkBuffer, SinkMetrics, results::ResultsSink, stdout::StdoutSink,
+        BackgroundWork, IsConsuming, IsLanePaused, Sink, SinkBuffer, SinkMetrics, results::ResultsSink,
+        stdout::StdoutSink,
     },
     status::{LaneStatus, Status},
 };
@@ -419,11 +420,14 @@ fn start_background(
     let queues: Vec<_> = lanes.iter().flat_map(|lane| lane.problems.clone()).collect();
     let names: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.name)).collect();
     let directives = Arc::clone(directives);
+    let pauses = Arc::clone(&directives);
+    let is_lane_paused: IsLanePaused = Arc::new(move |lane| pauses.is_lane_paused(lane));
     let is_consuming: IsConsuming = Arc::new(move || {
         *intake.borrow() == Intake::Open
             && queues.iter().all(|(_, problem)| problem.borrow().is_none())
             && !names.iter().any(|lane| directives.is_lane_paused(lane))
             && !kinds.iter().any(|kind| directives.is_kind_paused(kind))
     });
-    settler.sink_buffer.start_background(&settler.task_publisher(), &is_consuming, &settler.force_close)
+    let publisher = settler.task_publisher();
+    settler.sink_buffer.start_background(&publisher, &is_consuming, &is_lane_paused, &settler.force_close)
 }

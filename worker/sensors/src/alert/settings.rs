@@ -57,6 +57,9 @@ pub struct AlertSettings {
     pub batch: usize,
     /// Requests to one host at once, 1 to 100.
     pub per_host: usize,
+    /// How long the next notice of an alarm waits for one that nobody has heard of since it was published, 1 s to 1 day.
+    #[serde(with = "humantime_serde")]
+    pub notice_wait: Duration,
 }
 
 impl Default for AlertSettings {
@@ -69,6 +72,7 @@ impl Default for AlertSettings {
             window: Duration::from_millis(250),
             batch: 50,
             per_host: 4,
+            notice_wait: Duration::from_secs(600),
         }
     }
 }
@@ -176,9 +180,11 @@ impl AlertSettings {
     /// # Errors
     /// The first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
-        for (name, value, low, high) in
-            [("timeout", self.timeout, 1, 60_000), ("window", self.window, 0, 10_000)]
-        {
+        for (name, value, low, high) in [
+            ("timeout", self.timeout, 1, 60_000),
+            ("window", self.window, 0, 10_000),
+            ("notice_wait", self.notice_wait, 1_000, 86_400_000),
+        ] {
             let allowed = Duration::from_millis(low)..=Duration::from_millis(high);
             if !allowed.contains(&value) {
                 let problem = format!("expected {:?} to {:?}", allowed.start(), allowed.end());

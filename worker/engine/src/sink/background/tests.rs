@@ -76,9 +76,14 @@ fn start(sink: &Arc<Working>, is_consuming: &Arc<AtomicBool>) -> (TestSettler, B
     let test = test_settler(vec![sink.clone()], "amqp://127.0.0.1:1/%2f", crate::handler::Routes::default());
     let is_consuming = Arc::clone(is_consuming);
     let is_consuming: IsConsuming = Arc::new(move || is_consuming.load(Ordering::Relaxed));
-    let settler = &test.settler;
-    let work =
-        settler.sink_buffer.start_background(&settler.task_publisher(), &is_consuming, &settler.force_close);
+    let (settler, is_lane_paused): (_, IsLanePaused) = (&test.settler, Arc::new(|_: &str| false));
+    let publisher = settler.task_publisher();
+    let work = settler.sink_buffer.start_background(
+        &publisher,
+        &is_consuming,
+        &is_lane_paused,
+        &settler.force_close,
+    );
     (test, work)
 }
 
