@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use crate::{
     auth::Caller,
     idempotency::{Fingerprint, UsedKey},
-    ingest::{Format, Ingest, Parsed},
+    ingest::{Format, Ingest, Parsed, now},
     payload::RecordCount,
     record_tasks::Sender,
     refusal::Refusal,
@@ -137,6 +137,7 @@ impl Format for EventFormat {
     fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<()>, Refusal> {
         let mut tasks = self.tasks(body, &ingest.routes, &sender.caller, ingest.limits.max_records)?;
         let (mut records, mut keys) = (0, Vec::with_capacity(tasks.len()));
+        let now = now();
         for (index, task) in tasks.iter_mut().enumerate() {
             let allowed = ingest.allow_task(task, &task.body, &sender.caller);
             records += allowed.map_err(|refusal| refusal.of_record(index))?;
@@ -144,6 +145,7 @@ impl Format for EventFormat {
             keys.push(UsedKey {
                 id: task.id.clone(),
                 content: Fingerprint::of(task.kind.as_str(), &task.body),
+                now,
                 event: Some(index),
             });
         }

@@ -39,8 +39,9 @@ impl Format for LineBody {
             false => Err(Refusal::foreign_device(device, &caller.name)),
         };
         // The same lines are other readings with another precision.
-        let keys = sender.keys(&format!("{READING} in {}", self.0.symbol()), &body);
-        let (records, dropped) = DroppedLines::sort(body, self.0, now(), &ingest.records, is_allowed)?;
+        let now = now();
+        let keys = sender.keys(&format!("{READING} in {}", self.0.symbol()), &body, now);
+        let (records, dropped) = DroppedLines::sort(body, self.0, now, &ingest.records, is_allowed)?;
         if !dropped.is_empty() && (records.is_empty() || sender.atomic) {
             return Err(dropped.refusal());
         }

@@ -1,4 +1,5 @@
-//! Remembers the bodies of idempotency keys, so that a key with another body is refused.
+//! Remembers the bodies of idempotency keys, so that a key with another body is refused, and when keys and the ids of records
+//! were used first, so that a repeated reading without a time of its own gets the time that it had before.
 //!
 //! The memory is that of one process and bounded: a key that was used at another gateway, or long ago, is not compared.
 //! The ids of its tasks are derived from the key all the same.
@@ -9,16 +10,19 @@ use std::{
     time::Duration,
 };
 
-use garenne_protocol::task::TaskId;
+use garenne_protocol::{
+    sensor::{Reading, Timestamp, Unit},
+    task::TaskId,
+};
 use lru::LruCache;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use crate::refusal::Refusal;
 
-/// Most keys that are remembered. Beyond it, the one that was not used for longest is forgotten.
+/// Most keys that are remembered, and most ids. Beyond it, the one that was not used for longest is forgotten.
 const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(16_384).expect("a constant");
-/// How long a key is remembered after its first use.
+/// How long a key or an id is remembered after its first use.
 const WINDOW: Duration = Duration::from_secs(60 * 60);
 
 /// The hash of a request's content.
@@ -31,6 +35,13 @@ impl Fingerprint {
         // Kinds contain no line breaks.
         Self(Sha256::new().chain_update(kind).chain_update(b"\n").chain_update(body).finalize().into())
     }
+
+    /// The hash of a reading, whatever its time is.
+    fn of_reading(Reading { device, metric, value, unit, .. }: &Reading) -> Self {
+        let unit = unit.map_or("", Unit::symbol);
+        // Names contain no line breaks.
+        Self::of(device, format!("{metric}\n{unit}\n{:x}", value.to_bits()).as_bytes())
+    }
 }
 
 /// A key of a request, and what it is used for.
@@ -38,31 +49,65 @@ pub(super) struct UsedKey {
     /// The id that is derived from the sender and its key.
     pub(super) id: TaskId,
     pub(super) content: Fingerprint,
+    /// The time of its request, which readings without a time of their own have.
+    pub(super) now: Timestamp,
     /// The index of the CloudEvent whose source and id are the key; `None` for an `Idempotency-Key`.
     pub(super) event: Option<usize>,
 }
 
-/// The keys that were used, each with the hash of its body.
-pub(super) struct UsedKeys(Mutex<LruCache<TaskId, (Fingerprint, Instant)>>);
+/// What a key or an id was used for first, and when.
+struct FirstUse {
+    content: Fingerprint,
+    now: Timestamp,
+    since: Instant,
+}
 
-impl UsedKeys {
-    pub(super) fn new() -> Self {
+/// The first uses of keys or ids.
+struct Uses(Mutex<LruCache<TaskId, FirstUse>>);
+
+impl Uses {
+    fn new() -> Self {
         Self(Mutex::new(LruCache::new(MAX_KEYS)))
     }
 
-    /// Remembers what a key is used for.
+    /// Remembers a use. Returns the time of the first one with the same content. One with another content counts as the first
+    /// from then on if it `replaces`, and else there is no time.
+    fn first(&self, id: TaskId, content: Fingerprint, now: Timestamp, replaces: bool) -> Option<Timestamp> {
+        let mut uses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match uses.get(&id).filter(|first| first.since.elapsed() < WINDOW) {
+            Some(first) if first.content == content => return Some(first.now),
+            Some(_) if !replaces => return None,
+            _ => {}
+        }
+        uses.put(id, FirstUse { content, now, since: Instant::now() });
+        Some(now)
+    }
+}
+
+/// The keys of requests and the ids of records that were used.
+pub(super) struct UsedKeys {
+    keys: Uses,
+    /// Only of records without a time.
+    records: Uses,
+}
+
+impl UsedKeys {
+    pub(super) fn new() -> Self {
+        Self { keys: Uses::new(), records: Uses::new() }
+    }
+
+    /// Remembers what a key is used for. Returns the time of the first request with it.
     ///
     /// # Errors
     /// The key was used with another body.
-    pub(super) fn check(&self, key: UsedKey) -> Result<(), Refusal> {
-        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((first, since)) = used.get(&key.id)
-            && since.elapsed() < WINDOW
-        {
-            return if *first == key.content { Ok(()) } else { Err(Refusal::key_reused(key.event)) };
-        }
-        used.put(key.id, (key.content, Instant::now()));
-        Ok(())
+    pub(super) fn check(&self, UsedKey { id, content, now, event }: UsedKey) -> Result<Timestamp, Refusal> {
+        self.keys.first(id, content, now, false).ok_or_else(|| Refusal::key_reused(event))
+    }
+
+    /// The time that a reading without a time of its own had when it first arrived under this id.
+    pub(super) fn first_time(&self, id: TaskId, reading: &Reading) -> Timestamp {
+        let first = self.records.first(id, Fingerprint::of_reading(reading), reading.time, true);
+        first.unwrap_or(reading.time)
     }
 }
 
@@ -71,7 +116,9 @@ mod tests {
     use super::*;
 
     fn check(used: &UsedKeys, n: usize, content: Fingerprint) -> Result<(), Refusal> {
-        used.check(UsedKey { id: TaskId::parse(&n.to_string()).unwrap(), content, event: None })
+        let now = Timestamp::UNIX_EPOCH;
+        used.check(UsedKey { id: TaskId::parse(&n.to_string()).unwrap(), content, now, event: None })
+            .map(drop)
     }
 
     #[tokio::test(start_paused = true)]
@@ -92,7 +139,7 @@ mod tests {
         let used = UsedKeys::new();
         let (first, other) = (Fingerprint::of("a", b"1"), Fingerprint::of("a", b"2"));
         (0..=MAX_KEYS.get()).for_each(|n| check(&used, n, first).unwrap());
-        assert_eq!(used.0.lock().unwrap().len(), MAX_KEYS.get());
+        assert_eq!(used.keys.0.lock().unwrap().len(), MAX_KEYS.get());
         assert!(check(&used, MAX_KEYS.get(), other).is_err());
         check(&used, 0, other).unwrap();
     }

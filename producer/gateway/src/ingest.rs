@@ -5,7 +5,7 @@ use std::sync::Arc;
 use garenne_common::{config::Size, supervise, telemetry::Metrics};
 use garenne_protocol::{
     sensor::{Record, Timestamp, parse::Limits as RecordLimits},
-    task::{Kind, NewTask},
+    task::{Kind, NewTask, TaskId},
 };
 use garenne_publish::{Durability, NotAccepted, READING, Routes, SpoolingSender, shutting_down};
 use prometheus::IntCounter;
@@ -164,16 +164,37 @@ impl Ingest {
     pub(super) fn record<N>(&self, parsed: Parsed<N>, sender: &Sender) -> Result<(Vec<NewTask>, N), Refusal> {
         let Parsed { content, counted, keys, notes } = parsed;
         sender.caller.take(counted)?;
+        // After all other checks: a body of which nothing is accepted may be corrected under the same key.
+        let mut waited = 0;
+        for key in keys {
+            let now = key.now.as_micros();
+            waited = now - self.used_keys.check(key)?.as_micros();
+        }
         let tasks = match content {
             Content::Tasks(tasks) => tasks,
             Content::Readings(kind, records) => {
                 let sharded = self.routes.readings_are_sharded;
-                records.into_iter().map(|record| reading_task(&kind, record, sender, sharded)).collect()
+                let task = |(position, mut record): (usize, Record)| {
+                    self.repeat_time(&mut record, waited, sender);
+                    reading_task(&kind, (position, record), sender, sharded)
+                };
+                records.into_iter().map(task).collect()
             }
         };
-        // After all other checks: a body of which nothing is accepted may be corrected under the same key.
-        keys.into_iter().try_for_each(|key| self.used_keys.check(key))?;
         Ok((tasks, notes))
+    }
+
+    /// Gives a record without a time of its own the time that it had when it was first sent under its id, or in a request with
+    /// the same key, the time since which is given in microseconds. At another time it would be another reading.
+    fn repeat_time(&self, record: &mut Record, waited: i64, sender: &Sender) {
+        if !record.time_assumed {
+            return;
+        }
+        let time = &mut record.reading.time;
+        *time = Timestamp::from_micros(time.as_micros() - waited).unwrap_or(*time);
+        if let Some(id) = record.id.as_deref().and_then(|id| TaskId::parse(id).ok()) {
+            record.reading.time = self.used_keys.first_time(sender.caller.own_id(id), &record.reading);
+        }
     }
 
     /// Where the tasks of this format go.

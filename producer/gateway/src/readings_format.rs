@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use garenne_map::{Map, Source};
 use garenne_protocol::sensor::{
-    Sifted,
+    Sifted, Timestamp,
     parse::{Form, sift_readings},
 };
 use garenne_publish::READING;
@@ -33,8 +33,8 @@ impl ReadingsFormat {
     }
 
     /// The records of a body, which is changed if it is no JSON.
-    fn sift(&self, body: &mut [u8], ingest: &Ingest) -> Result<Sifted, Refusal> {
-        let (now, limits) = (now(), &ingest.records);
+    fn sift(&self, body: &mut [u8], now: Timestamp, ingest: &Ingest) -> Result<Sifted, Refusal> {
+        let limits = &ingest.records;
         match self {
             Self::Json(form) => Ok(sift_readings(*form, body, now, limits)?),
             Self::Mapped { map, path } => {
@@ -61,8 +61,9 @@ impl Format for ReadingsFormat {
 
     fn parse(self, mut body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<LeftOut>, Refusal> {
         // Before the body is changed.
-        let keys = sender.keys(self.content(), &body);
-        let sifted = self.sift(&mut body, ingest)?;
+        let now = now();
+        let keys = sender.keys(self.content(), &body, now);
+        let sifted = self.sift(&mut body, now, ingest)?;
         drop(body);
         if sifted.slots.is_empty() {
             return Ok(Parsed::tasks(Vec::new(), 0, LeftOut::default()));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use garenne_protocol::{
-    sensor::{KeyedValues, Reading, Record, Sifted},
+    sensor::{KeyedValues, Reading, Record, Sifted, Timestamp},
     task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_body, reading_id},
 };
 
@@ -25,10 +25,14 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// The key of its request, with the content that it is used for.
-    pub(super) fn keys(&self, kind: &str, body: &[u8]) -> Vec<UsedKey> {
-        let of_body =
-            |key: &TaskId| UsedKey { id: key.clone(), content: Fingerprint::of(kind, body), event: None };
+    /// The key of its request at this time, with the content that it is used for.
+    pub(super) fn keys(&self, kind: &str, body: &[u8], now: Timestamp) -> Vec<UsedKey> {
+        let of_body = |key: &TaskId| UsedKey {
+            id: key.clone(),
+            content: Fingerprint::of(kind, body),
+            now,
+            event: None,
+        };
         self.idempotency_key.iter().map(of_body).collect()
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     cloud_event::EventFormat,
     context::GatewayContext,
     forward::{Forwarded, ForwardedTasks},
-    ingest::{Format, Ingest, Parsed, Stored},
+    ingest::{Format, Ingest, Parsed, Stored, now},
     left_out::LeftOut,
     memory::Reservation,
     payload::{Receipts, RecordCount},
@@ -119,7 +119,7 @@ impl Format for TaskFormat {
         // A body that no worker could parse is refused here, where the sender gets the error.
         serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::not_json)?;
         let records = ingest.allow_task(&task, &body, &sender.caller)?;
-        let keys = sender.keys(task.kind.as_str(), &body);
+        let keys = sender.keys(task.kind.as_str(), &body, now());
         Ok(Parsed { keys, ..Parsed::tasks(vec![NewTask { body, ..task }], records, ()) })
     }
 }

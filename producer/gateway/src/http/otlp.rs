@@ -65,8 +65,9 @@ impl Format for OtlpEncoding {
     }
 
     fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Rejected>, Refusal> {
-        let keys = sender.keys(READING, &body);
-        let (mut records, mut rejected) = self.records(&body, now(), &ingest.records)?;
+        let now = now();
+        let keys = sender.keys(READING, &body, now);
+        let (mut records, mut rejected) = self.records(&body, now, &ingest.records)?;
         drop(body);
         let foreign = leave_out_foreign(&mut records, &sender.caller, |reading, refusal| {
             rejected.add(&reading.metric, 1, refusal.code, &refusal.message);

@@ -93,6 +93,46 @@ async fn a_refused_body_can_be_corrected_under_its_key_and_an_unconfirmed_one_ca
     assert_eq!(gateway.publisher.tasks().len(), 1);
 }
 
+/// The bodies of the tasks of a request.
+async fn bodies_of(gateway: &Running, path: &str, key: &str, body: &str) -> Vec<Value> {
+    let before = gateway.publisher.tasks().len();
+    let request =
+        reqwest::Client::new().post(format!("http://{}{path}", gateway.address)).body(body.to_owned());
+    let request = if key.is_empty() { request } else { request.header("idempotency-key", key) };
+    assert!(request.send().await.unwrap().status().is_success(), "{path} {body}");
+    gateway.bodies().split_off(before)
+}
+
+/// Otherwise a sink, which tells readings apart by device, metric and time, would store each repetition.
+#[tokio::test]
+async fn a_repeated_reading_without_a_time_has_the_time_of_the_first_one() {
+    let gateway = start(MemorySender::new(), Limits::default()).await;
+    let own_id = r#"{"device":"d","metric":"m","value":1,"id":"r-1"}"#;
+    let other_value = own_id.replace(":1", ":2");
+    for (path, key, body) in [
+        ("/v1/readings", "k1", UNTIMED),
+        ("/v1/readings", "k2", r#"[{"n":"d:m","v":1,"t":-60},{"n":"d:m","v":2,"t":-30}]"#),
+        ("/write", "k3", "m a=1,b=2\nm c=3"),
+        ("/v1/readings", "", own_id),
+    ] {
+        let first = bodies_of(&gateway, path, key, body).await;
+        assert_eq!(first, bodies_of(&gateway, path, key, body).await, "{path} {body}");
+    }
+    let mut connection = gateway.lines().await;
+    connection.write_all(format!("{own_id}\n").as_bytes()).await.unwrap();
+    assert_eq!(line(&mut connection).await, "ok r-1");
+    let bodies = gateway.bodies();
+    let [.., before, repeated] = &bodies[..] else { panic!("{bodies:?}") };
+    assert_eq!(before, repeated);
+    // Others are readings of their own.
+    let mut times = Vec::new();
+    for (key, body) in [("k4", UNTIMED), ("k5", UNTIMED), ("", UNTIMED), ("", &other_value), ("", own_id)] {
+        let bodies = bodies_of(&gateway, "/v1/readings", key, body).await;
+        times.push(bodies[0]["time"].as_str().unwrap().to_owned());
+    }
+    assert!(times.is_sorted_by(|one, other| one < other), "{times:?}");
+}
+
 /// The key of lines is one of their body and their precision, and ids follow positions in the body.
 #[tokio::test]
 async fn lines_and_metrics_have_the_ids_of_their_key() {
