@@ -6,7 +6,7 @@ use garenne_protocol::sensor::{
     BadField, Fault, KeyedValues, Limits, Reading, Record, TimeUnit, Timestamp, Unit, lenient,
     parse::check_unit,
 };
-use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
+use influxdb_line_protocol::{Error, FieldValue, ParsedLine, parse_lines, split_lines};
 
 use crate::{
     refusal::short,
@@ -21,6 +21,9 @@ const MAX_LINE: usize = 1 << 20;
 /// Longest measurement with its tags, and longest field name, in bytes. Each reading of the line copies and hashes
 /// them.
 const MAX_SERIES: usize = 4096;
+/// How often on average each byte of a body is read again, because what looked like a text with line breaks is none. Beyond
+/// it, a text with line breaks counts as lines.
+const MOST_READ_AGAIN: usize = 4;
 /// Longest name of a field in an error, in bytes.
 const LONGEST_SHOWN: usize = 64;
 
@@ -67,15 +70,53 @@ pub fn lines_of(body: &mut Vec<u8>) -> impl Iterator<Item = (u64, Result<&str, B
         lenient::mark_not_utf8(body);
     }
     let text = str::from_utf8(body).unwrap_or_default();
-    let mut next = 1;
-    split_lines(text).map(move |line| {
-        let number = next;
-        // A text of a field may have line breaks.
-        next += 1 + line.bytes().filter(|byte| *byte == b'\n').count() as u64;
+    let lines = Lines { rest: Some(text), next: 1, budget: text.len().saturating_mul(MOST_READ_AGAIN) };
+    lines.map(move |(number, line)| {
         let line = line.strip_prefix('\u{feff}').unwrap_or(line);
         let bad = line.find(lenient::BAD_BYTE).filter(|_| is_marked);
         (number, bad.map_or(Ok(line), |at| Err(not_utf8(at))))
     })
+}
+
+/// The lines of a text. One has line breaks if a text of a field has some.
+struct Lines<'b> {
+    rest: Option<&'b str>,
+    next: u64,
+    /// How many bytes may still be read in vain.
+    budget: usize,
+}
+
+impl<'b> Iterator for Lines<'b> {
+    type Item = (u64, &'b str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.rest?;
+        let first = rest.split_once('\n').map_or(rest, |(first, _)| first);
+        let mut line = if self.budget == 0 { first } else { split_lines(rest).next().unwrap_or(rest) };
+        // Otherwise a quote that is not closed, or is in a comment, and a backslash at the end of a line, would take the
+        // lines behind them.
+        if line.len() > first.len() && (self.budget < line.len() || !is_record(line)) {
+            self.budget = self.budget.saturating_sub(line.len());
+            line = first;
+        }
+        self.rest = rest.get(line.len() + 1..);
+        let number = self.next;
+        self.next += 1 + line.bytes().filter(|byte| *byte == b'\n').count() as u64;
+        Some((number, line))
+    }
+}
+
+/// Whether a text is one record, whose line breaks are in texts of fields.
+fn is_record(text: &str) -> bool {
+    if text.trim_start().starts_with('#') || check_line(text, usize::MAX).is_err() {
+        return false;
+    }
+    let mut repaired = None;
+    let Some(Ok(ParsedLine { series, field_set, .. })) = parse(text, &mut repaired) else { return false };
+    let tags = series.tag_set.iter().flatten().flat_map(|(key, value)| [key.as_str(), value.as_str()]);
+    let fields = field_set.iter().map(|(name, _)| name.as_str());
+    let mut names = tags.chain(fields).chain([series.measurement.as_str()]);
+    names.all(|name| !name.contains('\n'))
 }
 
 /// Converts every numeric and boolean field of a line, without its line ending, into a reading. Text fields are ignored.
@@ -92,15 +133,8 @@ pub fn line_readings(
 ) -> Result<LineReadings, BadField> {
     let line = line.strip_suffix('\r').unwrap_or(line);
     check_line(line, limits.records)?;
-    let repaired;
-    let mut parsed = parse_lines(line).next();
-    if let Some(Err(_)) = parsed
-        && let Some(text) = with_marked_numbers(line)
-    {
-        repaired = text;
-        parsed = parse_lines(&repaired).next();
-    }
-    let Some(line) = parsed else { return Ok(LineReadings::default()) };
+    let mut repaired = None;
+    let Some(line) = parse(line, &mut repaired) else { return Ok(LineReadings::default()) };
     let line = line.map_err(|error| {
         Fault::Malformed.in_field("line", format!("not line protocol: {}", short(&error)))
     })?;
@@ -119,6 +153,18 @@ pub fn line_readings(
             readings.left_out.extend(last);
             Ok(readings)
         }
+    }
+}
+
+/// Parses a line, and once more with marked numbers, which are kept in `repaired`, if that fails. `None` for a comment or a
+/// blank line.
+fn parse<'l>(line: &'l str, repaired: &'l mut Option<String>) -> Option<Result<ParsedLine<'l>, Error>> {
+    match parse_lines(line).next()? {
+        Ok(parsed) => Some(Ok(parsed)),
+        Err(error) => match with_marked_numbers(line) {
+            Some(text) => parse_lines(repaired.insert(text)).next(),
+            None => Some(Err(error)),
+        },
     }
 }
 

@@ -76,6 +76,45 @@ fn a_bad_field_is_left_out_by_name_and_its_line_keeps_the_others() {
     }
 }
 
+/// Each line that is refused by its number, and the values of the others.
+fn sorted(body: &str) -> (Vec<u64>, Vec<f64>) {
+    let (mut refused, mut values, mut bytes) = (Vec::new(), Vec::new(), body.as_bytes().to_vec());
+    let precision = Precision::parse(Some("s")).unwrap();
+    for (number, line) in lines_of(&mut bytes) {
+        match line.and_then(|line| line_readings(line, precision, now(), &most(100))) {
+            Ok(readings) => values.extend(readings.records.iter().map(|record| record.reading.value)),
+            Err(_) => refused.push(number),
+        }
+    }
+    (refused, values)
+}
+
+#[test]
+fn a_line_with_a_quote_or_a_backslash_takes_no_line_behind_it() {
+    for (body, refused, values) in [
+        ("m a=1,s=\"open 1\nm b=2 1\nm c=3 1", vec![1], vec![2.0, 3.0]),
+        ("m a=1 1\nm s=\"open 1\nm b=2,s=\"x y\" 1\nm c=3 1", vec![2], vec![1.0, 2.0, 3.0]),
+        ("# x y=\"z\nm b=2 1\nm c=3 1", vec![], vec![2.0, 3.0]),
+        ("  # it's a=\"\nm b=2,s=\"x\" 1", vec![], vec![2.0]),
+        ("m a=1 1\\\nm b=2 1\nm c=3 1", vec![1], vec![2.0, 3.0]),
+        ("m,t=a\\\nm b=2 1", vec![1], vec![2.0]),
+        // Texts with line breaks are lines as before, also behind a bad one, and with a number that is not finite.
+        ("m s=\"a\nb\",a=1 1\nm bad 1\nm c=3 1", vec![3], vec![1.0, 3.0]),
+        ("m s=\"a\n# b\n\",a=1,b=nan 1\nm s=\"open\nm s=\"c\nd\",c=3 1", vec![4], vec![1.0, 3.0]),
+        ("m s=\"a\\\"\nb\",a=1 1\n", vec![], vec![1.0]),
+    ] {
+        assert_eq!(sorted(body), (refused, values), "{body}");
+    }
+}
+
+/// The quote opens a text if none is open, and opens another one if one is.
+#[test]
+fn lines_that_each_open_a_text_to_the_end_of_the_body_take_linear_time() {
+    const LINES: usize = 50_000;
+    let mut body = "m \"a=\"\n".repeat(LINES).into_bytes();
+    assert_eq!(lines_of(&mut body).count(), LINES + 1);
+}
+
 #[test]
 fn lines_may_end_with_a_carriage_return_and_names_have_no_control_characters() {
     assert_eq!(
