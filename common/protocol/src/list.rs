@@ -42,12 +42,12 @@ pub fn for_each<'t, T: Deserialize<'t>, E>(
     read.map_err(|error| problem.unwrap_or(ListError::Json(error)))
 }
 
-/// Reads a list of objects, for `#[serde(deserialize_with)]`.
+/// Reads a list of objects, for `#[serde(deserialize_with)]`. Null is an empty one.
 ///
 /// # Errors
 /// It is no list of objects, or an object is malformed.
 pub fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<Vec<T>, D::Error> {
-    let objects = Vec::<Object<T>>::deserialize(list)?;
+    let objects = Option::<Vec<Object<T>>>::deserialize(list)?.unwrap_or_default();
     // In place: both types have the same layout.
     Ok(objects.into_iter().map(|Object(value)| value).collect())
 }
@@ -188,6 +188,7 @@ mod tests {
             objects::<_, Item<'_>>(&mut serde_json::Deserializer::from_str(text)).map(|it| it.len())
         };
         assert_eq!(list(r#"[{"n":1},{}]"#).unwrap(), 2);
+        assert_eq!(list("null").unwrap(), 0);
         assert!(list("[[],[]]").is_err());
     }
 }

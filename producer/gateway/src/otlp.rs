@@ -3,7 +3,9 @@
 mod measure;
 mod message;
 mod points;
+mod repair;
 mod response;
+mod scalar;
 mod unit;
 
 use garenne_protocol::sensor::{Limits, Record, Timestamp, lenient};
@@ -62,7 +64,7 @@ impl OtlpEncoding {
                 if size.points > limits.records {
                     return Err(Refusal::too_many("data points", limits.records));
                 }
-                ExportRequest::decode(body).map_err(not_otlp)?
+                protobuf(body)?
             }
             Self::Json => json(body)?,
         };
@@ -79,6 +81,15 @@ fn json(body: &[u8]) -> Result<ExportRequest, Refusal> {
         let mut repaired = body.to_vec();
         lenient::repair(&mut repaired);
         serde_json::from_slice(&repaired).map_err(|_| not_otlp(error))
+    })
+}
+
+/// Decodes Protobuf, and once more after a repair if that fails, so that a text which is not UTF-8 costs only its data points.
+fn protobuf(body: &[u8]) -> Result<ExportRequest, Refusal> {
+    ExportRequest::decode(body).or_else(|error| {
+        let mut repaired = body.to_vec();
+        repair::mark_texts(&mut repaired);
+        ExportRequest::decode(&*repaired).map_err(|_| not_otlp(error))
     })
 }
 

@@ -70,6 +70,8 @@ enum Attack {
     Attributes,
     /// Compressed metrics with a million empty lists in the place of messages.
     EmptyMetrics,
+    /// Compressed metrics with two million numbers in the place of one value.
+    NumbersForValue,
     /// A request head, one byte at a time.
     SlowHead,
     /// A body, one byte at a time.
@@ -89,7 +91,7 @@ enum Attack {
 }
 
 impl Attack {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::ByteChunks,
         Self::StatementChunks,
         Self::Bomb,
@@ -97,6 +99,7 @@ impl Attack {
         Self::EmptyEvents,
         Self::Attributes,
         Self::EmptyMetrics,
+        Self::NumbersForValue,
         Self::SlowHead,
         Self::SlowBody,
         Self::LargeBody,
@@ -136,6 +139,14 @@ impl Attack {
                 let lists = "[],".repeat(1_300_000);
                 let metrics =
                     format!(r#"{{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":[{lists}[]]}}]}}]}}"#);
+                let request = gzipped("/v1/metrics", "application/json", metrics.as_bytes());
+                (request.clone(), request)
+            }
+            Self::NumbersForValue => {
+                let numbers = "1,".repeat(2_000_000);
+                let metric = format!(r#"{{"gauge":{{"dataPoints":[{{"asDouble":[{numbers}1]}}]}}}}"#);
+                let metrics =
+                    format!(r#"{{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":[{metric}]}}]}}]}}"#);
                 let request = gzipped("/v1/metrics", "application/json", metrics.as_bytes());
                 (request.clone(), request)
             }

@@ -3,8 +3,11 @@
 //! Written by hand, so that the build needs no `protoc`, and decoding allocates nothing for the other fields.
 
 use garenne_protocol::list::objects;
-use serde::{Deserialize, Deserializer};
-use serde_with::{DefaultOnError, DeserializeAs, DisplayFromStr, PickFirst, Same, serde_as};
+use serde::Deserialize;
+
+use super::scalar::{
+    boolean, flags, integer, nanoseconds, number, optional_boolean, optional_text, temporality, text,
+};
 
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -45,8 +48,10 @@ pub(super) struct ScopeMetrics {
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Metric {
     #[prost(string, tag = "1")]
+    #[serde(deserialize_with = "text")]
     pub(super) name: String,
     #[prost(string, tag = "3")]
+    #[serde(deserialize_with = "text")]
     pub(super) unit: String,
     #[prost(message, optional, boxed, tag = "5")]
     pub(super) gauge: Option<Box<Gauge>>,
@@ -75,8 +80,10 @@ pub(super) struct Sum {
     #[serde(deserialize_with = "objects")]
     pub(super) data_points: Vec<NumberPoint>,
     #[prost(int32, tag = "2")]
+    #[serde(deserialize_with = "temporality")]
     pub(super) aggregation_temporality: i32,
     #[prost(bool, tag = "3")]
+    #[serde(deserialize_with = "boolean")]
     pub(super) is_monotonic: bool,
 }
 
@@ -100,16 +107,10 @@ pub(super) const CUMULATIVE: i32 = 2;
 /// The bit of `flags` that says that there was no measurement.
 pub(super) const NO_RECORDED_VALUE: u32 = 1;
 
-/// A time that is no number is one beyond all bounds, so that only its data point is rejected.
-fn nanoseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    type Lenient = DefaultOnError<Option<PickFirst<(Same, DisplayFromStr)>>>;
-    let time: Option<u64> = Lenient::deserialize_as(deserializer)?;
-    Ok(time.unwrap_or(u64::MAX))
-}
+/// The bit of `flags` of a point in JSON whose flags are no number.
+pub(super) const NO_FLAGS: u32 = 1 << 31;
 
-/// 64-bit integers are texts in JSON, and numbers that JSON has no form for are too. A value that is no number is none, so
-/// that only its data point is rejected.
-#[serde_as]
+/// In JSON, a field of another type costs only its data point.
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct NumberPoint {
@@ -123,12 +124,13 @@ pub(super) struct NumberPoint {
     #[serde(deserialize_with = "nanoseconds")]
     pub(super) time_unix_nano: u64,
     #[prost(double, optional, tag = "4")]
-    #[serde_as(as = "DefaultOnError<Option<PickFirst<(_, DisplayFromStr)>>>")]
+    #[serde(deserialize_with = "number")]
     pub(super) as_double: Option<f64>,
     #[prost(sfixed64, optional, tag = "6")]
-    #[serde_as(as = "DefaultOnError<Option<PickFirst<(_, DisplayFromStr)>>>")]
+    #[serde(deserialize_with = "integer")]
     pub(super) as_int: Option<i64>,
     #[prost(uint32, tag = "8")]
+    #[serde(deserialize_with = "flags")]
     pub(super) flags: u32,
 }
 
@@ -136,6 +138,7 @@ pub(super) struct NumberPoint {
 #[serde(default)]
 pub(super) struct KeyValue {
     #[prost(string, tag = "1")]
+    #[serde(deserialize_with = "text")]
     pub(super) key: String,
     #[prost(message, optional, tag = "2")]
     pub(super) value: Option<AnyValue>,
@@ -162,15 +165,16 @@ pub(super) enum Value {
 }
 
 /// The JSON form of [`AnyValue`].
-#[serde_as]
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct JsonValue {
+    #[serde(deserialize_with = "optional_text")]
     string_value: Option<String>,
+    #[serde(deserialize_with = "optional_boolean")]
     bool_value: Option<bool>,
-    #[serde_as(as = "Option<PickFirst<(_, DisplayFromStr)>>")]
+    #[serde(deserialize_with = "integer")]
     int_value: Option<i64>,
-    #[serde_as(as = "Option<PickFirst<(_, DisplayFromStr)>>")]
+    #[serde(deserialize_with = "number")]
     double_value: Option<f64>,
 }
 

@@ -11,7 +11,7 @@ use garenne_protocol::{
 };
 
 use super::{
-    message::{CUMULATIVE, DELTA, ExportRequest, KeyValue, Metric, NO_RECORDED_VALUE, NumberPoint},
+    message::{CUMULATIVE, DELTA, ExportRequest, KeyValue, Metric, NO_FLAGS, NO_RECORDED_VALUE, NumberPoint},
     unit::unit,
 };
 use crate::left_out::Notes;
@@ -77,6 +77,8 @@ struct Series<'a> {
     /// The end of the readings' metrics.
     suffix: &'static str,
     unit: Option<Unit>,
+    /// The unit as it was sent.
+    symbol: &'a str,
     /// Whether the values are those of a cumulative counter.
     is_counter: bool,
     /// The device of points that do not name their own.
@@ -121,8 +123,14 @@ fn device_of(attributes: &[KeyValue]) -> Option<(&'static str, String)> {
 
 impl Converter<'_> {
     fn metric(&mut self, metric: &Metric, device: Option<&str>) {
-        let gauge =
-            Series { metric: &metric.name, suffix: "", unit: unit(&metric.unit), is_counter: false, device };
+        let gauge = Series {
+            metric: &metric.name,
+            suffix: "",
+            unit: unit(&metric.unit),
+            symbol: &metric.unit,
+            is_counter: false,
+            device,
+        };
         for (distribution, kind) in [
             (&metric.histogram, "a histogram"),
             (&metric.exponential_histogram, "an exponential histogram"),
@@ -168,10 +176,14 @@ impl Converter<'_> {
     }
 
     fn reading(&self, point: &NumberPoint, series: Series<'_>) -> Result<Reading, BadField> {
-        let Series { metric: name, suffix, unit, is_counter, device } = series;
+        let Series { metric: name, suffix, unit, symbol, is_counter, device } = series;
         if name.trim().is_empty() {
             return Err(missing("it has no name"));
         }
+        if point.flags & NO_FLAGS != 0 {
+            return Err(Fault::WrongType.in_field("flags", "the flags of a point are no number"));
+        }
+        check_text("unit", symbol)?;
         let own = device_of(&point.attributes);
         let (device_key, text) = match &own {
             Some((key, own)) => (Some(*key), own.as_str()),
@@ -237,6 +249,9 @@ fn series_name(
     let mut pairs = Vec::with_capacity(attributes.len());
     let mut bytes = name.len();
     for attribute in attributes.iter().filter(|attribute| Some(attribute.key.as_str()) != device_key) {
+        if attribute.key.is_empty() {
+            return Err(Fault::BadName.in_field("attributes", "an attribute has no name"));
+        }
         let text = attribute.text().ok_or_else(|| {
             let key = quoted(&attribute.key);
             let message = format!("attribute {key}: expected a text, a number or a boolean");
