@@ -7,7 +7,7 @@ use garenne_protocol::sensor::lenient::{end_of_string, end_of_word, is_of_word};
 /// The payload with `null` in place of the values at these positions, which are those of the document. A payload that is
 /// no object or array remains as it is.
 pub(crate) fn remainder(payload: &[u8], taken: &[usize]) -> Vec<u8> {
-    let begins = payload.strip_prefix("\u{feff}".as_bytes()).unwrap_or(payload).trim_ascii_start().first();
+    let begins = payload[after_mark(payload)..].trim_ascii_start().first();
     if !matches!(begins, Some(b'{' | b'[')) {
         return payload.to_vec();
     }
@@ -25,9 +25,14 @@ pub(crate) fn remainder(payload: &[u8], taken: &[usize]) -> Vec<u8> {
     rest
 }
 
+/// The position behind a byte-order mark.
+fn after_mark(text: &[u8]) -> usize {
+    if text.starts_with("\u{feff}".as_bytes()) { '\u{feff}'.len_utf8() } else { 0 }
+}
+
 /// The numbers, words and strings of a JSON text that are values, each with its position among all values.
 fn scalars(text: &[u8]) -> Vec<(usize, Range<usize>)> {
-    let (mut scalars, mut position, mut at) = (Vec::new(), 0, 0);
+    let (mut scalars, mut position, mut at) = (Vec::new(), 0, after_mark(text));
     while at < text.len() {
         let start = at;
         at = match text[at] {
@@ -54,6 +59,8 @@ mod tests {
 
     #[test]
     fn taken_values_are_null_and_all_other_bytes_remain() {
+        let marked = "\u{feff}{\"a\":N/A,\"b\":1}";
+        assert_eq!(remainder(marked.as_bytes(), &[2]), marked.replace('1', "null").as_bytes());
         let payload = b" {\"a\" : -1.5e3,\"b\":[1,{\"c\":\"x\\\"\"},nan],\"d\":\"\xb0\",\"e\":true}";
         // The positions: 0 the object, 1 a, 2 b, 3 1, 4 the object, 5 c, 6 nan, 7 d, 8 e.
         let rest = remainder(payload, &[1, 3, 5, 8]);

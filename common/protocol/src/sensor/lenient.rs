@@ -1,13 +1,18 @@
 //! Makes JSON readable that has a few bytes or numbers that JSON does not allow.
 //!
-//! Sensors write `nan`, `-Infinity`, `1e999`, single bytes of Latin-1, or a NUL at the end. A parser of JSON refuses the
-//! whole text for one of them. Here they are marked, so that only the record or the field that has them is refused. The
-//! length of the text does not change, so that no memory is needed.
+//! Sensors write `nan`, `-Infinity`, `1e999`, `.5`, `ERR`, single bytes of Latin-1, or a NUL at the end. A parser of JSON
+//! refuses the whole text for one of them. Here they are marked, so that only the record or the field that has them is refused.
+//! The length of the text does not change, so that no memory is needed.
+
+use std::ops::Range;
+
+use serde::de::IgnoredAny;
 
 /// Stands for a byte that is not allowed in a string. It is a control character: no name may have it.
 pub const BAD_BYTE: char = '\u{7f}';
 
-/// The text that stands for a number that is not finite. As JSON it is as long as the shortest one, `nan`.
+/// The text that stands for a number that is not finite, and for any other bare word that JSON does not have. As JSON it is as
+/// long as the shortest one, `nan`. A word of two bytes without white space around becomes an empty text.
 pub const NOT_FINITE: &str = "\u{7f}";
 
 /// Words for numbers that are not finite, in lower case and without a sign, as C, C++, Python and JavaScript write them.
@@ -23,8 +28,11 @@ pub fn repair(text: &mut [u8]) {
         *nul = b' ';
     }
     let mut at = 0;
+    // The last byte that is no white space.
+    let mut before = 0;
     while at < text.len() {
-        at = match text[at] {
+        let byte = text[at];
+        at = match byte {
             b'"' => {
                 let end = end_of_string(text, at);
                 mark_bad_bytes(&mut text[at + 1..end]);
@@ -35,17 +43,47 @@ pub fn repair(text: &mut [u8]) {
                 }
                 end + 1
             }
-            byte if is_of_word(byte) => {
-                let end = end_of_word(text, at);
-                if is_not_finite(&text[at..end]) {
-                    text[at..end].fill(b' ');
-                    text[at..at + 3].copy_from_slice(b"\"\x7f\"");
+            _ if is_of_word(byte) => {
+                let word = at..end_of_word(text, at);
+                if is_not_finite(&text[word.clone()]) || is_bad_value(text, word.clone(), before) {
+                    mark_word(text, word)
+                } else {
+                    word.end
                 }
-                end
             }
             _ => at + 1,
         };
+        if !byte.is_ascii_whitespace() {
+            before = byte;
+        }
     }
+}
+
+/// The bytes between the values of JSON.
+const STRUCTURE: &[u8] = b",:[]{}";
+
+/// Whether a bare word is in the place of a value and is none.
+fn is_bad_value(text: &[u8], word: Range<usize>, before: u8) -> bool {
+    let behind = text[word.end..].iter().find(|byte| !byte.is_ascii_whitespace());
+    matches!(before, b':' | b'[' | b',')
+        && matches!(behind, Some(b',' | b']' | b'}'))
+        && serde_json::from_slice::<IgnoredAny>(&text[word]).is_err()
+}
+
+/// Replaces a word, with the white space around it. Returns the position behind them.
+fn mark_word(text: &mut [u8], word: Range<usize>) -> usize {
+    let space = |byte: &&u8| byte.is_ascii_whitespace();
+    let start = word.start - text[..word.start].iter().rev().take_while(space).count();
+    let end = word.end + text[word.end..].iter().take_while(space).count();
+    let mark: &[u8] = match end - start {
+        // There is no value of one byte that is no number.
+        ..=1 => return end,
+        2 => b"\"\"",
+        _ => b"\"\x7f\"",
+    };
+    text[start..end].fill(b' ');
+    text[start..start + mark.len()].copy_from_slice(mark);
+    end
 }
 
 /// Whether a word stands for a number that is not finite: `NaN`, `-inf`, or a number beyond a double.
@@ -74,8 +112,8 @@ pub fn end_of_word(text: &[u8], at: usize) -> usize {
 }
 
 /// Whether a byte can be part of a number or a word outside of strings.
-pub const fn is_of_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.' | b'#' | b'(' | b')' | b'_')
+pub fn is_of_word(byte: u8) -> bool {
+    !byte.is_ascii_whitespace() && byte != b'"' && byte != 0 && !STRUCTURE.contains(&byte)
 }
 
 /// Replaces control characters and bytes that are not UTF-8 by [`BAD_BYTE`].
@@ -150,11 +188,40 @@ mod tests {
                 serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(value, serde_json::json!({"a": NOT_FINITE, "b": 1}));
         }
-        for text in [r#"{"a":[1,-2.5e3,true,false,null,"nan \" 1e999 ü"]}"#, "[nano]", "{oops", "\"open"] {
+        for text in [
+            r#"{"a":[1,-2.5e3,true,false,null,"nan \" 1e999 ü"],"b":0.5 , "c" : [ ]}"#,
+            "{oops",
+            "nonsense",
+            "[nano",
+            "\"open",
+            "{a:1,b:ERR2:3}",
+            r#"{"a":x,"b":-}"#,
+        ] {
             assert_eq!(repaired(text.as_bytes()), text);
         }
         let long = format!("[{}]", "9".repeat(LONGEST + 1));
         assert_eq!(repaired(long.as_bytes()), long);
+    }
+
+    #[test]
+    fn bare_words_in_the_place_of_a_value_are_marked() {
+        for word in ["ERR", "-.5", "007", "0x1F", "None", "N/A", "12.30.01", "1_000", "\u{b0}C", "+50"] {
+            let text = repaired(format!("{{\"a\":{word},\"b\":[1,{word} , {word}]}}").as_bytes());
+            let value: serde_json::Value =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(
+                value,
+                serde_json::json!({"a": NOT_FINITE, "b": [1, NOT_FINITE, NOT_FINITE]}),
+                "{word}"
+            );
+        }
+        for (text, expected) in [
+            (r#"{"a":.5,"b": .5,"c": -,"d":+5}"#, r#"{"a":"","b":"@","c":"","d":""}"#),
+            ("[\u{fc}\n, 5. ]", "[\"@\", \"@\"]"),
+        ] {
+            let text: String = repaired(text.as_bytes()).split(' ').collect();
+            assert_eq!(text, expected.replace('@', NOT_FINITE).replace(' ', ""));
+        }
     }
 
     #[test]
