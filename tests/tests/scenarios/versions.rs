@@ -254,6 +254,43 @@ async fn derived_values_and_their_alarms_follow_a_replaced_reading() -> Result<(
     Ok(())
 }
 
+/// A temperature and a humidity in one batch, and two later versions of the temperature. The first temperature is usable in
+/// one half of the readings.
+#[tokio::test]
+async fn derived_values_are_the_same_in_every_order_of_arrival() -> Result<()> {
+    const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let worker = start(&env, "replacing", &database).await?;
+    let histories: Vec<_> = ORDERS.iter().flat_map(|order| [(order, 27.0), (order, -400.0)]).collect();
+    for arrival in 0..3 {
+        for (key, (order, first)) in histories.iter().enumerate() {
+            let version = order[arrival];
+            let record = |payload: Value| {
+                let id = format!("{key}-{version}-{}", payload["metric"]);
+                json!({"id": id, "payload": payload, "version": format!("{}-0", (BEGIN + version) * 1_000_000)})
+            };
+            let humidity = json!({"device": "d1", "metric": "humidity", "unit": "%RH", "value": 95.0, "time": BEGIN + key});
+            let records = match version {
+                0 => vec![record(reading(key, *first)), record(humidity)],
+                1 => vec![record(reading(key, 20.0))],
+                _ => vec![record(reading(key, 10.0))],
+            };
+            publish_batch(&env, &format!("{key}-{version}"), &records).await?;
+        }
+        env.until_settled((arrival + 1) * histories.len()).await?;
+    }
+    let query =
+        "SELECT extract(epoch FROM time)::int8 - $1, round(value::numeric, 2)::float8 FROM garenne_readings
+                 WHERE metric = 'dew_point' ORDER BY 1";
+    let rows = database.connect().await?.query(query, &[&i64::try_from(BEGIN)?]).await?;
+    let found: Vec<(i64, f64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let expected: Vec<_> = (0..).zip([9.24; 12]).collect();
+    assert_eq!(found, expected);
+    worker.stop().await?;
+    env.is_empty("garenne.dead").await
+}
+
 /// A program from before this has replaced a reading, and left what was derived of it.
 #[tokio::test]
 async fn a_recalibration_finds_derived_values_that_did_not_follow() -> Result<()> {

@@ -143,11 +143,16 @@ impl VersionStatements {
             // What a person has corrected or deleted stays so.
             let Some((Some(stored), known)) = known.remove(&key) else { continue };
             let versions = arrived.iter().map(ReadingVersion::arrived);
+            let (device, metric, time) = key;
+            let differing = arrived.iter().map(ReadingVersion::arrived).find(|new| new.differs(&stored));
+            // Also for an earlier version: what its task derived from it, or could not, follows from the stored one.
+            if differing.is_some_and(|new| is_input(&new) || is_input(&stored)) {
+                replaced.places.insert((device, time));
+            }
             let resolved = resolve(&stored, known, versions);
             kept.extend(resolved.kept.into_iter().map(|version| (key, version)));
             let Some(version) = resolved.latest else { continue };
             if version.differs(&stored) {
-                let (device, metric, time) = key;
                 if is_input(&version) || is_input(&stored) {
                     replaced.places.insert((device, time));
                 }
