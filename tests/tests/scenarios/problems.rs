@@ -63,7 +63,7 @@ async fn until_none(dashboard: &Dashboard) -> Result<()> {
 async fn problems_of_lanes_and_workers_are_said_by_every_tool() -> Result<()> {
     let env = TestEnv::new().await?;
     env.garenne(&["topology", "apply"]).await?;
-    let plan = env.worker("w")?.stdout().lane("fast:prefetch=10,concurrency=2..2").option("--lane", "fast");
+    let plan = env.worker("w")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let worker = plan.env("GARENNE_EVENTS__HEARTBEAT", "500ms").start().await?;
     let dashboard = Dashboard::start(&env).await?;
     env.publish("bench.sleep", &json!({"ms": 1}), "quick", 100).await?;

@@ -119,7 +119,10 @@ impl Snapshot {
             }
         });
         let leftovers = topology.leftovers.iter().map(|leftover| &leftover.queue);
-        let seen = wanted.iter().chain(leftovers).chain(&topology.former_rungs);
+        // A stream cannot be taken from as a queue can.
+        let audit = names.audit();
+        let queues = wanted.iter().filter(|name| **name != audit);
+        let seen = queues.chain(leftovers).chain(&topology.former_rungs);
         Self {
             broker: operator.broker.address(),
             vhost: operator.broker.vhost(),
