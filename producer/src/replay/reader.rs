@@ -211,7 +211,8 @@ mod tests {
     /// A row with one value that cannot be read is sent without it.
     #[test]
     fn values_that_cannot_be_read_are_told_from_rows() {
-        let text = "time;t;u;v\n1763600000;1;2;3\n1763600001;x;2;\n1763600002;x;y;3\n1763600003;x;y;z\nnever;1;2;3\n1763600004;x;;\n";
+        let text = "time;t;u;v\n1763600000;1;2;3\n1763600001;x;2;\n1763600002;x;y;3\n1763600003;x;y;z\nnever;1;2;3\n\
+                    1763600004;x;;\n";
         let source = Source::pipe(Box::new(io::Cursor::new(text))).unwrap();
         let columns = ["t", "u", "v"].map(|name| (name.to_owned(), Column::default()));
         let mapping = Mapping { columns: columns.into(), ..Mapping::default() };
