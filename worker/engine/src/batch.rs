@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use garenne_common::{clock, shutdown::Settlement, supervise::caught, telemetry::metrics::TaskOutcome};
+use garenne_common::{clock, supervise::caught};
 use garenne_pool::{self as pool, Cause, Ending};
 use garenne_protocol::task::{BadBatch, BatchRecord, Envelope, read_batch};
 
@@ -24,8 +24,6 @@ use crate::{
     execute::{Attempt, AttemptEnd, Outcome},
     handler::{BatchRecords, Sharing},
     panics::lock,
-    registry::Entry,
-    settlement::{InFlight, Settler},
     spans::{AttemptSpan, Spans},
 };
 
@@ -68,17 +66,6 @@ impl Batch {
         Ok(Self { records: read_batch(body)?.iter().map(read).collect(), ends: Mutex::default() })
     }
 
-    /// Divides the batch into its records. Each has a share of the batch's delivery, which is settled once all
-    /// shares are.
-    pub(crate) fn split(&self, batch: InFlight) -> impl Iterator<Item = InFlight> {
-        let InFlight { lane, delivery, .. } = batch;
-        let payloads = self.records.iter().map(|record| record.payload.clone());
-        delivery.split(payloads).zip(&self.records).map(move |(delivery, record)| {
-            let (lane, envelope) = (Arc::clone(&lane), Arc::clone(&record.envelope));
-            InFlight { lane, delivery, envelope, span: record.span.clone() }
-        })
-    }
-
     /// Runs the records in order and keeps their ends. A cancellation takes effect between two records, because
     /// records are short tasks, which cannot be cancelled. `batch` has what the attempts have in common.
     pub(crate) async fn execute(&self, batch: Attempt, cx: pool::TaskContext) {
@@ -112,7 +99,7 @@ impl Batch {
 
     /// Derives the end of the batch from the way in which the pool ended it. The end of a record that was given up
     /// and returns later is ignored.
-    fn end(&self, ending: Ending<()>) -> BatchEnd {
+    pub(crate) fn end(&self, ending: Ending<()>) -> BatchEnd {
         let (mut ends, records) = (std::mem::take(&mut *lock(&self.ends)), self.records.len());
         let cause = match ending {
             Ending::Finished { told, .. } => told,
@@ -143,49 +130,6 @@ impl Batch {
         };
         ends.resize_with(records, end_of_missing);
         BatchEnd::Apart(ends)
-    }
-
-    /// Settles each record by its end, or the batch as a whole. `deadline` is that of the batch.
-    pub(crate) fn settle(
-        &self,
-        batch: InFlight,
-        ending: Ending<()>,
-        settler: &Arc<Settler>,
-        entry: &Arc<Entry>,
-        deadline: Duration,
-    ) {
-        match self.end(ending) {
-            BatchEnd::Apart(ends) => {
-                let mut leaving = Vec::new();
-                for (mut task, end) in self.split(batch).zip(ends) {
-                    if end.counted_as == Some(TaskOutcome::Timeout) {
-                        // As a message of its own the record would be a short task without a deadline, and
-                        // could hang forever.
-                        let timeout = Some(task.envelope.timeout.unwrap_or(deadline));
-                        task.envelope = Arc::new(Envelope { timeout, ..Envelope::clone(&task.envelope) });
-                    }
-                    match end.outcome {
-                        Outcome::Done { .. } => settler.settle(task, entry, end),
-                        _ => leaving.push((task, end)),
-                    }
-                }
-                if !leaving.is_empty() {
-                    let entry = Arc::clone(entry);
-                    settler
-                        .settle_each(leaving, move |settler, (task, end)| settler.settle(task, &entry, end));
-                }
-            }
-            BatchEnd::HandBack { executed } => {
-                (0..executed).for_each(|_| entry.metrics.counted(TaskOutcome::Interrupted));
-                self.records.iter().for_each(|record| record.span.end(Settlement::Requeued, None));
-                drop(batch);
-            }
-            BatchEnd::Abandon => {
-                entry.metrics.counted(TaskOutcome::Interrupted);
-                self.records.iter().for_each(|record| record.span.end(Settlement::Abandoned, None));
-                batch.delivery.settle(Settlement::Abandoned);
-            }
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`Attempt::execute`] runs in the lane's pool. It checks whether the task may still start, decodes the payload,
 //! and calls the handler. The pool reports how the attempt ended, and [`AttemptEnd::of`] derives the task's
-//! [`Outcome`] from that, which `settlement` acts on.
+//! [`Outcome`] from that, which `pipeline::life` acts on.
 
 use std::{
     sync::Arc,
@@ -184,6 +184,16 @@ impl AttemptEnd {
             Ending::NotStarted { cause } => (Self::after_cancellation(cause).0, None, None),
         };
         Self { outcome, counted_as, duration }
+    }
+
+    /// Counts the attempt in the metrics of its kind, if the task started.
+    pub(crate) fn count(&self, span: &AttemptSpan, entry: &Entry) {
+        let Some(counted_as) = self.counted_as else { return };
+        span.set_outcome(counted_as);
+        match self.duration {
+            Some(duration) => entry.metrics.ended(counted_as, duration),
+            None => entry.metrics.counted(counted_as),
+        }
     }
 
     /// The end of a task that did not start.

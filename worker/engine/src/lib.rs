@@ -59,6 +59,8 @@ mod client;
 #[cfg(feature = "worker")]
 mod consumer;
 #[cfg(feature = "worker")]
+mod dead_channel;
+#[cfg(feature = "worker")]
 mod execute;
 #[cfg(feature = "worker")]
 mod execution;
@@ -68,6 +70,8 @@ mod fleet;
 mod force_close;
 #[cfg(feature = "worker")]
 pub mod handler;
+#[cfg(feature = "worker")]
+mod in_flight;
 #[cfg(feature = "worker")]
 mod panics;
 pub mod payload;

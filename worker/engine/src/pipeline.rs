@@ -1,17 +1,7 @@
-//! The pipeline of a lane: takes deliveries from the consumer to the settlement.
+//! The pipeline of a lane: takes deliveries from the consumer to their settlement.
 //!
-//! [`LanePipeline::process`] receives deliveries from `consumer`. Each passes these steps:
-//!
-//! 1. [`admit`](LanePipeline::admit) decodes the delivery and checks whether its task may run now. If not, the
-//!    delivery is passed to `settlement`: it is deferred, dead-lettered, quarantined or acked.
-//! 2. [`prepare`](LanePipeline::prepare) splits an admitted task into its [`Execution`], which the pool runs, and
-//!    its [`ExecutionCompletion`], which holds the delivery.
-//! 3. [`dispatch`](LanePipeline::dispatch) submits both to the lane's pool.
-//! 4. The pool executes the task: `Execution::run` calls `Attempt::execute`.
-//! 5. The pool calls the completion with the task's ending, and the completion calls `Settler::settle`.
-//!
-//! A delivery that contains a batch passes the same steps, and each of its records is settled by itself. Tasks in
-//! the quarantine wait in [`run_alone`](LanePipeline::run_alone) between steps 1 and 2.
+//! [`LanePipeline::process`] receives deliveries from `consumer`. The life of each reads from top to bottom in `life.rs`;
+//! the other modules are its steps.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -21,51 +11,28 @@ use garenne_protocol::task::DeadReason;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    batch::{Batch, RunningBatches},
-    consumer::Delivery,
-    execution::Execution,
-    fleet::Member,
-    handler::WorkerContext,
-    redelivery::MAX_PANICS,
-    registry::Registry,
-    settlement::{InFlight, Settler},
-    spans::Spans,
+    batch::RunningBatches, consumer::Delivery, execution::Execution, fleet::Member, handler::WorkerContext,
+    redelivery::MAX_PANICS, registry::Registry, settlement::Settler, spans::Spans,
 };
 
 mod admit;
 mod dispatch;
 mod foreign;
 mod key_limits;
+mod life;
 mod quarantine;
 mod unhandled;
 
-use dispatch::ExecutionCompletion;
+use dispatch::Dispatched;
 pub(crate) use foreign::ForeignLane;
 pub(crate) use key_limits::KeyLimits;
 use quarantine::QuarantineRun;
 
 /// The pool of a lane.
-pub(crate) type LanePool = Pool<Execution, ExecutionCompletion>;
+pub(crate) type LanePool = Pool<Execution, Dispatched>;
 
 /// A task that is ready for the pool.
-type Ready = (Spec, Execution, ExecutionCompletion);
-
-/// A decoded delivery: a task, or a batch.
-struct Admitted {
-    /// The task. Of a batch, the message.
-    task: InFlight,
-    batch: Option<Arc<Batch>>,
-}
-
-impl Admitted {
-    /// The task, or the records of the batch as tasks of their own.
-    fn into_tasks(self) -> Vec<InFlight> {
-        match self.batch {
-            None => vec![self.task],
-            Some(batch) => batch.split(self.task).collect(),
-        }
-    }
-}
+type Ready = (Spec, Execution, Dispatched);
 
 /// The pipeline of one lane, or of the quarantine.
 pub(crate) struct LanePipeline {
@@ -129,8 +96,12 @@ impl LanePipeline {
                 return admit(delivery);
             };
             let error = format!("the worker panicked {MAX_PANICS} times over its redeliveries: {panic}");
-            let (lane, delivery) = (Arc::clone(&self.lane), self.without_untrusted_headers(delivery));
-            self.settler.dead_letter_unread(lane, delivery, DeadReason::AttemptsExhausted, error);
+            let delivery = self.without_untrusted_headers(delivery);
+            let (settler, lane) = (Arc::clone(&self.settler), Arc::clone(&self.lane));
+            self.settler.in_background("admission", async move {
+                let reason = DeadReason::AttemptsExhausted;
+                settler.dead_letter_unread(lane, delivery, reason, error).await;
+            });
             None
         });
         match (message, &admitted) {

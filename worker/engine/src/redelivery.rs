@@ -1,7 +1,8 @@
-//! Tracks the deliveries of long tasks, so that a task does not run twice on one worker.
+//! Tracks long tasks, so that a task does not run twice on one worker.
 //!
 //! If a channel dies, by a reconnect or by the broker's consumer timeout, the broker redelivers its messages. If
-//! the task of a redelivered message still runs here, the new delivery replaces the lost one.
+//! the task of a redelivered message still runs here, the new delivery replaces the lost one. Nothing else changes the
+//! delivery of a task.
 //!
 //! It also counts panics of the worker's own code over a message, which would be redelivered forever.
 
@@ -10,12 +11,39 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use garenne_protocol::task::TaskId;
+use garenne_protocol::task::{Envelope, TaskId};
 
-use crate::{consumer::Delivery, panics::lock};
+use crate::{consumer::Delivery, in_flight::InFlight, panics::lock};
 
-/// The delivery of a waiting or running task; empty once the task ended.
-pub(crate) type DeliverySlot = Arc<Mutex<Option<Delivery>>>;
+/// A task that waits or runs.
+pub(crate) enum Held {
+    /// A short task or a batch.
+    Owned(InFlight),
+    /// A long task. If the message is redelivered while the task runs, the new delivery takes the place of the lost one.
+    Tracked(TaskSlot, Arc<Envelope>),
+}
+
+/// A long task that waits or runs; empty once it ended.
+type TaskSlot = Arc<Mutex<Option<InFlight>>>;
+
+impl Held {
+    /// Whether a settlement can still reach the broker.
+    pub(crate) fn alive(&self) -> bool {
+        match self {
+            Self::Owned(task) => task.delivery.alive(),
+            Self::Tracked(slot, _) => lock(slot).as_ref().is_some_and(|task| task.delivery.alive()),
+        }
+    }
+
+    /// The trace of the task. Each record of a batch has one of its own.
+    pub(crate) fn trace_id(&self) -> Option<&str> {
+        match self {
+            Self::Owned(task) if task.batch.is_some() => None,
+            Self::Owned(task) => task.envelope.trace_id(),
+            Self::Tracked(_, envelope) => envelope.trace_id(),
+        }
+    }
+}
 
 /// Bound for remembered tasks that succeeded. The broker can redeliver at most a prefetch of them.
 const MAX_SUCCEEDED: usize = 4096;
@@ -26,11 +54,11 @@ pub(crate) const MAX_PANICS: u32 = 4;
 /// forgotten because of others.
 const MAX_PANICKED: usize = 1 << 16;
 
-/// The deliveries that a redelivery may replace, succeeded tasks whose settlement may be lost, and messages over
+/// The tasks whose delivery a redelivery may replace, succeeded tasks whose settlement may be lost, and messages over
 /// which the admission panicked.
 #[derive(Default)]
 pub(crate) struct RedeliveryTracker {
-    running: Mutex<HashMap<TaskId, DeliverySlot>>,
+    running: Mutex<HashMap<TaskId, TaskSlot>>,
     succeeded: Mutex<SucceededTasks>,
     /// The number of panics and the last panic's message, by [`Delivery::fingerprint`].
     panics: Mutex<HashMap<u64, (u32, String)>>,
@@ -58,30 +86,35 @@ impl SucceededTasks {
 }
 
 impl RedeliveryTracker {
-    /// Registers the delivery of a task. Call it before the task enters the pool.
-    pub(crate) fn track(&self, id: &TaskId, delivery: Delivery) -> DeliverySlot {
-        let slot = Arc::new(Mutex::new(Some(delivery)));
-        lock(&self.running).insert(id.clone(), Arc::clone(&slot));
-        slot
+    /// Registers a long task. Call it before the task enters the pool.
+    pub(crate) fn track(&self, task: InFlight) -> Held {
+        let envelope = Arc::clone(&task.envelope);
+        let slot = Arc::new(Mutex::new(Some(task)));
+        lock(&self.running).insert(envelope.id.clone(), Arc::clone(&slot));
+        Held::Tracked(slot, envelope)
     }
 
-    /// Returns the delivery of a task that ended.
-    pub(crate) fn finish(&self, id: &TaskId, slot: &DeliverySlot) -> Option<Delivery> {
+    /// Returns a task that ended, with its latest delivery. [`None`] only if it was returned before.
+    pub(crate) fn release(&self, held: Held) -> Option<InFlight> {
+        let (slot, envelope) = match held {
+            Held::Owned(task) => return Some(task),
+            Held::Tracked(slot, envelope) => (slot, envelope),
+        };
         let mut running = lock(&self.running);
-        if running.get(id).is_some_and(|tracked| Arc::ptr_eq(tracked, slot)) {
-            running.remove(id);
+        if running.get(&envelope.id).is_some_and(|tracked| Arc::ptr_eq(tracked, &slot)) {
+            running.remove(&envelope.id);
         }
         drop(running);
-        lock(slot).take()
+        lock(&slot).take()
     }
 
     /// Replaces a lost delivery with its redelivery, if the task still runs here. Otherwise returns the redelivery.
     pub(crate) fn replace_lost(&self, id: &TaskId, delivery: Delivery) -> Option<Delivery> {
         let Some(slot) = lock(&self.running).get(id).cloned() else { return Some(delivery) };
-        let mut held = lock(&slot);
-        if let Some(former) = held.as_ref().filter(|former| !former.alive()) {
-            former.generation().delivered_again();
-            *held = Some(delivery);
+        let mut running = lock(&slot);
+        if let Some(task) = running.as_mut().filter(|task| !task.delivery.alive()) {
+            task.delivery.generation().delivered_again();
+            task.delivery = delivery;
             return None;
         }
         Some(delivery)
@@ -127,7 +160,11 @@ mod tests {
     use garenne_common::{shutdown::Settlement, telemetry::Metrics};
 
     use super::*;
-    use crate::consumer::{ChannelGeneration, SettlementCounters};
+    use crate::{
+        consumer::{ChannelGeneration, SettlementCounters},
+        spans::AttemptSpan,
+        testing::finished,
+    };
 
     fn generation() -> Arc<ChannelGeneration> {
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
@@ -138,6 +175,13 @@ mod tests {
         TaskId::parse(name).unwrap()
     }
 
+    /// The task `t` with this delivery.
+    fn task(generation: &Arc<ChannelGeneration>, tag: u64) -> InFlight {
+        let envelope = finished("t", "{}").envelope;
+        let (delivery, span) = (Delivery::for_test(generation, tag), AttemptSpan::default());
+        InFlight { lane: "test".into(), delivery, envelope, span, batch: None }
+    }
+
     /// The number of deliveries of a channel that were settled or requeued.
     fn settled(generation: &ChannelGeneration, delivered: u64) -> u64 {
         (0..delivered).for_each(|_| generation.count_delivery(false));
@@ -145,11 +189,10 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_is_returned_once_when_its_task_ends() {
+    fn a_task_is_returned_when_it_ends() {
         let (redeliveries, generation) = (RedeliveryTracker::default(), generation());
-        let slot = redeliveries.track(&id("t"), Delivery::for_test(&generation, 1));
-        let delivery = redeliveries.finish(&id("t"), &slot).expect("the delivery");
-        assert!(redeliveries.finish(&id("t"), &slot).is_none(), "only once");
+        let slot = redeliveries.track(task(&generation, 1));
+        let delivery = redeliveries.release(slot).expect("the task").delivery;
         assert!(lock(&redeliveries.running).is_empty());
         delivery.settle(Settlement::Acked);
         assert_eq!(settled(&generation, 1), 1);
@@ -158,11 +201,11 @@ mod tests {
     #[test]
     fn a_redelivery_replaces_the_lost_delivery_of_a_running_task() {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
-        let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
+        let slot = redeliveries.track(task(&old, 1));
         old.end();
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_none());
         assert_eq!(settled(&old, 1), 1, "the lost delivery is dropped");
-        let delivery = redeliveries.finish(&id("t"), &slot).expect("the delivery");
+        let delivery = redeliveries.release(slot).expect("the task").delivery;
         assert!(delivery.alive(), "it is the redelivery");
         drop(delivery);
         assert_eq!(settled(&new, 1), 1);
@@ -179,31 +222,31 @@ mod tests {
                 assert_eq!(orphan.cancellation.delivers_again(None).now_or_never(), Some(true));
             }),
         );
-        let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
+        let slot = redeliveries.track(task(&old, 1));
         old.end();
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_none());
-        assert!(redeliveries.finish(&id("t"), &slot).is_some());
+        assert!(redeliveries.release(slot).is_some());
         assert_eq!(cancellation.delivers_again(None).now_or_never(), Some(true));
     }
 
     #[test]
     fn a_delivery_that_can_still_be_settled_is_not_replaced() {
         let (redeliveries, one, other) = (RedeliveryTracker::default(), generation(), generation());
-        let slot = redeliveries.track(&id("t"), Delivery::for_test(&one, 1));
+        let slot = redeliveries.track(task(&one, 1));
         let twin =
             redeliveries.replace_lost(&id("t"), Delivery::for_test(&other, 2)).expect("it is returned");
         assert!(twin.alive());
-        assert!(redeliveries.finish(&id("t"), &slot).is_some());
+        assert!(redeliveries.release(slot).is_some());
     }
 
     #[test]
     fn a_redelivery_of_a_task_that_does_not_run_here_is_returned() {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 1)).is_some());
-        let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
+        let slot = redeliveries.track(task(&old, 1));
         old.end();
         assert!(redeliveries.replace_lost(&id("other"), Delivery::for_test(&new, 2)).is_some());
-        assert!(redeliveries.finish(&id("t"), &slot).is_some());
+        assert!(redeliveries.release(slot).is_some());
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 3)).is_some(), "the task ended");
     }
 
@@ -211,26 +254,27 @@ mod tests {
     #[test]
     fn a_delivery_of_an_ended_task_is_not_replaced() {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
-        let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
+        let slot = redeliveries.track(task(&old, 1));
         old.end();
-        drop(slot.lock().unwrap().take());
+        let Held::Tracked(held, _) = &slot else { panic!("it is tracked") };
+        drop(held.lock().unwrap().take());
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_some());
-        assert!(redeliveries.finish(&id("t"), &slot).is_none());
+        assert!(redeliveries.release(slot).is_none());
     }
 
     #[test]
     fn the_end_of_one_of_two_runs_with_the_same_id_leaves_the_other() {
         let (redeliveries, old, new, newest) =
             (RedeliveryTracker::default(), generation(), generation(), generation());
-        let first = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
-        let second = redeliveries.track(&id("t"), Delivery::for_test(&new, 2));
-        assert!(redeliveries.finish(&id("t"), &first).is_some());
+        let first = redeliveries.track(task(&old, 1));
+        let second = redeliveries.track(task(&new, 2));
+        assert!(redeliveries.release(first).is_some());
         new.end();
         assert!(
             redeliveries.replace_lost(&id("t"), Delivery::for_test(&newest, 3)).is_none(),
             "the second still runs"
         );
-        assert!(redeliveries.finish(&id("t"), &second).is_some_and(|delivery| delivery.alive()));
+        assert!(redeliveries.release(second).is_some_and(|task| task.delivery.alive()));
         assert!(lock(&redeliveries.running).is_empty());
     }
 

@@ -1,29 +1,19 @@
-//! Settlement: acts on the outcome of a task.
+//! Settlement: what a task's life needs of the broker and the sinks once it is decided what becomes of the task.
 //!
-//! The last step of a delivery's path, after `consumer` and `pipeline`. [`Settler::settle`] takes the task and
-//! the outcome of its attempt:
+//! `pipeline::life` shows the order of the steps. A step that takes the task ends it: it acks the delivery after the copy or
+//! the result is stored. If it fails, the original stays unacked and the broker redelivers it.
 //!
-//! | outcome | steps |
-//! | --- | --- |
-//! | success | [`write_to_sinks`](Settler::write_to_sinks) → [`publish_follow_ups`](Settler::publish_follow_ups), with a dead letter of what the handler refused → [`ack`](Settler::ack) → [`reply`](Settler::reply) |
-//! | retry | [`retry`](Settler::retry): a copy waits in the lane's retry ladder, then ack |
-//! | deferral | [`defer`](Settler::defer), [`wait_for_handler`](Settler::wait_for_handler): the same, without spending an attempt |
-//! | no handler here, but elsewhere | [`pass_on`](Settler::pass_on): a copy at the end of the lane's queue, then ack |
-//! | dead letter | [`dead_letter`](Settler::dead_letter): a copy in `garenne.dead`, then ack |
-//! | hand back | the delivery is dropped, and the broker requeues it |
-//!
-//! The pipeline calls [`defer`](Settler::defer), [`dead_letter`](Settler::dead_letter) and
-//! [`quarantine`](Settler::quarantine) directly for tasks that it does not admit.
-//!
-//! A result is stored before its task is acked, and a copy is confirmed before the original is acked. If a step
-//! fails, the original stays unacked and the broker redelivers it.
+//! Functions that publish return boxed futures, so that a task with nothing to publish carries no room for it.
 
 use std::{
     collections::BTreeMap,
+    future::IntoFuture,
     sync::Arc,
+    task::{Context, Waker},
     time::{Duration, SystemTime},
 };
 
+use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{DeadLetters, PublishError, Publisher, Target};
 use garenne_common::supervise;
 use garenne_common::{
@@ -40,15 +30,13 @@ use tokio::{runtime::Handle, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    consumer::{Delivery, MissingQueues},
-    execute::{AttemptEnd, Outcome},
+    consumer::MissingQueues,
     force_close::after_last_answers,
     handler::{Output, RefusedPart, Routes, WhenDead},
+    in_flight::InFlight,
     redelivery::RedeliveryTracker,
-    registry::Entry,
     reply_queues::{REPLY_TO, ReplyQueues},
-    sink::{FinishedTask, SinkAnswer, SinkBuffer, WaitingTask, results},
-    spans::AttemptSpan,
+    sink::{FinishedTask, SinkAnswer, SinkAnswers, SinkBuffer, results},
     task_publisher::TaskPublisher,
     unhandled_kinds::UnhandledKinds,
 };
@@ -60,33 +48,8 @@ mod records;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use copies::{PUT_OFF, Published};
+pub(crate) use copies::{PUT_OFF, Published};
 pub(crate) use records::record_places;
-
-/// A task that was delivered and is not settled yet.
-///
-/// Each method of [`Settler`] that decides about a task consumes it. Dropping it hands the delivery back to the
-/// broker.
-pub(crate) struct InFlight {
-    /// The lane that the task was delivered to.
-    pub(crate) lane: Arc<str>,
-    pub(crate) delivery: Delivery,
-    pub(crate) envelope: Arc<Envelope>,
-    /// The span of the attempt. Nothing is recorded unless the task starts or becomes a dead letter.
-    pub(crate) span: AttemptSpan,
-}
-
-/// What follows a stored result.
-struct After {
-    follow_ups: Vec<NewTask>,
-    refused: Option<RefusedPart>,
-}
-
-impl After {
-    fn is_nothing(&self) -> bool {
-        self.follow_ups.is_empty() && self.refused.is_none()
-    }
-}
 
 /// How results are sent as replies.
 pub(crate) struct Replies {
@@ -138,32 +101,6 @@ pub(crate) struct Settler {
 }
 
 impl Settler {
-    /// Acts on the end of an attempt. Does not block: what takes time runs on [`Self::runtime`].
-    pub(crate) fn settle(self: &Arc<Self>, task: InFlight, entry: &Entry, end: AttemptEnd) {
-        let AttemptEnd { outcome, counted_as, duration } = end;
-        if let Some(counted_as) = counted_as {
-            task.span.set_outcome(counted_as);
-            match duration {
-                Some(duration) => entry.metrics.ended(counted_as, duration),
-                None => entry.metrics.counted(counted_as),
-            }
-        }
-        match outcome {
-            Outcome::Done { output, started_at, took } => self.write_to_sinks(task, output, started_at, took),
-            Outcome::Retry { error, after } => self.retry(task, &entry.options.retry, error, after),
-            Outcome::Dead { reason, error } if counted_as.is_some() => {
-                self.dead_letter_after_attempt(task, reason, error);
-            }
-            Outcome::Dead { reason, error } => self.dead_letter(task, reason, error),
-            Outcome::Defer { wait } => self.defer(task, wait),
-            Outcome::HandBack => Self::hand_back(task),
-            Outcome::Abandon => {
-                task.span.end(Settlement::Abandoned, None);
-                task.delivery.settle(Settlement::Abandoned);
-            }
-        }
-    }
-
     /// Waits until no result, copy, follow-up or reply is pending.
     pub(crate) async fn idle(&self) {
         self.tracker.close();
@@ -171,33 +108,24 @@ impl Settler {
         self.report_dead_letters();
     }
 
-    /// Offers a result to all sinks. [`Self::sinks_answered`] continues once they have answered.
-    fn write_to_sinks(
-        self: &Arc<Self>,
-        task: InFlight,
-        mut output: Output,
+    /// Offers the result to all sinks. Returns their common answer, which is awaited, and the result again if it is sent as a
+    /// reply.
+    pub(crate) fn store(
+        &self,
+        task: &InFlight,
+        output: Output,
         started_at: SystemTime,
         took: Duration,
-    ) {
-        let wants_reply = self.is_answered(&task.envelope);
-        let after =
-            After { follow_ups: std::mem::take(&mut output.follow_ups), refused: output.refused.take() };
-        if self.sink_buffer.is_empty() && !wants_reply && after.is_nothing() {
-            return self.ack(task);
+    ) -> (impl Future<Output = Option<SinkAnswer>> + use<>, Option<Box<FinishedTask>>) {
+        let is_answered = self.is_answered(&task.envelope);
+        if self.sink_buffer.is_empty() && !is_answered {
+            return (SinkAnswers::default().common(), None);
         }
         let (envelope, worker) = (Arc::clone(&task.envelope), Arc::clone(&self.worker));
         let trace = task.span.context(&envelope);
         let finished = FinishedTask { envelope, worker, started_at, took, output, trace };
-        let reply = wants_reply.then(|| finished.clone());
-        let (span, generation) = (task.span.clone(), task.delivery.generation());
-        let this = Arc::clone(self);
-        // The tracker counts the result until the sinks have answered.
-        let pending = self.tracker.token();
-        let answer = move |accepted| {
-            let _pending = pending;
-            this.sinks_answered(task, after, reply, accepted);
-        };
-        self.sink_buffer.submit(finished, WaitingTask { span, generation, answer: Box::new(answer) });
+        let reply = is_answered.then(|| Box::new(finished.clone()));
+        (self.sink_buffer.offer(task, finished).common(), reply)
     }
 
     /// Whether the result is sent to the task's `reply_to`. An address that is not allowed is counted and ignored.
@@ -211,61 +139,28 @@ impl Settler {
         is_allowed
     }
 
-    /// Acts on the sinks' answer. [`None`] means that they gave none before the channel or the worker closed.
-    fn sinks_answered(
-        self: &Arc<Self>,
-        task: InFlight,
-        after: After,
-        reply: Option<FinishedTask>,
-        accepted: Option<SinkAnswer>,
-    ) {
-        match accepted {
-            Some(SinkAnswer::Stored) => self.publish_follow_ups(task, after, reply),
-            Some(SinkAnswer::Conflict(detail)) => {
-                self.dead_letter_after_attempt(task, DeadReason::Conflict, detail);
-            }
-            Some(SinkAnswer::Refused(detail)) => {
-                self.dead_letter_after_attempt(task, DeadReason::Rejected, detail);
-            }
-            None => Self::hand_back(task),
+    /// Publishes the follow-ups of a stored result, and a dead letter of what the handler refused.
+    pub(crate) async fn publish_follow_ups(
+        &self,
+        task: &InFlight,
+        follow_ups: Vec<NewTask>,
+        refused: Option<RefusedPart>,
+    ) -> Published {
+        let (now, trace) = (clock::now(), task.span.context(&task.envelope));
+        let publisher = self.task_publisher();
+        let follow_ups = follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it });
+        // A kind that no lane takes was refused when the handler requested it.
+        let (mut messages, spans): (Vec<_>, Vec<_>) =
+            follow_ups.filter_map(|it| publisher.message(it, now)).unzip();
+        messages.extend(refused.as_ref().map(|part| self.letter_of_part(task, part)));
+        // If the channel dies first, the broker redelivers the parent, and the follow-ups are published again under the
+        // same ids.
+        let published = self.publish_until_confirmed(&task.delivery, messages).await;
+        drop(spans);
+        if matches!(published, Published::All) {
+            refused.iter().for_each(|part| self.count_refused_part(task, part));
         }
-    }
-
-    /// Publishes the follow-ups of a stored result, and a dead letter of what the handler refused, then acks the task and
-    /// replies.
-    ///
-    /// Follow-ups come after the sinks, because a result that is refused must not start anything. They come
-    /// before the ack, because they would be lost if the worker crashed in between.
-    fn publish_follow_ups(self: &Arc<Self>, task: InFlight, after: After, reply: Option<FinishedTask>) {
-        if after.is_nothing() {
-            return self.ack_and_reply(task, reply);
-        }
-        let this = Arc::clone(self);
-        self.in_background("follow-ups", async move {
-            let (now, trace) = (clock::now(), task.span.context(&task.envelope));
-            let publisher = this.task_publisher();
-            let follow_ups = after.follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it });
-            // A kind that no lane takes was refused when the handler requested it.
-            let (mut messages, spans): (Vec<_>, Vec<_>) =
-                follow_ups.filter_map(|it| publisher.message(it, now)).unzip();
-            messages.extend(after.refused.as_ref().map(|part| this.letter_of_part(&task, part)));
-            // If the channel dies first, the broker redelivers the parent, and the follow-ups are published
-            // again under the same ids.
-            let published = this.publish_until_confirmed(&task.delivery, messages).await;
-            drop(spans);
-            match published {
-                Published::All => {
-                    after.refused.iter().for_each(|part| this.count_refused_part(&task, part));
-                    this.ack_and_reply(task, reply);
-                }
-                Published::GivenUp => {}
-                Published::Closed => this.defer(task, PUT_OFF),
-                Published::Never(error) => {
-                    let error = format!("a follow-up cannot be published: {error}");
-                    this.dead_letter_after_attempt(task, DeadReason::Rejected, error);
-                }
-            }
-        });
+        published
     }
 
     /// Publishes follow-ups, and tasks of the sinks' background work.
@@ -279,19 +174,12 @@ impl Settler {
         }
     }
 
-    fn ack_and_reply(self: &Arc<Self>, task: InFlight, reply: Option<FinishedTask>) {
-        self.ack(task);
-        if let Some(finished) = reply {
-            self.reply(finished);
-        }
-    }
-
     /// Acks a task that succeeded.
     ///
     /// If the ack may not reach the broker, the task's id is remembered, so that its redelivery is acked without
     /// another run. That is the case if the channel died, and also if the task was redelivered before: the
     /// broker's consumer timeout takes deliveries away while their channel stays open.
-    fn ack(&self, task: InFlight) {
+    pub(crate) fn ack(&self, task: InFlight) {
         let InFlight { delivery, envelope, span, .. } = task;
         span.end(Settlement::Acked, None);
         if (!delivery.alive() || delivery.head.redelivered) && envelope.id_given {
@@ -301,17 +189,16 @@ impl Settler {
     }
 
     /// Sends the result to the task's `reply_to`. Best effort, after the ack.
-    fn reply(self: &Arc<Self>, finished: FinishedTask) {
-        let (Some(replies), Some(queue)) = (&self.replies, finished.envelope.reply_to.clone()) else {
-            return;
-        };
-        let (this, publisher) = (Arc::clone(self), replies.publisher.clone());
-        self.in_background("reply", async move {
-            let publishing = publisher.publish(results::message(&finished, Target::queue(queue)));
+    pub(crate) fn reply(&self, finished: Box<FinishedTask>) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let (Some(replies), Some(queue)) = (&self.replies, finished.envelope.reply_to.clone()) else {
+                return;
+            };
+            let publishing = replies.publisher.publish(results::message(&finished, Target::queue(queue)));
             let published = tokio::select! {
                 biased;
                 published = publishing => published,
-                () = after_last_answers(&this.force_close) => return,
+                () = after_last_answers(&self.force_close) => return,
             };
             match published {
                 // The queue of a client that stopped waiting is gone. The publisher counts it as returned.
@@ -321,17 +208,22 @@ impl Settler {
                     tracing::warn!(task = %id, trace_id, %error, "failed to publish reply");
                 }
             }
-        });
+        })
+    }
+
+    /// Begins a settlement in place, so that results reach the sinks in the order in which their tasks end, and continues it on
+    /// the runtime of the broker connections if it is pending.
+    pub(crate) fn begin(&self, settlement: impl Future<Output = ()> + Send + 'static) {
+        let mut settlement = Box::pin(supervise::isolated("settlement", settlement).into_future());
+        // Timers and sockets belong to the runtime that is entered when they are made.
+        let _entered = self.runtime.enter();
+        if settlement.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.in_background("settlement", settlement.map(drop));
+        }
     }
 
     /// Runs a step of a settlement in the background, on the runtime of the broker connections.
     pub(crate) fn in_background(&self, name: &'static str, step: impl Future<Output = ()> + Send + 'static) {
         supervise::isolated(name, step).spawn_in_on(&self.tracker, &self.runtime).detach();
-    }
-
-    /// Returns a task to its queue without spending an attempt.
-    fn hand_back(task: InFlight) {
-        task.span.end(Settlement::Requeued, None);
-        drop(task);
     }
 }

@@ -33,7 +33,7 @@ use crate::handler::Output;
 pub use background::SinkContext;
 pub(crate) use background::{BackgroundWork, IsConsuming, IsLanePaused};
 pub(crate) use health::SinkMetrics;
-pub(crate) use sink_buffer::{SinkBuffer, WaitingTask};
+pub(crate) use sink_buffer::{SinkAnswers, SinkBuffer};
 
 /// A finished task and its result, on the way to the sinks.
 #[derive(Clone, Debug)]

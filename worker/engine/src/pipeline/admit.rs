@@ -9,37 +9,65 @@ use garenne_common::{shutdown::Settlement, supervise};
 use garenne_protocol::task::{ContentType, DeadReason, Envelope, Origin};
 
 use super::{
-    Admitted, LanePipeline, Ready, foreign,
-    key_limits::{DEFERRAL, NoPlace},
+    LanePipeline, foreign,
+    key_limits::{DEFERRAL, KeyPlace, NoPlace},
+    quarantine,
 };
 use crate::{
-    batch::Batch, consumer::Delivery, fleet::DirectiveEffect, registry::Entry, settlement::InFlight,
-    spans::AttemptSpan,
+    batch::Batch, consumer::Delivery, fleet::DirectiveEffect, in_flight::InFlight, registry::Entry,
+    settlement::Settler, spans::AttemptSpan,
 };
 
-/// Redeliveries from which on a task may be the cause of crashes.
-const SUSPICIOUS_RETURNS: u32 = 2;
-/// Recent crashes in the fleet from which on such a task is quarantined.
-const SUSPICIOUS_CRASHES: usize = 2;
+/// Why a task may not run now.
+pub(super) enum NotNow {
+    /// It has expired or was stopped.
+    Dead(DeadReason, &'static str),
+    /// It is not due yet, it is paused, or its key has no place.
+    Deferred(Duration),
+    /// The lane is paused, so its consumer is about to be cancelled.
+    LanePaused,
+    /// It is a batch of long tasks: each of them needs a place in the pool, a deadline and a delivery of its own. The records
+    /// go through the retry ladder and not directly to the lane's queue, because a queue that is full of such batches would
+    /// reject their records forever.
+    Divided(Duration),
+    /// This worker has no handler. It may take a request to the broker to know whether another worker has one.
+    Unhandled,
+    /// It may crash this worker. Reading the lifecycle stream takes time, during which other tasks go on.
+    Suspicious(Arc<Entry>),
+    /// It is in the quarantine. It may take seconds to know how its last run ended.
+    Quarantined(Option<Arc<Entry>>),
+}
 
 impl LanePipeline {
-    /// Returns the task if it may enter the pool now. Otherwise the delivery has been passed to the settlement,
-    /// or to a background task that needs to wait for something first.
-    pub(super) fn admit(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<Ready> {
-        let delivery = self.without_untrusted_headers(delivery);
+    /// Reads a delivery. What cannot be read becomes a dead letter.
+    pub(super) fn read(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<InFlight> {
+        let (delivery, this) = (self.without_untrusted_headers(delivery), Arc::clone(self));
+        let (message, lane) = (delivery.fingerprint(), Arc::clone(&self.lane));
         let envelope = match self.decode(&delivery, now) {
             Ok(envelope) => Arc::new(envelope),
             Err((reason, error)) => {
-                self.settler.dead_letter_unread(Arc::clone(&self.lane), delivery, reason, error);
+                self.admit_later(message, async move {
+                    this.settler.dead_letter_unread(lane, delivery, reason, error).await;
+                });
                 return None;
             }
         };
-        let is_batch = envelope.content_type == ContentType::Batch;
+        if envelope.content_type != ContentType::Batch {
+            let span = self.spans.attempt(&envelope);
+            return Some(InFlight { lane, delivery, envelope, span, batch: None });
+        }
+        let batch = Batch::read(&envelope, &delivery.body, &self.spans);
         // The records of a batch have spans of their own.
-        let span = if is_batch { AttemptSpan::default() } else { self.spans.attempt(&envelope) };
-        let task = InFlight { lane: Arc::clone(&self.lane), delivery, envelope, span };
-        let admitted = if is_batch { self.admit_batch(task) } else { self.admit_task(task) };
-        self.check(admitted?, now)
+        let task = InFlight { lane, delivery, envelope, span: AttemptSpan::default(), batch: None };
+        match batch {
+            Ok(batch) => Some(InFlight { batch: Some(Arc::new(batch)), ..task }),
+            Err(bad) => {
+                self.admit_later(message, async move {
+                    this.settler.dead_letter(task, None, DeadReason::Malformed, bad.to_string()).await;
+                });
+                None
+            }
+        }
     }
 
     /// Removes headers that only workers write if a publisher may have written them. Copies are made of what is
@@ -105,111 +133,78 @@ impl LanePipeline {
         Ok(envelope)
     }
 
-    /// A redelivered task is not admitted if it succeeded here before, or if it is still running here: then the
-    /// new delivery replaces the lost one.
-    fn admit_task(&self, mut task: InFlight) -> Option<Admitted> {
-        if task.delivery.head.redelivered {
-            if self.settler.redeliveries.has_succeeded(&task.envelope.id) {
-                task.delivery.settle(Settlement::Acked);
-                return None;
-            }
-            task.delivery = self.settler.redeliveries.replace_lost(&task.envelope.id, task.delivery)?;
+    /// A redelivered task is not admitted if it succeeded here before, or if it is still running here: then the new delivery
+    /// replaces the lost one. A redelivered batch is admitted without the records that succeeded here.
+    pub(super) fn unless_known(&self, mut task: InFlight) -> Option<InFlight> {
+        if !task.delivery.head.redelivered {
+            return Some(task);
         }
-        Some(Admitted { task, batch: None })
-    }
-
-    /// A redelivered batch is admitted without the records that succeeded here before. A batch that cannot be
-    /// read becomes a dead letter as a whole.
-    fn admit_batch(&self, task: InFlight) -> Option<Admitted> {
-        let mut batch = match Batch::read(&task.envelope, &task.delivery.body, &self.spans) {
-            Ok(batch) => batch,
-            Err(bad) => {
-                self.settler.dead_letter(task, DeadReason::Malformed, bad.to_string());
-                return None;
+        let redeliveries = &self.settler.redeliveries;
+        let has_succeeded = match task.batch.as_mut().and_then(Arc::get_mut) {
+            None => redeliveries.has_succeeded(&task.envelope.id),
+            Some(batch) => {
+                batch.records.retain(|record| !redeliveries.has_succeeded(&record.envelope.id));
+                batch.records.is_empty()
             }
         };
-        if task.delivery.head.redelivered {
-            batch.records.retain(|record| !self.settler.redeliveries.has_succeeded(&record.envelope.id));
-            if batch.records.is_empty() {
-                task.delivery.settle(Settlement::Acked);
-                return None;
-            }
-        }
-        Some(Admitted { task, batch: Some(Arc::new(batch)) })
-    }
-
-    /// The checks that tasks and batches have in common: expiry, directives, due time, handler, and whether the
-    /// task may have crashed workers.
-    fn check(self: &Arc<Self>, admitted: Admitted, now: SystemTime) -> Option<Ready> {
-        let envelope = &admitted.task.envelope;
-        if envelope.expired(now) {
-            self.dead_letter(admitted, DeadReason::Expired, "expired before it started");
+        if has_succeeded {
+            task.delivery.settle(Settlement::Acked);
             return None;
         }
+        if task.batch.is_none() {
+            task.delivery = redeliveries.replace_lost(&task.envelope.id, task.delivery)?;
+        }
+        Some(task)
+    }
+
+    /// Whether a task, or a batch, may run now: the checks of its expiry, directives, due time, handler, history and key.
+    /// Returns its handler, and the place that it has taken among the tasks of its key.
+    pub(super) fn check(
+        &self,
+        task: &InFlight,
+        now: SystemTime,
+    ) -> Result<(Arc<Entry>, Option<KeyPlace>), NotNow> {
+        let envelope = &task.envelope;
+        if envelope.expired(now) {
+            return Err(NotNow::Dead(DeadReason::Expired, "expired before it started"));
+        }
         match self.member.directives.effect_on(envelope, self.pausing_lane(envelope).as_deref(), now) {
-            Some(DirectiveEffect::Deferred(wait)) => {
-                self.settler.defer(admitted.task, wait);
-                return None;
-            }
+            Some(DirectiveEffect::Deferred(wait)) => return Err(NotNow::Deferred(wait)),
             // The quarantine is consumed while the task's lane is not.
             Some(DirectiveEffect::LanePaused) if self.is_quarantine => {
-                self.settler.defer(admitted.task, Duration::ZERO);
-                return None;
+                return Err(NotNow::Deferred(Duration::ZERO));
             }
-            // The consumer is about to be cancelled. The dropped delivery goes back to the queue.
-            Some(DirectiveEffect::LanePaused) => return None,
+            Some(DirectiveEffect::LanePaused) => return Err(NotNow::LanePaused),
             // A stop of a batch's group is checked for each record before it starts.
-            Some(DirectiveEffect::Stopped) if admitted.batch.is_none() => {
-                self.dead_letter(admitted, DeadReason::Stopped, "stopped by an operator");
-                return None;
+            Some(DirectiveEffect::Stopped) if task.batch.is_none() => {
+                return Err(NotNow::Dead(DeadReason::Stopped, "stopped by an operator"));
             }
             Some(DirectiveEffect::Stopped) | None => {}
         }
         if let Some(wait) = envelope.due_in(now) {
-            self.settler.defer(admitted.task, wait);
-            return None;
+            return Err(NotNow::Deferred(wait));
         }
         let entry = self.registry.get(envelope.kind.as_str()).cloned();
-        let message = admitted.task.delivery.fingerprint();
         if self.is_quarantine {
-            // It may take seconds to know how the last run ended.
-            self.admit_later("quarantine-run", message, Arc::clone(self).run_alone(admitted, entry));
-            return None;
+            return Err(NotNow::Quarantined(entry));
         }
-        let Some(entry) = entry else {
-            // It may take a request to the broker to know whether another worker has one.
-            let settle = Arc::clone(self).settle_unhandled(admitted);
-            self.admit_later("unknown-kind", message, settle);
-            return None;
-        };
-        self.settler.end_wait(&admitted.task);
-        if admitted.batch.is_some() && entry.options.deadline.is_some() {
-            // Long tasks cannot run in a batch: each needs a place in the pool, a deadline and a delivery of its
-            // own. The records go through the retry ladder and not directly to the lane's queue, because a queue
-            // that is full of such batches would reject their records forever.
-            self.settler.settle_each(admitted.into_tasks(), |settler, record| {
-                settler.defer(record, Duration::ZERO);
-            });
-            return None;
+        let entry = entry.ok_or(NotNow::Unhandled)?;
+        self.settler.end_wait(task);
+        if task.batch.is_some() && entry.options.deadline.is_some() {
+            return Err(NotNow::Divided(Duration::ZERO));
         }
-        if envelope.returns() >= SUSPICIOUS_RETURNS {
-            // Reading the lifecycle stream takes time, during which other tasks go on.
-            let check = Arc::clone(self).quarantine_or_dispatch(admitted, entry);
-            self.admit_later("quarantine-check", message, check);
-            return None;
+        if quarantine::is_suspicious(envelope) {
+            return Err(NotNow::Suspicious(entry));
         }
         // Groups are stopped as one, so a task of a group keeps it.
         let place = match envelope.group {
-            Some(_) => Ok(None),
-            None => self.key_limits.take(&admitted.task.delivery, envelope.content_type, &entry.options),
+            Some(_) => None,
+            None => self
+                .key_limits
+                .take(&task.delivery, envelope.content_type, &entry.options)
+                .map_err(|NoPlace| NotNow::Deferred(DEFERRAL))?,
         };
-        match place {
-            Ok(place) => Some(self.prepare(admitted, entry, place, None)),
-            Err(NoPlace) => {
-                self.settler.defer(admitted.task, DEFERRAL);
-                None
-            }
-        }
+        Ok((entry, place))
     }
 
     /// The lane whose pause applies to a task: this one, or in the quarantine the lane that the task is from.
@@ -221,12 +216,11 @@ impl LanePipeline {
     /// [`admit`](Self::admit).
     pub(super) fn admit_later(
         self: &Arc<Self>,
-        name: &'static str,
         message: Option<u64>,
         step: impl Future<Output = ()> + Send + 'static,
     ) {
-        let (settler, step) = (Arc::clone(&self.settler), supervise::isolated(name, step));
-        self.settler.in_background(name, async move {
+        let (settler, step) = (Arc::clone(&self.settler), supervise::isolated("admission", step));
+        self.settler.in_background("admission", async move {
             if let (Err(failure), Some(message)) = (step.await, message) {
                 settler.redeliveries.record_panic(message, &failure.to_string());
             }
@@ -234,20 +228,11 @@ impl LanePipeline {
     }
 
     /// Dead-letters the task, or each record of the batch.
-    pub(super) fn dead_letter(&self, admitted: Admitted, reason: DeadReason, error: &str) {
-        let error = error.to_owned();
-        self.settler.settle_each(admitted.into_tasks(), move |settler, task| {
-            settler.dead_letter(task, reason, error.clone());
-        });
-    }
-
-    /// Moves a task that was redelivered repeatedly to the quarantine if workers crashed recently, and dispatches
-    /// it otherwise.
-    async fn quarantine_or_dispatch(self: Arc<Self>, admitted: Admitted, entry: Arc<Entry>) {
-        if self.member.recent_crashes().await >= SUSPICIOUS_CRASHES {
-            return self.settler.quarantine(admitted.task);
-        }
-        let ready = self.prepare(admitted, entry, None, None);
-        self.dispatch([ready].into()).await;
+    pub(super) async fn dead_letter(&self, task: InFlight, reason: DeadReason, error: &str) {
+        let dead_letter = |settler: Arc<Settler>, task| {
+            let error = error.to_owned();
+            async move { settler.dead_letter(task, None, reason, error).await }
+        };
+        self.settler.settle_each(task, dead_letter).await;
     }
 }

@@ -1,4 +1,7 @@
-//! The quarantine: tasks that were redelivered while workers crashed run here alone, one at a time.
+//! The quarantine: tasks that may crash workers run here alone, one at a time.
+//!
+//! A task that was returned at least [`SUSPICIOUS_RETURNS`] times is moved here if at least [`SUSPICIOUS_CRASHES`] workers
+//! crashed within the hour. A task that crashed its worker in [`POISON_RUNS`] runs here is dead-lettered as poison.
 //!
 //! Before a run, the worker writes `run-started` with the task's id and its own incarnation to the lifecycle
 //! stream, and `run-ended` after it. When a task is redelivered, the worker that receives it looks up the last
@@ -17,11 +20,15 @@ use garenne_protocol::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    Admitted, LanePipeline,
+    LanePipeline,
     unhandled::{next_delay, waited, waiting_since},
 };
-use crate::{consumer::Delivery, registry::Entry, settlement::InFlight};
+use crate::{consumer::Delivery, in_flight::InFlight, registry::Entry, settlement::Settler};
 
+/// Redeliveries from which on a task may be the cause of crashes.
+const SUSPICIOUS_RETURNS: u32 = 2;
+/// Recent crashes in the fleet from which on such a task is quarantined.
+const SUSPICIOUS_CRASHES: usize = 2;
 /// Crashed runs in the quarantine after which a task is dead-lettered as poison.
 const POISON_RUNS: u32 = 2;
 /// How often a waiting task checks whether its channel died or the worker is shutting down.
@@ -35,6 +42,11 @@ pub(super) struct QuarantineRun {
     _permit: OwnedSemaphorePermit,
 }
 
+/// Whether a task was redelivered so often that it may be the cause of crashes.
+pub(super) fn is_suspicious(task: &Envelope) -> bool {
+    task.returns() >= SUSPICIOUS_RETURNS
+}
+
 /// The crashed runs of a task, with the latest. `earlier_stands` is false if the worker of the crash that was counted
 /// last turned out to be alive; then the earlier count in the task's headers is discarded.
 fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
@@ -43,22 +55,31 @@ fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
 }
 
 impl LanePipeline {
+    /// Moves a suspicious task to the quarantine if workers crashed recently, and dispatches it otherwise.
+    pub(super) async fn quarantine_or_dispatch(self: Arc<Self>, task: InFlight, entry: Arc<Entry>) {
+        if self.member.recent_crashes().await >= SUSPICIOUS_CRASHES {
+            return self.settler.quarantine(task).await;
+        }
+        let ready = self.prepare(task, entry, None, None);
+        self.dispatch([ready].into()).await;
+    }
+
     /// Runs a quarantined task when no other runs in the quarantine, or settles it without a run.
-    pub(super) async fn run_alone(self: Arc<Self>, admitted: Admitted, entry: Option<Arc<Entry>>) {
-        let InFlight { delivery, envelope, .. } = &admitted.task;
+    pub(super) async fn run_alone(self: Arc<Self>, task: InFlight, entry: Option<Arc<Entry>>) {
+        let InFlight { delivery, envelope, .. } = &task;
         if !envelope.id_given {
             // Crashed runs are found by the task's id, and this one changes with each delivery. The copy keeps it.
-            return self.settler.quarantine(admitted.task);
+            return self.settler.quarantine(task).await;
         }
-        match self.unless_aborted(delivery, self.last_crash(&admitted.task)).await {
+        match self.unless_aborted(delivery, self.last_crash(&task)).await {
             Some(None) => {}
-            Some(Some((worker, runs))) => return self.settle_crashed(admitted, &worker, runs),
+            Some(Some((worker, runs))) => return self.settle_crashed(task, &worker, runs).await,
             None => return,
         }
-        let Some(entry) = entry else { return self.pass_to_other_worker(admitted) };
-        if admitted.batch.is_some() && entry.options.deadline.is_some() {
+        let Some(entry) = entry else { return self.pass_to_other_worker(task).await };
+        if task.batch.is_some() && entry.options.deadline.is_some() {
             // Long tasks cannot run in a batch.
-            return self.quarantine_records(admitted);
+            return self.quarantine_records(task).await;
         }
         let permit = Arc::clone(&self.quarantine_permit).acquire_owned();
         let Some(Ok(permit)) = self.unless_aborted(delivery, permit).await else { return };
@@ -66,7 +87,7 @@ impl LanePipeline {
             return;
         }
         let run = QuarantineRun { task: envelope.id.clone(), _permit: permit };
-        let ready = self.prepare(admitted, entry, None, Some(run.into()));
+        let ready = self.prepare(task, entry, None, Some(run.into()));
         self.dispatch([ready].into()).await;
     }
 
@@ -87,41 +108,42 @@ impl LanePipeline {
 
     /// Settles a task whose last run crashed its worker. A batch is divided first, so that its harmless records
     /// are cleared by their next run.
-    fn settle_crashed(&self, admitted: Admitted, worker: &WorkerIncarnation, runs: u32) {
-        if admitted.batch.is_some() {
-            self.quarantine_records(admitted);
+    async fn settle_crashed(&self, task: InFlight, worker: &WorkerIncarnation, runs: u32) {
+        if task.batch.is_some() {
+            self.quarantine_records(task).await;
         } else if runs >= POISON_RUNS {
             let error = format!("its worker crashed in each of {runs} runs alone, last {worker}");
-            self.settler.dead_letter(admitted.task, DeadReason::Poison, error);
+            self.settler.dead_letter(task, None, DeadReason::Poison, error).await;
         } else {
-            self.settler.quarantine_after_crash(admitted.task, runs, worker);
+            self.settler.quarantine_after_crash(task, runs, worker).await;
         }
     }
 
     /// Quarantines each record of a batch as a message of its own, so that each is judged by its own runs.
-    fn quarantine_records(&self, mut admitted: Admitted) {
-        if let Some(lane) = admitted.task.envelope.lane.as_deref() {
-            admitted.task.lane = lane.into();
+    async fn quarantine_records(&self, mut task: InFlight) {
+        if let Some(lane) = task.envelope.lane.as_deref() {
+            task.lane = lane.into();
         }
-        self.settler.settle_each(admitted.into_tasks(), |settler, record| settler.quarantine(record));
+        let quarantine = |settler: Arc<Settler>, record| async move { settler.quarantine(record).await };
+        self.settler.settle_each(task, quarantine).await;
     }
 
     /// Settles a quarantined task that this worker has no handler for. The workers that have one may be restarting,
     /// perhaps because this task crashed them: orchestrators wait up to five minutes between two restarts.
-    fn pass_to_other_worker(&self, admitted: Admitted) {
-        let envelope = &admitted.task.envelope;
+    async fn pass_to_other_worker(&self, task: InFlight) {
+        let envelope = &task.envelope;
         if self.member.workers_of(envelope.kind.as_str(), Names::QUARANTINE).anywhere > 0 {
             // Tasks that all return through the delay queue return in the order of the acks, which is the order in
             // which the broker delivers to the workers: each would reach the same wrong worker without end. A task
             // that does not wait goes to a worker that is idle now, and not to this one, which has not acked it.
-            return self.settler.pass_to_other_worker(admitted.task, random::chance() < 0.5);
+            return self.settler.pass_to_other_worker(task, random::chance() < 0.5).await;
         }
         let (now, wait) = (epoch_ms(clock::now()), self.settler.unknown_kind_wait);
         let Some(since) = waiting_since(envelope, wait, now) else {
-            return self.dead_letter_unhandled(admitted);
+            return self.dead_letter_unhandled(task).await;
         };
         let delay = next_delay(&Ladder::of_quarantine(), waited(since, now), wait);
-        self.settler.wait_in_quarantine(admitted.task, since, delay);
+        self.settler.wait_in_quarantine(task, since, delay).await;
     }
 
     /// Waits for `future`. Returns [`None`] if the delivery's channel dies or the worker begins to shut down
@@ -143,21 +165,9 @@ impl LanePipeline {
         }
     }
 
-    /// Settles a task after its run in the quarantine, if there was one, is on record as ended. Until then no
-    /// other worker may receive it.
-    pub(super) fn end_run(
-        self: &Arc<Self>,
-        run: Option<Box<QuarantineRun>>,
-        settle: impl FnOnce() + Send + 'static,
-    ) {
-        let Some(run) = run else { return settle() };
-        let this = Arc::clone(self);
-        self.settler.in_background("quarantine-run-end", async move {
-            let recorded = this.member.run_ended(run.task.as_str());
-            let _ = tokio::time::timeout(RUN_ENDED_TIMEOUT, recorded).await;
-            drop(run);
-            settle();
-        });
+    /// Records the end of a run, and lets the next one start.
+    pub(super) async fn end_run(&self, run: QuarantineRun) {
+        let _ = tokio::time::timeout(RUN_ENDED_TIMEOUT, self.member.run_ended(run.task.as_str())).await;
     }
 }
 

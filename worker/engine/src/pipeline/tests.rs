@@ -41,7 +41,7 @@ async fn an_admission_between_two_panics_resets_their_count() {
     let env = env().await;
     let ready = || {
         let task = env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}"));
-        env.pipeline.prepare(Admitted { task, batch: None }, Arc::clone(&env.test.entry), None, None)
+        env.pipeline.prepare(task, Arc::clone(&env.test.entry), None, None)
     };
     for round in 0..3 * MAX_PANICS {
         let mut delivery = Delivery::mock(&env.test.generation, 1, b"{}");
@@ -60,7 +60,7 @@ async fn a_panic_in_the_background_counts_as_one_of_the_admission() {
     let message = delivery.fingerprint().unwrap();
     for _ in 0..MAX_PANICS {
         assert_eq!(env.test.settler.redeliveries.take_too_many_panics(message), None);
-        env.pipeline.admit_later("test", Some(message), async { panic!("out of range") });
+        env.pipeline.admit_later(Some(message), async { panic!("out of range") });
         env.test.settler.idle().await;
     }
     let panic = env.test.settler.redeliveries.take_too_many_panics(message);

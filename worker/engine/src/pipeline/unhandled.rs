@@ -15,8 +15,8 @@ use garenne_protocol::{
 use humantime::format_duration;
 use tokio::time::sleep;
 
-use super::{Admitted, LanePipeline};
-use crate::{fleet::KindWorkers, settlement::InFlight};
+use super::LanePipeline;
+use crate::{fleet::KindWorkers, in_flight::InFlight};
 
 /// The mean pause before a task is passed on again is half of this. It makes the order of copies random: if two workers
 /// passed on two tasks in step, each could get its own copy back without end.
@@ -60,8 +60,8 @@ pub(super) fn next_delay(ladder: &Ladder, waited: Duration, wait: Duration) -> D
 
 impl LanePipeline {
     /// Settles a task that this worker has no handler for.
-    pub(super) async fn settle_unhandled(self: Arc<Self>, admitted: Admitted) {
-        let InFlight { delivery, envelope, .. } = &admitted.task;
+    pub(super) async fn settle_unhandled(self: Arc<Self>, task: InFlight) {
+        let InFlight { delivery, envelope, .. } = &task;
         let kind = envelope.kind.as_str();
         if self.unless_aborted(delivery, self.member.look_for_kind(kind)).await.is_none() {
             return;
@@ -71,7 +71,7 @@ impl LanePipeline {
             let passed_on = envelope.unhandled.as_ref().map_or(0, |record| record.passed_on);
             let pause = sleep(pause(passed_on, workers, random::chance()));
             if self.unless_aborted(delivery, pause).await.is_some() {
-                self.settler.pass_on(admitted.task, Arc::clone(&self.lane));
+                self.settler.pass_on(task, Arc::clone(&self.lane)).await;
             }
             return;
         }
@@ -79,26 +79,26 @@ impl LanePipeline {
         let home = self.settler.routes.lanes.taking(kind).filter(|home| **home != *self.lane);
         if let Some(home) = home.filter(|home| self.member.workers_of(kind, home).in_lane > 0) {
             let home = home.into();
-            return self.settler.pass_on(admitted.task, home);
+            return self.settler.pass_on(task, home).await;
         }
         let (now, wait) = (epoch_ms(clock::now()), self.settler.unknown_kind_wait);
         let since = match waiting_since(envelope, wait, now) {
-            None if workers.anywhere == 0 => return self.dead_letter_unhandled(admitted),
+            None if workers.anywhere == 0 => return self.dead_letter_unhandled(task).await,
             since => since.unwrap_or(now.saturating_sub(span_ms(wait))),
         };
         let delay = next_delay(&self.settler.ladder, waited(since, now), wait);
-        self.settler.wait_for_handler(admitted.task, since, delay);
+        self.settler.wait_for_handler(task, since, delay).await;
     }
 
     /// Dead-letters a task whose kind no running worker has.
-    pub(super) fn dead_letter_unhandled(&self, admitted: Admitted) {
-        self.settler.end_wait(&admitted.task);
-        let (kind, wait) = (admitted.task.envelope.kind.as_str(), self.settler.unknown_kind_wait);
+    pub(super) async fn dead_letter_unhandled(&self, task: InFlight) {
+        self.settler.end_wait(&task);
+        let (kind, wait) = (task.envelope.kind.as_str(), self.settler.unknown_kind_wait);
         let error = match wait {
             Duration::ZERO => format!("no handler for kind {kind:?} on any worker"),
             wait => format!("no handler for kind {kind:?} on any worker for {}", format_duration(wait)),
         };
-        self.dead_letter(admitted, DeadReason::UnknownKind, &error);
+        self.dead_letter(task, DeadReason::UnknownKind, &error).await;
     }
 }
 

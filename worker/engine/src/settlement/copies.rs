@@ -1,8 +1,8 @@
 //! Copies: published until the broker confirms them, then the original is settled.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::{backoff::Backoff, clock, shutdown::Settlement};
 use garenne_protocol::amqp::ShortString;
@@ -19,13 +19,13 @@ use crate::{consumer::Delivery, force_close::after_last_answers};
 const UNPUBLISHABLE_HOLD: Duration = Duration::from_secs(60);
 
 /// How long a task waits in its retry ladder before it becomes a dead letter, while neither queue takes letters.
-pub(super) const PUT_OFF: Duration = Duration::from_secs(15);
+pub(crate) const PUT_OFF: Duration = Duration::from_secs(15);
 
 /// Failed publishes in a row after which the worker checks whether the target exists, whatever the error.
 const CHECK_TARGET_AFTER: u32 = 3;
 
 /// The result of [`Settler::publish_until_confirmed`].
-pub(super) enum Published {
+pub(crate) enum Published {
     /// The broker confirmed every message.
     All,
     /// The delivery's channel died or the worker stopped waiting.
@@ -37,48 +37,44 @@ pub(super) enum Published {
 }
 
 impl Settler {
-    /// Publishes a copy in the background until the broker confirms it, then settles the original as `settlement`.
+    /// Publishes a copy until the broker confirms it, then settles the original as `settlement`.
     ///
     /// While neither queue takes dead letters, one letter is held and tried. Others are put off, so that they do not fill
     /// the prefetch and good tasks go on: the task comes back through its retry ladder.
     ///
     /// The original is handed back if its channel dies or the worker stops waiting first. If the copy is too
     /// large, the task becomes a dead letter without the properties that make it so.
-    pub(super) fn publish_copy(
-        self: &Arc<Self>,
-        lane: Arc<str>,
+    pub(super) async fn publish_copy(
+        &self,
+        lane: &str,
         delivery: Delivery,
         copied: Copied,
         target: Target,
-        settlement: Settlement,
+        mut settlement: Settlement,
     ) {
-        let this = Arc::clone(self);
-        self.in_background("copy", async move {
-            let message = message_of(&delivery, copied.clone(), target);
-            let (mut published, mut settlement) =
-                (this.publish_until_confirmed(&delivery, vec![message]).await, settlement);
-            if matches!(published, Published::Closed) {
-                published = this.put_off(&lane, &delivery, copied.clone()).await;
-                settlement = Settlement::Retried;
-            }
-            match published {
-                Published::All => {
-                    let properties = copied.into_properties();
-                    if let (Some(kind), Some(id)) = (properties.kind(), properties.message_id()) {
-                        let is_dead = settlement == Settlement::Dead;
-                        this.sink_buffer.has_no_result(kind.as_str(), id.as_str(), is_dead);
-                        if is_dead {
-                            this.follow_dead_letter(kind.as_str(), id.as_str(), &delivery.body).await;
-                        }
+        let message = message_of(&delivery, copied.clone(), target);
+        let mut published = self.publish_until_confirmed(&delivery, vec![message]).await;
+        if matches!(published, Published::Closed) {
+            published = self.put_off(lane, &delivery, copied.clone()).await;
+            settlement = Settlement::Retried;
+        }
+        match published {
+            Published::All => {
+                let properties = copied.into_properties();
+                if let (Some(kind), Some(id)) = (properties.kind(), properties.message_id()) {
+                    let is_dead = settlement == Settlement::Dead;
+                    self.sink_buffer.has_no_result(kind.as_str(), id.as_str(), is_dead);
+                    if is_dead {
+                        self.follow_dead_letter(kind.as_str(), id.as_str(), &delivery.body).await;
                     }
-                    delivery.settle(settlement);
                 }
-                Published::GivenUp | Published::Closed => {}
-                Published::Never(error) => {
-                    this.publish_bare_dead_letter(&lane, delivery, copied, error).await;
-                }
+                delivery.settle(settlement);
             }
-        });
+            Published::GivenUp | Published::Closed => {}
+            Published::Never(error) => {
+                self.publish_bare_dead_letter(lane, delivery, copied, error).await;
+            }
+        }
     }
 
     /// Publishes the task that follows a dead letter of this kind, once.
@@ -103,22 +99,19 @@ impl Settler {
 
     /// Publishes a copy to `target` once, and if that fails to `fallback` until the broker confirms it. Then it settles the
     /// original as retried.
-    pub(super) fn publish_copy_or(
-        self: &Arc<Self>,
-        lane: Arc<str>,
+    pub(super) async fn publish_copy_or(
+        &self,
+        lane: &str,
         delivery: Delivery,
         copied: Copied,
         target: Target,
         fallback: Target,
     ) {
-        let this = Arc::clone(self);
-        self.in_background("copy-or", async move {
-            match this.publish_once(message_of(&delivery, copied.clone(), target)).await {
-                Some(true) => delivery.settle(Settlement::Retried),
-                Some(false) => this.publish_copy(lane, delivery, copied, fallback, Settlement::Retried),
-                None => {}
-            }
-        });
+        match self.publish_once(message_of(&delivery, copied.clone(), target)).await {
+            Some(true) => delivery.settle(Settlement::Retried),
+            Some(false) => self.publish_copy(lane, delivery, copied, fallback, Settlement::Retried).await,
+            None => {}
+        }
     }
 
     /// Whether a message was confirmed. [`None`] if the worker stops waiting.
@@ -221,61 +214,63 @@ impl Settler {
     ///
     /// A message is published again only if the broker refused it, or if its connection ended before the
     /// confirm. A slow confirm is waited for.
-    pub(super) async fn publish_until_confirmed(
-        &self,
-        delivery: &Delivery,
+    pub(super) fn publish_until_confirmed<'a>(
+        &'a self,
+        delivery: &'a Delivery,
         mut messages: Vec<Message>,
-    ) -> Published {
-        let (mut backoff, mut rounds) = (Backoff::default(), 0_u32);
-        let mut held = None;
-        while delivery.alive() {
-            let only_letters = messages.iter().all(|message| self.letters.takes(&message.target));
-            if only_letters && held.is_none() && self.letters.is_closed() {
-                let Ok(place) = self.held_letter.try_acquire() else { return Published::Closed };
-                held = Some(place);
-            }
-            let publishing = messages.iter().map(|message| async {
-                match self.letters.takes(&message.target) {
-                    true => self.letters.publish(message.clone()).await,
-                    false => self.publisher.publish(message.clone()).await,
+    ) -> BoxFuture<'a, Published> {
+        Box::pin(async move {
+            let (mut backoff, mut rounds) = (Backoff::default(), 0_u32);
+            let mut held = None;
+            while delivery.alive() {
+                let only_letters = messages.iter().all(|message| self.letters.takes(&message.target));
+                if only_letters && held.is_none() && self.letters.is_closed() {
+                    let Ok(place) = self.held_letter.try_acquire() else { return Published::Closed };
+                    held = Some(place);
                 }
-            });
-            let outcomes = tokio::select! {
-                biased;
-                outcomes = join_all(publishing) => outcomes,
-                // The broker may have stored what was sent. The task is handed back, and the repetition has the
-                // same id.
-                () = after_last_answers(&self.force_close) => return Published::GivenUp,
-            };
-            rounds += 1;
-            let (mut unconfirmed, mut problem, mut suspects) = (Vec::new(), None, Vec::new());
-            for (message, outcome) in messages.into_iter().zip(outcomes) {
-                let Err(error) = outcome else { continue };
-                if matches!(error, PublishError::TooLarge { .. }) {
-                    return Published::Never(error);
+                let publishing = messages.iter().map(|message| async {
+                    match self.letters.takes(&message.target) {
+                        true => self.letters.publish(message.clone()).await,
+                        false => self.publisher.publish(message.clone()).await,
+                    }
+                });
+                let outcomes = tokio::select! {
+                    biased;
+                    outcomes = join_all(publishing) => outcomes,
+                    // The broker may have stored what was sent. The task is handed back, and the repetition has the
+                    // same id.
+                    () = after_last_answers(&self.force_close) => return Published::GivenUp,
+                };
+                rounds += 1;
+                let (mut unconfirmed, mut problem, mut suspects) = (Vec::new(), None, Vec::new());
+                for (message, outcome) in messages.into_iter().zip(outcomes) {
+                    let Err(error) = outcome else { continue };
+                    if matches!(error, PublishError::TooLarge { .. }) {
+                        return Published::Never(error);
+                    }
+                    // A missing exchange is not reported as unroutable: it closes the channel, as many other errors do.
+                    if matches!(error, PublishError::Unroutable { .. }) || rounds >= CHECK_TARGET_AFTER {
+                        suspects.push(message.target.clone());
+                    }
+                    problem = Some((message.target.routing_key.clone(), error));
+                    unconfirmed.push(message);
                 }
-                // A missing exchange is not reported as unroutable: it closes the channel, as many other errors do.
-                if matches!(error, PublishError::Unroutable { .. }) || rounds >= CHECK_TARGET_AFTER {
-                    suspects.push(message.target.clone());
+                let Some((queue, error)) = problem else { return Published::All };
+                messages = unconfirmed;
+                let (retry_in, count) = (backoff.next_wait(), messages.len());
+                tracing::warn!(%error, ?retry_in, queue, count, "publish not confirmed, will be retried");
+                let pause = async {
+                    self.missing.restore(&suspects).await;
+                    tokio::time::sleep(retry_in).await;
+                };
+                tokio::select! {
+                    biased;
+                    () = pause => {}
+                    () = self.force_close.cancelled() => return Published::GivenUp,
                 }
-                problem = Some((message.target.routing_key.clone(), error));
-                unconfirmed.push(message);
             }
-            let Some((queue, error)) = problem else { return Published::All };
-            messages = unconfirmed;
-            let (retry_in, count) = (backoff.next_wait(), messages.len());
-            tracing::warn!(%error, ?retry_in, queue, count, "publish not confirmed, will be retried");
-            let pause = async {
-                self.missing.restore(&suspects).await;
-                tokio::time::sleep(retry_in).await;
-            };
-            tokio::select! {
-                biased;
-                () = pause => {}
-                () = self.force_close.cancelled() => return Published::GivenUp,
-            }
-        }
-        Published::GivenUp
+            Published::GivenUp
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use garenne_amqp::{Message, Target};
 use garenne_common::{clock, random, shutdown::Settlement};
 use garenne_protocol::{
@@ -13,10 +14,11 @@ use garenne_protocol::{
     topology::{Delay, LaneQueues},
 };
 
-use super::{InFlight, Settler};
+use super::Settler;
 use crate::{
     consumer::Delivery,
     handler::{RefusedPart, RetryPolicy},
+    in_flight::InFlight,
     spans::AttemptSpan,
 };
 
@@ -33,42 +35,37 @@ fn more_dead_letters(reason: DeadReason, suppressed: u64) {
 }
 
 impl Settler {
-    /// Publishes a task as a dead letter that did not start, then takes the original off its queue.
+    /// Publishes a task as a dead letter, then takes the original off its queue. `attempts` is the number of attempts with the
+    /// one that ended, if the task started.
     ///
-    /// It gets a span as well, because this is where its trace ends.
-    pub(crate) fn dead_letter(self: &Arc<Self>, task: InFlight, reason: DeadReason, error: String) {
-        self.dead_letter_after(None, task, reason, error);
-    }
-
-    /// The same for a task whose attempt ended: the dead letter counts that attempt.
-    pub(super) fn dead_letter_after_attempt(
-        self: &Arc<Self>,
+    /// A task that did not start gets a span as well, because this is where its trace ends.
+    pub(crate) fn dead_letter(
+        &self,
         task: InFlight,
-        reason: DeadReason,
-        error: String,
-    ) {
-        self.dead_letter_after(Some(task.envelope.attempt + 1), task, reason, error);
-    }
-
-    /// Publishes a task as a dead letter with this number of attempts, or with that of the task.
-    fn dead_letter_after(
-        self: &Arc<Self>,
         attempts: Option<u32>,
-        task: InFlight,
         reason: DeadReason,
         error: String,
-    ) {
-        task.span.end_dead(reason, &error);
-        let (id, kind) = (&task.envelope.id, &task.envelope.kind);
-        if self.logs_dead_letter(reason) {
-            tracing::warn!(task = %id, %kind, trace_id = task.envelope.trace_id(), %reason, error, "dead letter");
-        }
-        self.metrics.kind(kind.as_str()).dead(reason);
-        let lane = self.lane_of(&task);
-        let copied = copy_of(&task);
-        let copied = attempts.into_iter().fold(copied, Copied::attempt);
-        let copied = copied.dead(reason, &error, &self.worker, &lane, clock::now());
-        self.publish_copy(lane, task.delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
+    ) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            task.span.end_dead(reason, &error);
+            let (id, kind) = (&task.envelope.id, &task.envelope.kind);
+            if self.logs_dead_letter(reason) {
+                tracing::warn!(task = %id, %kind, trace_id = task.envelope.trace_id(), %reason, error, "dead letter");
+            }
+            self.metrics.kind(kind.as_str()).dead(reason);
+            let lane = self.lane_of(&task);
+            let copied = copy_of(&task);
+            let copied = attempts.into_iter().fold(copied, Copied::attempt);
+            let copied = copied.dead(reason, &error, &self.worker, &lane, clock::now());
+            self.publish_copy(
+                &lane,
+                task.delivery,
+                copied,
+                Target::queue(self.names.dead()),
+                Settlement::Dead,
+            )
+            .await;
+        })
     }
 
     /// The dead letter of what a handler refused of a task. It is a task of its own: with the id of the whole one, a
@@ -101,8 +98,8 @@ impl Settler {
     /// Publishes a delivery without an envelope as a dead letter: it cannot be read or is too large.
     ///
     /// It counts as kind `unknown`.
-    pub(crate) fn dead_letter_unread(
-        self: &Arc<Self>,
+    pub(crate) async fn dead_letter_unread(
+        &self,
         lane: Arc<str>,
         delivery: Delivery,
         reason: DeadReason,
@@ -120,7 +117,7 @@ impl Settler {
         let copied = Copied::verbatim(&delivery.head.properties, delivery.head.routing_key.as_str(), now);
         let copied = copied.first_seen(delivery.head.received_at);
         let copied = copied.dead(reason, &error, &self.worker, &lane, now);
-        self.publish_copy(lane, delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
+        self.publish_copy(&lane, delivery, copied, Target::queue(self.names.dead()), Settlement::Dead).await;
     }
 
     /// Whether there is room for the log line of a dead letter: ten a second for each reason. The others are counted in
@@ -138,18 +135,18 @@ impl Settler {
     ///
     /// The copy waits for `after` if the handler asked for that, otherwise for the back-off of `policy`. Since
     /// the task ran without crashing its worker, the copy leaves the quarantine if it was there.
-    pub(super) fn retry(
-        self: &Arc<Self>,
+    pub(crate) fn retry(
+        &self,
         task: InFlight,
         policy: &RetryPolicy,
         error: String,
         after: Option<Duration>,
-    ) {
+    ) -> BoxFuture<'_, ()> {
         let spent = task.envelope.attempt + 1;
         let max = policy.attempts.unwrap_or(self.max_attempts).max(1);
         if spent >= max {
             let error = format!("{error} (attempt {spent} of {max})");
-            return self.dead_letter_after_attempt(task, DeadReason::AttemptsExhausted, error);
+            return self.dead_letter(task, Some(spent), DeadReason::AttemptsExhausted, error);
         }
         task.span.end(Settlement::Retried, Some(&error));
         let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
@@ -166,22 +163,22 @@ impl Settler {
                 (self.ladder.rung_near(wait, random::chance()), copied.without(header::NOT_BEFORE))
             }
         };
-        self.publish_to_ladder(task, Some(spent), rung, copied);
+        self.publish_to_ladder(task, Some(spent), rung, copied)
     }
 
     /// Publishes a copy that is due after `wait`, without spending an attempt.
     ///
     /// The wait is at most [`MAX_WAIT`]. The copy leaves the quarantine if the task was there.
-    pub(crate) fn defer(self: &Arc<Self>, task: InFlight, wait: Duration) {
+    pub(crate) fn defer(&self, task: InFlight, wait: Duration) -> BoxFuture<'_, ()> {
         task.span.end(Settlement::Retried, None);
         let wait = wait.min(MAX_WAIT);
         let copied = copy_of(&task).unmarked().not_before(epoch_ms(clock::now() + wait));
-        self.publish_to_ladder(task, None, self.ladder.rung_below(wait), copied);
+        self.publish_to_ladder(task, None, self.ladder.rung_below(wait), copied)
     }
 
     /// Publishes a copy to the end of a lane's queue, for a worker that has the task's handler, without spending an
     /// attempt.
-    pub(crate) fn pass_on(self: &Arc<Self>, task: InFlight, lane: Arc<str>) {
+    pub(crate) async fn pass_on(&self, task: InFlight, lane: Arc<str>) {
         task.span.end(Settlement::Retried, None);
         let queues = self.lane_queues(&lane);
         let passed_on = task.envelope.unhandled.as_ref().map_or(0, |record| record.passed_on);
@@ -192,18 +189,18 @@ impl Settler {
         let copied = Self::keyed(copy_of(&task).unhandled(record), &task, queues);
         let (target, rung) = (Target::lane(queues), Target::queue(queues.rung(self.ladder.rungs()[0])));
         // The lane's queue may be full of such tasks, and would reject this one as long as this worker holds it.
-        self.publish_copy_or(lane, task.delivery, copied, target, rung);
+        self.publish_copy_or(&lane, task.delivery, copied, target, rung).await;
     }
 
     /// Publishes a copy that waits for `delay` because no running worker has its kind, without spending an attempt.
     /// `since` is when it began to wait, in milliseconds since 1970.
-    pub(crate) fn wait_for_handler(self: &Arc<Self>, task: InFlight, since: i64, delay: Delay) {
+    pub(crate) async fn wait_for_handler(&self, task: InFlight, since: i64, delay: Delay) {
         task.span.end(Settlement::Retried, None);
         let due = Some(self.count_unhandled(&task, since, delay));
         let record =
             UnhandledRecord { since: Some(since), due, passed_on: 0, returns: counted_returns(&task) };
         let copied = copy_of(&task).unhandled(record);
-        self.publish_to_ladder(task, None, delay, copied);
+        self.publish_to_ladder(task, None, delay, copied).await;
     }
 
     /// Counts a task that waits for a handler, and logs the first one of its kind. Returns under which time it counts.
@@ -232,40 +229,43 @@ impl Settler {
     /// no other lane takes its kind. It then has this number of attempts, or that of the task. The span of its attempt,
     /// if any, has ended already.
     fn publish_to_ladder(
-        self: &Arc<Self>,
+        &self,
         task: InFlight,
         attempts: Option<u32>,
         rung: Delay,
         copied: Copied,
-    ) {
-        let Some(lane) = self.retry_lane(&task) else {
-            let (recorded, kind) = (task.envelope.lane.as_deref().unwrap_or(""), task.envelope.kind.as_str());
-            let error =
-                format!("header garenne-lane names no lane ({recorded:?}), and none takes kind {kind:?}");
-            let task = InFlight { span: AttemptSpan::default(), ..task };
-            return self.dead_letter_after(attempts, task, DeadReason::Malformed, error);
-        };
-        let queues = self.lane_queues(&lane);
-        let copied = copied.without(header::LANE);
-        let copied = Self::keyed(copied, &task, queues);
-        let target = Target::queue(queues.rung(rung));
-        self.publish_copy(lane, task.delivery, copied, target, Settlement::Retried);
+    ) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let Some(lane) = self.retry_lane(&task) else {
+                let (recorded, kind) =
+                    (task.envelope.lane.as_deref().unwrap_or(""), task.envelope.kind.as_str());
+                let error =
+                    format!("header garenne-lane names no lane ({recorded:?}), and none takes kind {kind:?}");
+                let task = InFlight { span: AttemptSpan::default(), ..task };
+                return self.dead_letter(task, attempts, DeadReason::Malformed, error).await;
+            };
+            let queues = self.lane_queues(&lane);
+            let copied = copied.without(header::LANE);
+            let copied = Self::keyed(copied, &task, queues);
+            let target = Target::queue(queues.rung(rung));
+            self.publish_copy(&lane, task.delivery, copied, target, Settlement::Retried).await;
+        })
     }
 
     /// Moves a task to the quarantine, where it runs alone. The copy records the lane that it came from.
-    pub(crate) fn quarantine(self: &Arc<Self>, task: InFlight) {
+    pub(crate) async fn quarantine(&self, task: InFlight) {
         let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
         let returns = task.envelope.delivery_count;
         tracing::warn!(task = %id, %kind, trace_id, returns, "task moved to the quarantine");
         let copied = copy_of(&task).unmarked().with(header::LANE, header::long(&self.lane_of(&task)));
-        self.publish_to_quarantine(task, copied, Settlement::Quarantined);
+        self.publish_to_quarantine(task, copied, Settlement::Quarantined).await;
     }
 
     /// Returns a task to the quarantine after a run there that crashed its worker.
     ///
     /// `runs` is the number of such runs including this one, `crashed` the worker of the last one.
-    pub(crate) fn quarantine_after_crash(
-        self: &Arc<Self>,
+    pub(crate) async fn quarantine_after_crash(
+        &self,
         task: InFlight,
         runs: u32,
         crashed: &WorkerIncarnation,
@@ -273,18 +273,18 @@ impl Settler {
         let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
         tracing::warn!(task = %id, %kind, trace_id, runs, worker = %crashed, "quarantined task crashed its worker");
         let copied = copy_of(&task).crashed(runs, crashed);
-        self.publish_to_quarantine(task, copied, Settlement::Quarantined);
+        self.publish_to_quarantine(task, copied, Settlement::Quarantined).await;
     }
 
     /// Returns a task to the quarantine after `delay`, because no running worker has a handler for it. `since` is when it
     /// began to wait, in milliseconds since 1970.
-    pub(crate) fn wait_in_quarantine(self: &Arc<Self>, task: InFlight, since: i64, delay: Delay) {
+    pub(crate) async fn wait_in_quarantine(&self, task: InFlight, since: i64, delay: Delay) {
         let due = Some(self.count_unhandled(&task, since, delay));
         let record = UnhandledRecord { since: Some(since), due, ..UnhandledRecord::default() };
         let (lane, copied) = (self.lane_of(&task), copy_of(&task).unhandled(record));
         let target = Target::queue(self.names.quarantine_retry(delay));
         // The topology of an earlier version has only the queue with the shortest delay.
-        self.publish_copy_or(lane, task.delivery, copied, target, self.quarantine_entry());
+        self.publish_copy_or(&lane, task.delivery, copied, target, self.quarantine_entry()).await;
     }
 
     /// Returns a task to the quarantine because this worker has no handler for it, so that another worker gets
@@ -292,23 +292,23 @@ impl Settler {
     ///
     /// The broker delivers one task of the quarantine to a worker at a time, so that a copy that does not wait cannot
     /// reach this worker before the original is acked.
-    pub(crate) fn pass_to_other_worker(self: &Arc<Self>, task: InFlight, at_once: bool) {
+    pub(crate) async fn pass_to_other_worker(&self, task: InFlight, at_once: bool) {
         self.end_wait(&task);
         let copied = copy_of(&task).unhandled(UnhandledRecord::default());
         if at_once {
             let (lane, target) = (self.lane_of(&task), Target::queue(self.names.quarantine()));
-            return self.publish_copy(lane, task.delivery, copied, target, Settlement::Retried);
+            return self.publish_copy(&lane, task.delivery, copied, target, Settlement::Retried).await;
         }
-        self.publish_to_quarantine(task, copied, Settlement::Retried);
+        self.publish_to_quarantine(task, copied, Settlement::Retried).await;
     }
 
     /// Publishes a copy to the quarantine's delay queue, where it waits for a second.
     ///
     /// A copy that ran at once could crash this worker before the original is acked, and the original would come back
     /// as a second copy.
-    fn publish_to_quarantine(self: &Arc<Self>, task: InFlight, copied: Copied, settlement: Settlement) {
+    async fn publish_to_quarantine(&self, task: InFlight, copied: Copied, settlement: Settlement) {
         let lane = self.lane_of(&task);
-        self.publish_copy(lane, task.delivery, copied, self.quarantine_entry(), settlement);
+        self.publish_copy(&lane, task.delivery, copied, self.quarantine_entry(), settlement).await;
     }
 
     /// The copy with a key if its lane is sharded, which distributes by key.

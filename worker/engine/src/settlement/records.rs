@@ -4,12 +4,25 @@
 //! copies at once would take many times the memory of the deliveries. So only as many records are copied at a time as
 //! [`COPY_BYTES`] allows; the others wait as parts of their delivery.
 
-use std::sync::Arc;
+use std::{
+    future::{IntoFuture, ready},
+    sync::Arc,
+    time::Duration,
+};
 
-use garenne_protocol::task::Copied;
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use garenne_common::{shutdown::Settlement, supervise::isolated, telemetry::metrics::TaskOutcome};
+use garenne_pool::Ending;
+use garenne_protocol::task::{Copied, Envelope};
 use tokio::sync::Semaphore;
 
-use super::{InFlight, Settler};
+use super::Settler;
+use crate::{
+    batch::{Batch, BatchEnd},
+    execute::{AttemptEnd, Outcome},
+    in_flight::InFlight,
+    registry::Entry,
+};
 
 /// Bytes of properties of records' copies that a worker holds at a time. Their bodies are in the deliveries.
 pub(super) const COPY_BYTES: usize = 8 << 20;
@@ -20,49 +33,96 @@ pub(crate) fn record_places() -> Arc<Semaphore> {
 }
 
 impl Settler {
-    /// Passes each record of a batch to `settle`, which publishes a copy of it. A record that could not begin when the
-    /// channel died or the worker stopped waiting is requeued, and with it the batch. A task that is no batch needs no
-    /// place.
-    pub(crate) fn settle_each<R: Record>(
+    /// Settles each record by its own end, or the batch as a whole. `deadline` is that of the batch.
+    pub(crate) fn settle_batch(
         self: &Arc<Self>,
-        mut records: Vec<R>,
-        settle: impl Fn(&Arc<Self>, R) + Send + 'static,
+        task: InFlight,
+        batch: &Batch,
+        entry: &Arc<Entry>,
+        ending: Ending<()>,
+        deadline: Duration,
     ) {
-        if records.len() <= 1 {
-            return records.drain(..).for_each(|record| settle(self, record));
-        }
-        let this = Arc::clone(self);
-        self.in_background("records", async move {
-            for mut record in records {
-                let place = tokio::select! {
-                    biased;
-                    place = Arc::clone(&this.record_places).acquire_owned() => place,
-                    () = this.force_close.cancelled() => return,
-                };
-                if !record.task().delivery.alive() {
-                    return;
+        match batch.end(ending) {
+            BatchEnd::Apart(ends) => {
+                let (mut succeeded, mut leaving) = (Vec::new(), Vec::new());
+                for (mut record, end) in task.into_tasks().into_iter().zip(ends) {
+                    if end.counted_as == Some(TaskOutcome::Timeout) {
+                        // As a message of its own the record would be a short task without a deadline, and
+                        // could hang forever.
+                        let timeout = Some(record.envelope.timeout.unwrap_or(deadline));
+                        record.envelope = Arc::new(Envelope { timeout, ..Envelope::clone(&record.envelope) });
+                    }
+                    match end.outcome {
+                        Outcome::Done { .. } if self.sink_buffer.is_empty() => {
+                            self.settle(record, entry, end);
+                        }
+                        Outcome::Done { .. } => succeeded.push((record, end)),
+                        _ => leaving.push((record, end)),
+                    }
                 }
-                record.task().delivery.hold(place.expect("the semaphore is never closed"));
-                settle(&this, record);
+                if !succeeded.is_empty() {
+                    self.settle_together(succeeded, entry);
+                }
+                if !leaving.is_empty() {
+                    let (this, entry) = (Arc::clone(self), Arc::clone(entry));
+                    self.in_background("records", async move {
+                        this.for_each_record(leaving, |record, end| this.settle(record, &entry, end)).await;
+                    });
+                }
             }
+            BatchEnd::HandBack { executed } => {
+                (0..executed).for_each(|_| entry.metrics.counted(TaskOutcome::Interrupted));
+                batch.records.iter().for_each(|record| record.span.end(Settlement::Requeued, None));
+                task.hand_back();
+            }
+            BatchEnd::Abandon => {
+                entry.metrics.counted(TaskOutcome::Interrupted);
+                batch.records.iter().for_each(|record| record.span.end(Settlement::Abandoned, None));
+                task.abandon();
+            }
+        }
+    }
+
+    /// Settles records that succeeded. The sinks answer for many at a time, so one background task continues all of them.
+    fn settle_together(self: &Arc<Self>, records: Vec<(InFlight, AttemptEnd)>, entry: &Arc<Entry>) {
+        records.iter().for_each(|(record, end)| end.count(&record.span, entry));
+        let (this, entry) = (Arc::clone(self), Arc::clone(entry));
+        self.begin(async move {
+            let finish =
+                |(record, end)| isolated("settlement", this.finish(record, &entry, end)).into_future();
+            let finishing: FuturesUnordered<_> = records.into_iter().map(finish).collect();
+            finishing.for_each(|_| ready(())).await;
         });
     }
-}
 
-/// A record, and perhaps what is known of it.
-pub(crate) trait Record: Send + 'static {
-    /// The record as a task.
-    fn task(&mut self) -> &mut InFlight;
-}
-
-impl Record for InFlight {
-    fn task(&mut self) -> &mut InFlight {
-        self
+    /// Settles a task, or each record of a batch as a task of its own.
+    pub(crate) async fn settle_each<F: Future<Output = ()> + Send + 'static>(
+        self: &Arc<Self>,
+        task: InFlight,
+        settle: impl Fn(Arc<Self>, InFlight) -> F,
+    ) {
+        if task.batch.is_none() {
+            return settle(Arc::clone(self), task).await;
+        }
+        let records = task.into_tasks().into_iter().map(|record| (record, ())).collect();
+        let settle = |record, ()| self.in_background("record", settle(Arc::clone(self), record));
+        self.for_each_record(records, settle).await;
     }
-}
 
-impl<T: Send + 'static> Record for (InFlight, T) {
-    fn task(&mut self) -> &mut InFlight {
-        &mut self.0
+    /// Passes each record of a batch to `settle`, which begins to copy it. A record that could not begin when the channel
+    /// died or the worker stopped waiting is requeued, and with it the batch.
+    pub(super) async fn for_each_record<T>(&self, records: Vec<(InFlight, T)>, settle: impl Fn(InFlight, T)) {
+        for (mut record, known) in records {
+            let place = tokio::select! {
+                biased;
+                place = Arc::clone(&self.record_places).acquire_owned() => place,
+                () = self.force_close.cancelled() => return,
+            };
+            if !record.delivery.alive() {
+                return;
+            }
+            record.delivery.hold(place.expect("the semaphore is never closed"));
+            settle(record, known);
+        }
     }
 }

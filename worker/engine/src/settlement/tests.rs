@@ -11,7 +11,9 @@ use super::*;
 use crate::{
     Output, Worker, WorkerConfig,
     consumer::{ChannelGeneration, ConsumerConnection, Delivery, SettlementCounters},
+    execute::{AttemptEnd, Outcome},
     json_payload,
+    registry::Entry,
     sink::{Sink, SinkError, SinkMetrics},
     spans::AttemptSpan,
 };
@@ -142,7 +144,12 @@ impl TestSettler {
     /// The task of a delivery, with the settler's current lane and envelope.
     pub(crate) fn task_of(&self, delivery: Delivery) -> InFlight {
         let (lane, envelope) = (Arc::clone(&self.lane), Arc::clone(&self.envelope));
-        InFlight { lane, delivery, envelope, span: AttemptSpan::default() }
+        InFlight { lane, delivery, envelope, span: AttemptSpan::default(), batch: None }
+    }
+
+    /// Begins a step of a settlement.
+    fn begin<F: Future<Output = ()> + Send + 'static>(&self, step: impl FnOnce(Arc<Settler>) -> F) {
+        self.settler.in_background("test", step(Arc::clone(&self.settler)));
     }
 
     fn done(&self) {
@@ -160,6 +167,7 @@ async fn without_a_sink_a_success_is_acked_immediately() {
     let test = settler_of(Vec::new());
     test.done();
     assert_eq!(test.generation.requested_settlements(), [(1, Settlement::Acked)]);
+    assert!(test.settler.tracker.is_empty(), "nothing was spawned");
     assert!(!test.settler.redeliveries.has_succeeded(&test.envelope.id), "the ack will reach the broker");
 }
 

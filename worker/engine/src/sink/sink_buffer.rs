@@ -1,4 +1,4 @@
-//! The buffer in front of the sinks: gathers results into batches and answers for each result.
+//! The buffer in front of the sinks: gathers results into batches and returns an answer for each result.
 //!
 //! Each sink has a queue and a writer task of its own, so that one that is unavailable, hangs or panics does not
 //! delay the others. While a writer writes one batch, the next one gathers in its queue. A result is answered for
@@ -6,13 +6,13 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use futures_util::FutureExt;
-use garenne_common::supervise::{self, catch, count_panic};
+use garenne_common::supervise;
 use garenne_protocol::heartbeat::SinkBeat;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,7 +20,9 @@ use super::{
     background::{BackgroundWork, IsConsuming, IsLanePaused},
     health::{Health, SinkMetrics},
 };
-use crate::{consumer::ChannelGeneration, panics::lock, spans::AttemptSpan, task_publisher::TaskPublisher};
+use crate::{
+    consumer::ChannelGeneration, in_flight::InFlight, spans::AttemptSpan, task_publisher::TaskPublisher,
+};
 
 #[cfg(test)]
 mod tests;
@@ -28,26 +30,13 @@ mod writer;
 
 use writer::SinkWriter;
 
-/// Receives the sinks' common answer for a result. [`None`] means that a sink gave none: the result's channel died
-/// while the sink was unavailable, or the worker stopped waiting.
-pub(crate) type Answer = Box<dyn FnOnce(Option<SinkAnswer>) + Send>;
-
-/// A task that waits for the sinks to store its result.
-pub(crate) struct WaitingTask {
-    pub(crate) span: AttemptSpan,
+/// A task that waits for a sink to store its result.
+struct WaitingTask {
+    span: AttemptSpan,
     /// The channel that the task was delivered on.
-    pub(crate) generation: Arc<ChannelGeneration>,
-    pub(crate) answer: Answer,
-}
-
-impl WaitingTask {
-    /// Passes on the answer. A panic concerns the settlement of this task and must not end the writer.
-    fn answer(self, accepted: Option<SinkAnswer>) {
-        if catch(|| (self.answer)(accepted)).is_err() {
-            // The panic hook has logged it. Unwinding dropped the delivery, which hands it back.
-            count_panic("settlement");
-        }
-    }
+    generation: Arc<ChannelGeneration>,
+    /// Dropped if the channel dies while the sink is unavailable, or if the worker stops waiting.
+    answer: oneshot::Sender<SinkAnswer>,
 }
 
 /// A result on its way to a sink.
@@ -79,7 +68,7 @@ impl SinkBuffer {
             let (waiting, force_close) = (VecDeque::new(), force_close.clone());
             let writer =
                 SinkWriter { sink: Arc::clone(&sink), items, waiting, health: health.clone(), force_close };
-            // A panic drops the batch in progress, which hands its deliveries back. The task ends with the buffer.
+            // A panic drops the batch in progress without answers. The task ends with the buffer.
             supervise::restarting("sink", writer, |writer| writer.run().boxed()).spawn().detach();
             SinkQueue { sink, items: sender, health }
         };
@@ -118,54 +107,40 @@ impl SinkBuffer {
         self.0.iter().for_each(|queue| queue.sink.has_no_result(kind, task_id, is_dead));
     }
 
-    /// Queues a result for every sink. The task is answered once all of them have answered, at once if there is
-    /// none.
-    pub(crate) fn submit(&self, finished: FinishedTask, task: WaitingTask) {
-        match &*self.0 {
-            [] => (task.answer)(Some(SinkAnswer::Stored)),
-            [queue] => queue.push((finished, task)),
-            queues => {
-                let WaitingTask { span, generation, answer } = task;
-                let (accepted, remaining) = (Some(SinkAnswer::Stored), queues.len());
-                let pending = PendingResult { accepted, remaining, answer: Some(answer) };
-                let pending = Arc::new(Mutex::new(pending));
-                for queue in queues {
-                    let pending = Arc::clone(&pending);
-                    let answer = Box::new(move |accepted| add_answer(&pending, accepted));
-                    let (span, generation) = (span.clone(), Arc::clone(&generation));
-                    queue.push((finished.clone(), WaitingTask { span, generation, answer }));
-                }
-            }
+    /// Queues a result for every sink.
+    pub(crate) fn offer(&self, task: &InFlight, finished: FinishedTask) -> SinkAnswers {
+        let mut answers = Vec::with_capacity(self.0.len());
+        if let Some((last, others)) = self.0.split_last() {
+            answers.extend(others.iter().map(|queue| queue.push(task, finished.clone())));
+            answers.push(last.push(task, finished));
         }
+        SinkAnswers(answers)
+    }
+}
+
+/// The answers of all sinks for a result.
+#[derive(Default)]
+pub(crate) struct SinkAnswers(Vec<oneshot::Receiver<SinkAnswer>>);
+
+impl SinkAnswers {
+    /// The common answer, once all sinks have answered. [`None`] if one gives none: the task's channel died while the sink
+    /// was unavailable, or the worker stopped waiting.
+    pub(crate) async fn common(self) -> Option<SinkAnswer> {
+        let mut common = Some(SinkAnswer::Stored);
+        for answer in self.0 {
+            common = answer.await.ok().zip(common).map(|(one, all)| all.and(one));
+        }
+        common
     }
 }
 
 impl SinkQueue {
-    fn push(&self, item: SinkItem) {
-        // The writer task ends only with the runtime. The item is dropped then, which hands the delivery back.
-        let _ = self.items.send(item);
-    }
-}
-
-/// A result that several sinks answer for.
-struct PendingResult {
-    /// The combined answer of the sinks so far; [`None`] if one of them gave none.
-    accepted: Option<SinkAnswer>,
-    /// The number of sinks that have not answered.
-    remaining: usize,
-    answer: Option<Answer>,
-}
-
-/// Adds the answer of one sink. The last one calls the result's answer.
-fn add_answer(pending: &Mutex<PendingResult>, accepted: Option<SinkAnswer>) {
-    let mut pending = lock(pending);
-    pending.accepted = pending.accepted.take().zip(accepted).map(|(all, one)| all.and(one));
-    pending.remaining -= 1;
-    if pending.remaining == 0
-        && let Some(answer) = pending.answer.take()
-    {
-        let accepted = pending.accepted.take();
-        drop(pending);
-        answer(accepted);
+    /// Queues a result. The answer fails if the sink gives none.
+    fn push(&self, task: &InFlight, finished: FinishedTask) -> oneshot::Receiver<SinkAnswer> {
+        let (answer, answered) = oneshot::channel();
+        let waiting = WaitingTask { span: task.span.clone(), generation: task.delivery.generation(), answer };
+        // The writer task ends only with the runtime. Then there is no answer.
+        let _ = self.items.send((finished, waiting));
+        answered
     }
 }

@@ -101,12 +101,11 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
 
 impl TestEnv {
     /// Processes a delivery or a redelivery of the task.
-    async fn run_alone(&mut self, redelivered: bool, task: Envelope, entry: Option<Arc<Entry>>) {
+    fn run_alone(&self, redelivered: bool, task: Envelope, entry: Option<Arc<Entry>>) {
         let mut delivery = Delivery::mock(&self.test.generation, 1, b"{}");
         delivery.head_mut().redelivered = redelivered;
         let task = InFlight { envelope: Arc::new(task), ..self.test.task_of(delivery) };
-        let running = Arc::clone(&self.pipeline).run_alone(Admitted { task, batch: None }, entry);
-        timeout(TIMEOUT, running).await.unwrap();
+        self.pipeline.admit_later(None, Arc::clone(&self.pipeline).run_alone(task, entry));
     }
 
     fn task(&self) -> Envelope {
@@ -140,9 +139,9 @@ impl TestEnv {
 
 #[tokio::test]
 async fn a_run_is_recorded_at_its_start_and_at_its_end_before_it_is_settled() {
-    let mut env = env().await;
+    let env = env().await;
     let (task, entry) = (env.task(), env.entry());
-    env.run_alone(false, task, entry).await;
+    env.run_alone(false, task, entry);
     assert_eq!(env.settlement().await, Settlement::Acked);
     assert_eq!((env.fleet.events("run-started"), env.fleet.events("run-ended")), (1, 1));
     assert_eq!(env.pipeline.quarantine_permit.available_permits(), 1, "the next run may start");
@@ -153,7 +152,7 @@ async fn a_task_is_quarantined_again_after_the_first_crash_and_poison_after_the_
     let mut env = env().await;
     let crashed = env.crash("w");
     let (task, entry) = (env.task(), env.entry());
-    env.run_alone(true, task, entry.clone()).await;
+    env.run_alone(true, task, entry.clone());
     let copy = env.broker.next().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.number(header::QUARANTINE_RUNS), Some(1));
@@ -165,7 +164,7 @@ async fn a_task_is_quarantined_again_after_the_first_crash_and_poison_after_the_
     again.crash("v");
     let record = QuarantineRecord { runs: 1, worker: Some(crashed) };
     let task = recorded(again.task(), record);
-    again.run_alone(true, task, entry).await;
+    again.run_alone(true, task, entry);
     let copy = again.broker.next().await;
     assert_eq!((copy.key.as_str(), copy.text(header::REASON).unwrap().as_str()), ("garenne.dead", "poison"));
     copy.ack();
@@ -175,19 +174,19 @@ async fn a_task_is_quarantined_again_after_the_first_crash_and_poison_after_the_
 
 #[tokio::test]
 async fn a_redelivered_task_without_a_crash_runs() {
-    let mut env = env().await;
+    let env = env().await;
     let (task, entry) = (env.task(), env.entry());
-    env.run_alone(true, task, entry).await;
+    env.run_alone(true, task, entry);
     assert_eq!(env.settlement().await, Settlement::Acked);
 }
 
 /// The crash belongs to another delivery with the same id.
 #[tokio::test]
 async fn a_first_delivery_runs_whatever_crashes_are_on_record() {
-    let mut env = env().await;
+    let env = env().await;
     env.crash("w");
     let (task, entry) = (env.task(), env.entry());
-    env.run_alone(false, task, entry).await;
+    env.run_alone(false, task, entry);
     assert_eq!(env.settlement().await, Settlement::Acked);
 }
 
@@ -195,7 +194,7 @@ async fn a_first_delivery_runs_whatever_crashes_are_on_record() {
 async fn a_task_without_an_id_is_copied_with_one_before_it_runs() {
     let mut env = env().await;
     let (task, entry) = (Envelope { id_given: false, ..env.task() }, env.entry());
-    env.run_alone(false, task, entry).await;
+    env.run_alone(false, task, entry);
     let copy = env.broker.next().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert!(copy.properties.message_id().is_some());
@@ -208,7 +207,7 @@ async fn a_task_without_a_handler_is_passed_on_and_finally_dead_lettered() {
     for (since, key) in [(None, "garenne.retry.quarantine.1s"), (Some(1), "garenne.dead")] {
         let mut env = env().await;
         let task = waiting(env.task(), since);
-        env.run_alone(false, task, None).await;
+        env.run_alone(false, task, None);
         let copy = env.broker.next().await;
         assert_eq!(copy.key, key);
         assert_eq!(copy.text(header::REASON).is_some(), since.is_some());
@@ -224,7 +223,7 @@ async fn a_task_without_a_handler_gets_ten_copies_in_ten_minutes() {
         // The time that has passed is in the header, so that the test need not wait.
         let since = (waited > 0).then(|| epoch_ms(clock::now()) - waited);
         let task = waiting(env.task(), since);
-        env.run_alone(false, task, None).await;
+        env.run_alone(false, task, None);
         let copy = env.broker.next().await;
         let Some(delay) = copy.key.strip_prefix("garenne.retry.quarantine.") else {
             assert_eq!(copy.key, "garenne.dead");
@@ -240,12 +239,12 @@ async fn a_task_without_a_handler_gets_ten_copies_in_ten_minutes() {
 
 #[tokio::test]
 async fn a_task_whose_last_run_is_undecided_is_handed_back_when_its_channel_dies() {
-    let mut env = env().await;
+    let env = env().await;
     hello(&env.pipeline.member, "w", "a");
     run(&env.pipeline.member, "w", "a", env.test.envelope.id.as_str());
     env.test.generation.end();
     let (task, entry) = (env.task(), env.entry());
-    env.run_alone(true, task, entry).await;
+    env.run_alone(true, task, entry);
     assert_eq!(env.settlement().await, Settlement::Requeued);
     assert_eq!(env.fleet.events("run-started"), 0);
 }

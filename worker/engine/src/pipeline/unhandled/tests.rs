@@ -79,13 +79,12 @@ async fn lane_env() -> TestEnv {
 }
 
 /// Settles a task of a kind that the worker does not have, with this record.
-async fn settle(env: &TestEnv, record: UnhandledRecord, delivery_count: u32) {
+fn settle(env: &TestEnv, record: UnhandledRecord, delivery_count: u32) {
     let delivery = crate::consumer::Delivery::mock(&env.test.generation, 1, b"{}");
     let envelope =
         Envelope { unhandled: Some(record.into()), delivery_count, ..Envelope::clone(&env.test.envelope) };
     let task = InFlight { envelope: Arc::new(envelope), ..env.test.task_of(delivery) };
-    let settling = Arc::clone(&env.pipeline).settle_unhandled(Admitted { task, batch: None });
-    timeout(TIMEOUT, settling).await.unwrap();
+    env.pipeline.admit_later(None, Arc::clone(&env.pipeline).settle_unhandled(task));
 }
 
 async fn settlement(env: &TestEnv) -> Settlement {
@@ -109,7 +108,7 @@ async fn a_task_is_passed_on_to_a_running_worker_of_its_lane_with_its_redeliveri
     hello_in(&env.pipeline.member, "mailer", KIND, &["fast"]);
     env.fleet.set_control_queue("mailer", Some(true));
     let record = UnhandledRecord { since: Some(1), due: Some(9), passed_on: 3, returns: 1 };
-    settle(&env, record, 2).await;
+    settle(&env, record, 2);
     let copy = env.broker.next().await;
     assert_eq!((copy.exchange.as_str(), copy.key.as_str()), ("", "garenne.tasks.fast"));
     assert_eq!((copy.number(header::PASSED_ON), copy.number(header::RETURNS)), (Some(4), Some(3)));
@@ -123,7 +122,7 @@ async fn a_task_that_a_full_queue_rejects_goes_through_the_retry_queue() {
     let mut env = lane_env().await;
     hello_in(&env.pipeline.member, "mailer", KIND, &["fast"]);
     env.fleet.set_control_queue("mailer", Some(true));
-    settle(&env, UnhandledRecord::default(), 0).await;
+    settle(&env, UnhandledRecord::default(), 0);
     env.broker.next().await.nack();
     let copy = env.broker.next().await;
     assert_eq!((copy.key.as_str(), copy.number(header::PASSED_ON)), ("garenne.retry.fast.1s", Some(1)));
@@ -136,7 +135,7 @@ async fn a_task_of_another_lanes_kind_is_passed_on_to_that_lane() {
     let mut env = lane_env().await;
     hello_in(&env.pipeline.member, "mailer", KIND, &["default"]);
     env.fleet.set_control_queue("mailer", Some(true));
-    settle(&env, UnhandledRecord::default(), 0).await;
+    settle(&env, UnhandledRecord::default(), 0);
     assert_eq!(env.broker.next().await.key, "garenne.tasks.default");
 }
 
@@ -146,7 +145,7 @@ async fn a_task_of_a_kind_that_no_running_worker_has_waits_and_is_finally_dead_l
     hello_in(&env.pipeline.member, "mailer", KIND, &["fast"]);
     env.fleet.set_control_queue("mailer", Some(false));
     let before = epoch_ms(clock::now());
-    settle(&env, UnhandledRecord { passed_on: 7, ..UnhandledRecord::default() }, 2).await;
+    settle(&env, UnhandledRecord { passed_on: 7, ..UnhandledRecord::default() }, 2);
     let copy = env.broker.next().await;
     assert_eq!(copy.key, "garenne.retry.fast.1s");
     assert!(copy.number(header::UNHANDLED_SINCE).unwrap() >= before);
@@ -158,7 +157,7 @@ async fn a_task_of_a_kind_that_no_running_worker_has_waits_and_is_finally_dead_l
 
     let mut env = lane_env().await;
     let since = epoch_ms(clock::now()) - 600_000;
-    settle(&env, UnhandledRecord { since: Some(since), ..UnhandledRecord::default() }, 0).await;
+    settle(&env, UnhandledRecord { since: Some(since), ..UnhandledRecord::default() }, 0);
     let letter = env.broker.next().await;
     assert_eq!(
         (letter.key.as_str(), letter.text(header::REASON).unwrap().as_str()),
@@ -175,6 +174,6 @@ async fn a_task_never_becomes_a_dead_letter_while_a_worker_of_no_lane_in_questio
     hello_in(&env.pipeline.member, "mailer", KIND, &["slow"]);
     env.fleet.set_control_queue("mailer", Some(true));
     let record = UnhandledRecord { since: Some(1), ..UnhandledRecord::default() };
-    settle(&env, record, 0).await;
+    settle(&env, record, 0);
     assert_eq!(env.broker.next().await.key, "garenne.retry.fast.1m", "it waits, with few copies");
 }

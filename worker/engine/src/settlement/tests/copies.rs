@@ -182,8 +182,11 @@ async fn a_dead_letter_counts_its_last_attempt_and_keeps_the_time_of_its_receipt
 #[tokio::test]
 async fn a_dead_letter_of_an_unreadable_message_has_its_routing_key_as_kind() {
     let mut env = env().await;
-    let (settler, lane) = (Arc::clone(&env.test.settler), Arc::clone(&env.test.lane));
-    settler.dead_letter_unread(lane, env.delivery(), DeadReason::Malformed, "bad".into());
+    let lane = Arc::clone(&env.test.lane);
+    let delivery = env.delivery();
+    env.test.begin(|settler| async move {
+        settler.dead_letter_unread(lane, delivery, DeadReason::Malformed, "bad".into()).await;
+    });
     let copy = env.copy().await;
     assert_eq!(copy.properties.kind().as_ref().unwrap().as_str(), "some.kind");
     assert_eq!(copy.text(header::LANE).unwrap(), "fast");
@@ -194,7 +197,8 @@ async fn a_dead_letter_of_an_unreadable_message_has_its_routing_key_as_kind() {
 #[tokio::test]
 async fn a_task_enters_the_quarantine_through_its_delay_queue_and_records_its_lane() {
     let mut env = env().await;
-    env.test.settler.quarantine(env.task());
+    let task = env.task();
+    env.test.begin(|settler| async move { settler.quarantine(task).await });
     let copy = env.copy().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.text(header::LANE).unwrap(), "fast");
@@ -206,7 +210,8 @@ async fn a_task_enters_the_quarantine_through_its_delay_queue_and_records_its_la
 async fn a_crash_in_the_quarantine_is_recorded_in_the_copy() {
     let mut env = env().await;
     let worker = WorkerIncarnation::new("w", "0195f0c2-7a10-7000-8000-00000000002a");
-    env.test.settler.quarantine_after_crash(env.task(), 1, &worker);
+    let (task, crashed) = (env.task(), worker.clone());
+    env.test.begin(|settler| async move { settler.quarantine_after_crash(task, 1, &crashed).await });
     let copy = env.copy().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.number(header::QUARANTINE_RUNS), Some(1));
@@ -219,7 +224,8 @@ async fn a_crash_in_the_quarantine_is_recorded_in_the_copy() {
 async fn a_task_of_the_quarantine_is_passed_to_another_worker_after_a_second_or_at_once() {
     for (at_once, queue) in [(false, "garenne.retry.quarantine.1s"), (true, "garenne.quarantine")] {
         let mut env = env().await;
-        env.test.settler.pass_to_other_worker(env.task(), at_once);
+        let task = env.task();
+        env.test.begin(|settler| async move { settler.pass_to_other_worker(task, at_once).await });
         let copy = env.copy().await;
         assert_eq!((copy.key.as_str(), copy.number(header::UNHANDLED_SINCE)), (queue, None));
         copy.ack();
@@ -231,7 +237,10 @@ async fn a_task_of_the_quarantine_is_passed_to_another_worker_after_a_second_or_
 #[tokio::test]
 async fn a_task_waits_in_the_quarantine_also_if_the_queue_with_its_delay_is_missing() {
     let mut env = env().await;
-    env.test.settler.wait_in_quarantine(env.task(), 1234, Delay::from_millis(60_000));
+    let task = env.task();
+    env.test.begin(|settler| async move {
+        settler.wait_in_quarantine(task, 1234, Delay::from_millis(60_000)).await;
+    });
     let copy = env.copy().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1m");
     assert_eq!(copy.number(header::UNHANDLED_SINCE), Some(1234));
@@ -333,7 +342,8 @@ fn large(env: &TestEnv, bytes: usize) -> InFlight {
 #[tokio::test]
 async fn a_copy_that_exceeds_the_frame_size_is_a_dead_letter_without_foreign_headers() {
     let mut env = env_with(Vec::new(), Routes::default(), 8192).await;
-    env.test.settler.defer(large(&env, 10_000), SECOND);
+    let task = large(&env, 10_000);
+    env.test.begin(|settler| async move { settler.defer(task, SECOND).await });
     let copy = env.copy().await;
     assert_eq!(
         (copy.key.as_str(), copy.text(header::REASON).unwrap().as_str()),
@@ -353,7 +363,8 @@ async fn a_dead_letter_from_the_quarantine_names_the_recorded_lane() {
     let mut env = env_with(Vec::new(), Routes::default(), 8192).await;
     env.envelope(|task| task.lane = Some("slow".into()));
     let worker = WorkerIncarnation::new("w", "i");
-    env.test.settler.quarantine_after_crash(large(&env, 10_000), 1, &worker);
+    let task = large(&env, 10_000);
+    env.test.begin(|settler| async move { settler.quarantine_after_crash(task, 1, &worker).await });
     let copy = env.copy().await;
     assert_eq!((copy.key.as_str(), copy.text(header::LANE).unwrap().as_str()), ("garenne.dead", "slow"));
     copy.ack();
@@ -363,7 +374,10 @@ async fn a_dead_letter_from_the_quarantine_names_the_recorded_lane() {
 #[tokio::test]
 async fn a_dead_letter_that_exceeds_the_frame_size_keeps_its_reason_and_is_counted_once() {
     let mut env = env_with(Vec::new(), Routes::default(), 8192).await;
-    env.test.settler.dead_letter(large(&env, 10_000), DeadReason::Rejected, "no".into());
+    let task = large(&env, 10_000);
+    env.test.begin(|settler| async move {
+        settler.dead_letter(task, None, DeadReason::Rejected, "no".into()).await;
+    });
     let copy = env.copy().await;
     assert_eq!((copy.text("large"), copy.text(header::REASON).unwrap().as_str()), (None, "rejected"));
     copy.ack();

@@ -12,7 +12,9 @@ async fn while_neither_queue_takes_dead_letters_one_is_tried_and_the_others_are_
     let mut env = env().await;
     let dead = |env: &TestEnv, tag| {
         let task = env.test.task_of(Delivery::mock(&env.test.generation, tag, b"{}"));
-        env.test.settler.dead_letter(task, DeadReason::InvalidPayload, "bad".to_owned());
+        env.test.begin(|settler| async move {
+            settler.dead_letter(task, None, DeadReason::InvalidPayload, "bad".to_owned()).await;
+        });
     };
     dead(&env, 1);
     for queue in ["garenne.dead", "garenne.dead.waiting"] {

@@ -98,6 +98,22 @@ async fn a_dead_letter_is_followed_by_the_task_of_its_kind_which_is_sent_once() 
     }
 }
 
+/// The delivery of the panicking settlement is handed back, and others go on.
+#[tokio::test]
+async fn a_panic_in_a_settlement_concerns_only_its_task() {
+    let mut env = env().await;
+    let settler = Arc::get_mut(&mut env.test.settler).unwrap();
+    settler
+        .when_dead
+        .insert("any.thing".to_owned(), WhenDead(Arc::new(|_, _| panic!("during a settlement"))));
+    env.test.settle(Outcome::Dead { reason: DeadReason::Rejected, error: "no".into() });
+    env.copy().await.ack();
+    assert_eq!(env.settlement().await, Settlement::Requeued);
+    assert_eq!(supervise::panics_of("settlement"), 1);
+    env.test.settle_delivery(Delivery::mock(&env.test.generation, 2, b"{}"), success());
+    assert_eq!(env.test.generation.requested_settlements().last(), Some(&(2, Settlement::Acked)));
+}
+
 #[tokio::test]
 async fn a_task_of_a_sink_is_published_to_its_lane_until_the_confirm() {
     let lanes = [("slow".to_owned(), Lane::bound_to(["alert.#"]))].into_iter().collect();
@@ -148,6 +164,16 @@ async fn a_reply_to_another_queue_is_counted_and_the_task_is_acked_without_it() 
     assert_eq!(env.settlement().await, Settlement::Acked);
     assert_eq!(env.broker.connections(), 0);
     assert_eq!(env.test.metrics.headers_ignored(REPLY_TO).get(), 1);
+}
+
+#[tokio::test]
+async fn without_replies_a_task_with_a_reply_address_is_acked_immediately() {
+    let mut env = env().await;
+    Arc::get_mut(&mut env.test.settler).unwrap().replies = None;
+    env.envelope(|task| task.reply_to = Some("answers".into()));
+    env.test.done();
+    assert_eq!(env.test.generation.requested_settlements(), [(1, Settlement::Acked)]);
+    assert_eq!((env.settlement().await, env.broker.connections()), (Settlement::Acked, 0));
 }
 
 #[tokio::test]

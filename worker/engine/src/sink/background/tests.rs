@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::{
+    consumer::Delivery,
     settlement::tests::{TestSettler, test_settler},
-    sink::{FinishedTask, SinkAnswer, SinkError, WaitingTask},
-    spans::AttemptSpan,
+    sink::{FinishedTask, SinkAnswer, SinkError},
     testing::finished,
 };
 
@@ -154,15 +154,15 @@ async fn results_do_not_arrive_while_a_write_takes_long() {
     let (sink, is_consuming) = (Arc::new(Working::default()), Arc::new(AtomicBool::new(true)));
     let (test, _work) = start(&sink, &is_consuming);
     let held = sink.writing.lock().await;
-    let (span, generation) = (AttemptSpan::default(), Arc::clone(&test.generation));
-    let task = WaitingTask { span, generation, answer: Box::new(|_| ()) };
-    test.settler.sink_buffer.submit(finished("t", "{}"), task);
+    let (task, buffer) =
+        (test.task_of(Delivery::for_test(&test.generation, 1)), test.settler.sink_buffer.clone());
+    let storing = tokio::spawn(buffer.offer(&task, finished("t", "{}")).common());
     sleep(Duration::from_secs(2)).await;
     assert!(sink.context().is_receiving());
     sleep(Duration::from_secs(2)).await;
     assert!(!sink.context().is_receiving());
     assert_eq!(test.settler.sink_buffer.problems().count(), 0);
     drop(held);
-    sleep(Duration::from_secs(1)).await;
+    assert_eq!(storing.await.unwrap(), Some(SinkAnswer::Stored));
     assert!(sink.context().is_receiving());
 }

@@ -1,5 +1,8 @@
 use std::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -7,7 +10,7 @@ use futures_util::future::BoxFuture;
 use garenne_common::telemetry::Metrics;
 use prometheus::Registry;
 use tokio::{
-    sync::oneshot,
+    task::JoinHandle,
     time::{Instant, sleep},
 };
 
@@ -15,7 +18,11 @@ use super::{
     writer::{MAX_BATCH, SLOW_WRITE},
     *,
 };
-use crate::{consumer::SettlementCounters, sink::SinkError, testing::finished};
+use crate::{
+    consumer::{Delivery, SettlementCounters},
+    sink::SinkError,
+    testing::finished,
+};
 
 /// How a sink treats a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,16 +114,20 @@ fn test_buffer(sinks: Vec<Arc<dyn Sink>>) -> TestBuffer {
 }
 
 impl TestBuffer {
-    fn submit(&self) -> oneshot::Receiver<Option<SinkAnswer>> {
+    fn submit(&self) -> JoinHandle<Option<SinkAnswer>> {
         self.submit_of(&self.generation)
     }
 
-    fn submit_of(&self, generation: &Arc<ChannelGeneration>) -> oneshot::Receiver<Option<SinkAnswer>> {
-        let (sender, receiver) = oneshot::channel();
-        let answer = Box::new(move |accepted| drop(sender.send(accepted)));
-        let (span, generation) = (AttemptSpan::default(), Arc::clone(generation));
-        self.sink_buffer.submit(finished("t", "{}"), WaitingTask { span, generation, answer });
-        receiver
+    fn submit_of(&self, generation: &Arc<ChannelGeneration>) -> JoinHandle<Option<SinkAnswer>> {
+        let (sink_buffer, finished) = (&self.sink_buffer, finished("t", "{}"));
+        let task = InFlight {
+            lane: "test".into(),
+            delivery: Delivery::for_test(generation, 1),
+            envelope: Arc::clone(&finished.envelope),
+            span: AttemptSpan::default(),
+            batch: None,
+        };
+        tokio::spawn(sink_buffer.offer(&task, finished).common())
     }
 
     /// The failing parts, without the time since which they fail.
@@ -140,7 +151,7 @@ const STORED: Option<SinkAnswer> = Some(SinkAnswer::Stored);
 async fn without_a_sink_results_are_answered_immediately() {
     let test = test_buffer(Vec::new());
     assert!(test.sink_buffer.is_empty());
-    assert_eq!(test.submit().now_or_never().unwrap().unwrap(), STORED);
+    assert_eq!(test.submit().await.unwrap(), STORED);
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,8 +219,7 @@ async fn a_failing_sink_does_not_delay_the_others() {
     assert_eq!(healthy.offered(), [1, 1]);
     assert_eq!(test.metric("garenne_sink_up", "healthy"), 1.0);
     assert_eq!(test.problems().len(), 1);
-    let (mut first, mut second) = (first, second);
-    assert!(first.try_recv().is_err() && second.try_recv().is_err(), "one sink has not stored them");
+    assert!(!first.is_finished() && !second.is_finished(), "one sink has not stored them");
     failing.actions.lock().unwrap().clear();
     assert_eq!((first.await.unwrap(), second.await.unwrap()), (STORED, STORED));
 }
@@ -236,27 +246,19 @@ async fn a_conflict_in_one_sink_is_the_answer_for_the_result() {
 async fn reconnects_do_not_accumulate_results_for_an_unavailable_sink() {
     let sink = Scripted::new("unavailable", [Action::Unavailable; 1000]);
     let test = test_buffer(vec![sink.clone()]);
-    let (dropped, mut submitted) = (Arc::new(AtomicUsize::new(0)), 0);
+    let mut submitted: Vec<JoinHandle<_>> = Vec::new();
     let mut generations: Vec<Arc<ChannelGeneration>> = Vec::new();
     // Each reconnect ends a channel and delivers a full prefetch on the next.
     for _ in 0..50 {
         generations.iter().for_each(|generation| generation.end());
         let generation = generation();
-        for _ in 0..20 {
-            submitted += 1;
-            let dropped = Arc::clone(&dropped);
-            let answer: Answer = Box::new(move |accepted| {
-                assert_eq!(accepted, None);
-                dropped.fetch_add(1, Ordering::Relaxed);
-            });
-            let (span, generation) = (AttemptSpan::default(), Arc::clone(&generation));
-            test.sink_buffer.submit(finished("t", "{}"), WaitingTask { span, generation, answer });
-        }
+        submitted.extend((0..20).map(|_| test.submit_of(&generation)));
         generations.push(generation);
         sleep(Duration::from_secs(2)).await;
-        let held = submitted - dropped.load(Ordering::Relaxed);
+        let held = submitted.iter().filter(|submitted| !submitted.is_finished()).count();
         assert!(held <= 20, "{held} are held");
     }
+    assert!(submitted.len() == 1000 && submitted.pop().unwrap().now_or_never().is_none());
     assert!(sink.offered().iter().all(|size| *size <= 20), "{:?}", sink.offered());
 }
 
@@ -274,14 +276,14 @@ async fn a_sink_that_hangs_is_reported_and_results_of_dead_channels_do_not_wait_
     let first = test.submit();
     sleep(Duration::from_millis(1)).await;
     let (dead, alive) = (generation(), generation());
-    let (second, mut third) = (test.submit_of(&dead), test.submit_of(&alive));
+    let (second, third) = (test.submit_of(&dead), test.submit_of(&alive));
     dead.end();
     sleep(Duration::from_secs(2)).await;
     assert_eq!(second.await.unwrap(), None);
     assert_eq!(test.problems().len(), 0);
     sleep(SLOW_WRITE).await;
     assert_eq!(test.problems(), ["sink frozen takes no results: it has not answered for 30 s"]);
-    assert!(third.try_recv().is_err());
+    assert!(!third.is_finished());
     sink.0.notify_one();
     assert_eq!(first.await.unwrap(), STORED);
     assert_eq!(test.problems().len(), 0);
@@ -305,29 +307,6 @@ async fn a_force_close_gives_up_results_of_a_sink_that_hangs() {
     let answer = test.submit();
     test.force_close.cancel();
     assert_eq!(answer.await.unwrap(), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_panic_in_an_answer_does_not_end_the_writer() {
-    let test = test_buffer(vec![Scripted::new("healthy", [])]);
-    let dropped = Arc::new(AtomicBool::new(false));
-    struct Delivery(Arc<AtomicBool>);
-    impl Drop for Delivery {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-    let delivery = Delivery(Arc::clone(&dropped));
-    let answer: Answer = Box::new(move |_| {
-        let _held = delivery;
-        panic!("a panic during the settlement");
-    });
-    let (span, generation) = (AttemptSpan::default(), generation());
-    test.sink_buffer.submit(finished("t", "{}"), WaitingTask { span, generation, answer });
-    assert_eq!(test.submit().await.unwrap(), STORED, "the next result is answered");
-    assert!(dropped.load(Ordering::Relaxed), "the delivery is handed back");
-    assert_eq!(garenne_common::supervise::panics_of("settlement"), 1);
-    assert!(test.problems().is_empty(), "the sink is healthy");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,16 +9,17 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{SinkItem, WaitingTask};
+use super::SinkItem;
 use crate::{
+    dead_channel::take_dead,
     force_close::after_last_answers,
     sink::{FinishedTask, Sink, SinkAnswer, health::Health},
 };
 
 /// The maximum size of a batch, in results.
 pub(super) const MAX_BATCH: usize = 512;
-/// How often results that wait for an unavailable sink are searched for dead channels.
-const DEAD_CHANNEL_CHECK: Duration = Duration::from_secs(1);
+/// How often results that wait for a sink are searched for dead channels.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A write that takes longer is unusual.
 const LATE_WRITE: Duration = Duration::from_secs(3);
 /// A write that takes longer counts as a failure in readiness and metrics. It is still waited for.
@@ -63,7 +64,8 @@ impl SinkWriter {
                     let sink = self.sink.name();
                     for (task, accepted) in tasks.into_iter().zip(answers) {
                         task.span.record_sink_write(sink, size, began, accepted.error());
-                        task.answer(Some(accepted));
+                        // Nothing waits any more if the settlement has panicked.
+                        let _ = task.answer.send(accepted);
                     }
                 }
                 Some(Err(problem)) => {
@@ -77,7 +79,6 @@ impl SinkWriter {
                         "sink unavailable, will be retried"
                     );
                     if self.force_close.is_cancelled() {
-                        give_up(tasks);
                         continue;
                     }
                     for item in batch.into_iter().zip(tasks).rev() {
@@ -87,7 +88,7 @@ impl SinkWriter {
                 }
                 // The sink may have stored the batch. The tasks go back, and storing their results again has no
                 // effect.
-                None => give_up(tasks),
+                None => {}
             }
         }
     }
@@ -109,7 +110,7 @@ impl SinkWriter {
             self.drop_dead();
             tokio::select! {
                 biased;
-                () = sleep_until(until.min(Instant::now() + DEAD_CHANNEL_CHECK)) => {}
+                () = sleep_until(until.min(Instant::now() + CHECK_INTERVAL)) => {}
                 () = self.force_close.cancelled() => return,
             }
         }
@@ -123,7 +124,7 @@ impl SinkWriter {
         let mut written = std::pin::pin!(caught(async { sink.write(batch).await }));
         let mut given_up = std::pin::pin!(after_last_answers(&force_close));
         let began = Instant::now();
-        let mut next_check = Instant::now() + DEAD_CHANNEL_CHECK;
+        let mut next_check = Instant::now() + CHECK_INTERVAL;
         let written = loop {
             tokio::select! {
                 biased;
@@ -138,7 +139,7 @@ impl SinkWriter {
             if began.elapsed() >= SLOW_WRITE {
                 self.health.write_failed(&format!("it has not answered for {} s", SLOW_WRITE.as_secs()));
             }
-            next_check += DEAD_CHANNEL_CHECK;
+            next_check += CHECK_INTERVAL;
         };
         self.health.set_late(false);
         Some(match written {
@@ -156,13 +157,6 @@ impl SinkWriter {
     /// would add as many results as the prefetch to the queue of an unavailable sink.
     fn drop_dead(&mut self) {
         self.receive_up_to(usize::MAX);
-        let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let (alive, dead): (_, VecDeque<_>) = waiting.partition(|(_, task)| task.generation.alive());
-        self.waiting = alive;
-        give_up(dead.into_iter().map(|(_, task)| task));
+        drop(take_dead(&mut self.waiting, |(_, task)| task.generation.alive()));
     }
-}
-
-fn give_up(tasks: impl IntoIterator<Item = WaitingTask>) {
-    tasks.into_iter().for_each(|task| task.answer(None));
 }

@@ -1,0 +1,191 @@
+//! The life of a delivery, from top to bottom.
+//!
+//! ```text
+//! admit ─► wait for a place ─► execute ─► store in the sinks ─► publish follow-ups ─► ack ─► reply
+//!   │                             │
+//!   └─► dead-letter, defer,       └─► retry, dead-letter, defer, hand back, abandon
+//!       quarantine, hand back
+//! ```
+//!
+//! One value owns the delivery all the time: [`InFlight`]. Dropping it at any step hands the delivery back. A result is
+//! stored before its task is acked, and a copy is confirmed before its original is acked. What happens if the channel dies
+//! meanwhile is described in `dead_channel`.
+
+use std::{
+    collections::VecDeque,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Waker},
+    time::SystemTime,
+};
+
+use garenne_pool::{Cause, Completion, Ending, Refusal};
+use garenne_protocol::task::DeadReason;
+use tokio::time::timeout;
+
+use super::{LanePipeline, Ready, admit::NotNow, dispatch::Dispatched};
+use crate::{
+    consumer::Delivery,
+    dead_channel::{CHECK_INTERVAL, take_dead},
+    execute::{AttemptEnd, AttemptOutput, Outcome},
+    in_flight::InFlight,
+    registry::Entry,
+    settlement::{PUT_OFF, Published, Settler},
+    sink::SinkAnswer,
+};
+
+impl LanePipeline {
+    /// Admission: returns the task if it may run now. Otherwise its settlement continues in the background.
+    pub(super) fn admit(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<Ready> {
+        let task = self.read(delivery, now)?;
+        let task = self.unless_known(task)?;
+        match self.check(&task, now) {
+            Ok((entry, place)) => Some(self.prepare(task, entry, place, None)),
+            Err(not_now) => {
+                let message = task.delivery.fingerprint();
+                self.admit_later(message, Arc::clone(self).settle_unadmitted(task, not_now));
+                None
+            }
+        }
+    }
+
+    /// Settles a task that may not run now, or runs it once that is known to be harmless.
+    async fn settle_unadmitted(self: Arc<Self>, task: InFlight, not_now: NotNow) {
+        match not_now {
+            NotNow::Dead(reason, error) => self.dead_letter(task, reason, error).await,
+            NotNow::Deferred(wait) => self.settler.defer(task, wait).await,
+            NotNow::Divided(wait) => {
+                let defer = |settler: Arc<Settler>, record| async move { settler.defer(record, wait).await };
+                self.settler.settle_each(task, defer).await;
+            }
+            NotNow::LanePaused => task.hand_back(),
+            NotNow::Unhandled => self.settle_unhandled(task).await,
+            NotNow::Suspicious(entry) => self.quarantine_or_dispatch(task, entry).await,
+            NotNow::Quarantined(entry) => self.run_alone(task, entry).await,
+        }
+    }
+
+    /// Waits for places in the pool, whose queue then holds the tasks. If the pool is closed, they are handed back.
+    ///
+    /// The pool is full only if it still holds tasks of a dead channel. The pool runs [`Attempt::execute`] on clones of the
+    /// envelope and the body, because an attempt that ignores its cancellation outlives its settlement.
+    ///
+    /// [`Attempt::execute`]: crate::execute::Attempt::execute
+    pub(super) async fn dispatch(&self, mut ready: VecDeque<Ready>) {
+        while !ready.is_empty() {
+            let pool_space = self.pool_space.notified();
+            let refused = match self.pool.submit_each(&mut ready) {
+                Ok(()) => return,
+                Err(Refusal::QueueFull { .. }) => {
+                    // The notification may have gone to another waiter, whose tasks are all dead.
+                    let _ = timeout(CHECK_INTERVAL, pool_space).await;
+                    take_dead(&mut ready, |(_, _, dispatched)| dispatched.task.alive())
+                }
+                Err(_) => std::mem::take(&mut ready),
+            };
+            let not_started = || Ending::NotStarted { cause: Cause::Shutdown };
+            refused.into_iter().for_each(|(_, _, dispatched)| dispatched.complete(not_started()));
+        }
+    }
+}
+
+/// The pool has ended the task, or the batch.
+impl Completion<Option<AttemptOutput>> for Dispatched {
+    fn trace_id(&self) -> Option<&str> {
+        self.task.trace_id()
+    }
+
+    fn complete(self, ending: Ending<Option<AttemptOutput>>) {
+        let Self { pipeline, task, entry, place, run } = self;
+        drop(place);
+        pipeline.pool_space.notify_one();
+        let Some(task) = pipeline.settler.redeliveries.release(task) else { return };
+        let Some(run) = run else { return pipeline.settle(task, &entry, ending) };
+        // No other worker may receive the task before its run in the quarantine is on record as ended.
+        Arc::clone(&pipeline.settler).in_background("quarantine-run-end", async move {
+            pipeline.end_run(*run).await;
+            pipeline.settle(task, &entry, ending);
+        });
+    }
+}
+
+impl LanePipeline {
+    fn settle(&self, task: InFlight, entry: &Arc<Entry>, ending: Ending<Option<AttemptOutput>>) {
+        let (settler, deadline) = (&self.settler, self.batch_deadline);
+        match task.batch.clone() {
+            Some(batch) => settler.settle_batch(task, &batch, entry, ending.map(drop), deadline),
+            None => {
+                let ending = ending.map(|output| output.expect("a task has an output"));
+                settler.settle(task, entry, AttemptEnd::of(ending));
+            }
+        }
+    }
+}
+
+impl Settler {
+    /// Counts the end of an attempt and [finishes](Self::finish) the task. If there is nothing to await, that is done on the
+    /// stack, so that a success without sinks costs neither a spawn nor an allocation.
+    pub(crate) fn settle(self: &Arc<Self>, task: InFlight, entry: &Arc<Entry>, end: AttemptEnd) {
+        end.count(&task.span, entry);
+        if self.awaits_nothing(&task, &end.outcome) {
+            let finishing = pin!(self.finish(task, entry, end));
+            let finished = finishing.poll(&mut Context::from_waker(Waker::noop()));
+            debug_assert!(finished.is_ready(), "nothing is awaited");
+            return;
+        }
+        let (this, entry) = (Arc::clone(self), Arc::clone(entry));
+        self.begin(async move { this.finish(task, &entry, end).await });
+    }
+
+    /// Whether [`finish`](Self::finish) has nothing to await.
+    fn awaits_nothing(&self, task: &InFlight, outcome: &Outcome) -> bool {
+        let Outcome::Done { output, .. } = outcome else {
+            return matches!(outcome, Outcome::HandBack | Outcome::Abandon);
+        };
+        let may_reply = self.replies.is_some() && task.envelope.reply_to.is_some();
+        self.sink_buffer.is_empty() && output.follow_ups.is_empty() && output.refused.is_none() && !may_reply
+    }
+
+    /// Finishes a task whose attempt has ended.
+    pub(crate) async fn finish(&self, task: InFlight, entry: &Entry, end: AttemptEnd) {
+        let attempts = end.counted_as.map(|_| task.envelope.attempt + 1);
+        match end.outcome {
+            Outcome::Done { mut output, started_at, took } => {
+                let (follow_ups, refused) = (std::mem::take(&mut output.follow_ups), output.refused.take());
+                let (stored, reply) = self.store(&task, output, started_at, took);
+                match stored.await {
+                    Some(SinkAnswer::Stored) => {}
+                    Some(SinkAnswer::Conflict(detail)) => {
+                        return self.dead_letter(task, attempts, DeadReason::Conflict, detail).await;
+                    }
+                    Some(SinkAnswer::Refused(detail)) => {
+                        return self.dead_letter(task, attempts, DeadReason::Rejected, detail).await;
+                    }
+                    None => return task.hand_back(),
+                }
+                // After the sinks, because a result that is refused must not start anything. Before the ack, because they
+                // would be lost if the worker crashed in between.
+                if !follow_ups.is_empty() || refused.is_some() {
+                    match Box::pin(self.publish_follow_ups(&task, follow_ups, refused)).await {
+                        Published::All => {}
+                        Published::GivenUp => return,
+                        Published::Closed => return self.defer(task, PUT_OFF).await,
+                        Published::Never(error) => {
+                            let error = format!("a follow-up cannot be published: {error}");
+                            return self.dead_letter(task, attempts, DeadReason::Rejected, error).await;
+                        }
+                    }
+                }
+                self.ack(task);
+                if let Some(reply) = reply {
+                    self.reply(reply).await;
+                }
+            }
+            Outcome::Retry { error, after } => self.retry(task, &entry.options.retry, error, after).await,
+            Outcome::Dead { reason, error } => self.dead_letter(task, attempts, reason, error).await,
+            Outcome::Defer { wait } => self.defer(task, wait).await,
+            Outcome::HandBack => task.hand_back(),
+            Outcome::Abandon => task.abandon(),
+        }
+    }
+}
