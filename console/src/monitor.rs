@@ -168,8 +168,8 @@ impl FleetMonitor {
             }
             Err(failure) => state.queue_problem = Some(failure.to_string()),
         }
-        let problems = state.diagnose(&self.operator, self.objective, now);
-        state.remember(&problems, now);
+        // So that it is known later since when they last.
+        state.diagnose(&self.operator, self.objective, now);
     }
 
     /// The newest sample, unless it is too old to act on.
@@ -210,7 +210,7 @@ impl FleetMonitor {
 
     /// The current state of the fleet.
     pub fn now(&self) -> Now {
-        Now::of(&self.operator, self.objective, &self.state(), now())
+        Now::of(&self.operator, self.objective, &mut self.state(), now())
     }
 
     /// What is wrong, the worst first.

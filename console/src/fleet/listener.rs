@@ -27,8 +27,10 @@ const MAX_QUEUED_BYTES: i64 = 64 * 1024 * 1024;
 const MAX_BYTES: usize = 256 * 1024;
 /// Heartbeats that the broker sends ahead: at most 50 MB.
 const PREFETCH: u16 = 200;
-/// Time between two checks of the binding, which an exchange that is deleted takes with it.
-const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// A routing key for the control exchange that no queue is bound with.
+const UNBOUND: &str = "alarm-check";
+/// Time between two checks of the binding, which an exchange that is deleted takes with it, and of an alarm of the broker.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// One ack for this many heartbeats: fewer than the prefetch, so that the broker always has credit.
 const ACK_EVERY: u64 = 50;
 
@@ -44,6 +46,8 @@ pub struct HeartbeatListener {
     channel: Channel,
     queue: String,
     events: String,
+    /// The exchange that alarms are checked with; [`None`] if nothing may be published.
+    control: Option<String>,
     checks: Interval,
     events_of_connection: BoxStream<'static, Event>,
     /// What the broker lacks, while an alarm blocks what this connection publishes.
@@ -98,6 +102,7 @@ impl HeartbeatListener {
             channel,
             queue,
             events,
+            control: (!operator.read_only).then(|| operator.names.control()),
             checks,
             events_of_connection,
             alarm,
@@ -123,8 +128,10 @@ impl HeartbeatListener {
                 }
                 // The broker reads nothing from a connection that it blocks.
                 _ = self.checks.tick(), if self.alarm.is_none() => {
-                    let bound = bind(&self.channel, &self.queue, &self.events).await;
-                    bound.map_err(|error| ended(&error))?;
+                    bind(&self.channel, &self.queue, &self.events).await.map_err(|error| ended(&error))?;
+                    if let Some(control) = &self.control {
+                        probe(&self.channel, control).await.map_err(|error| ended(&error))?;
+                    }
                     continue;
                 }
                 next = self.heartbeats.next() => next,
@@ -152,6 +159,12 @@ impl HeartbeatListener {
             }
         }
     }
+}
+
+/// Publishes a message that no queue receives: the broker tells only those of an alarm who publish while it lasts.
+async fn probe(channel: &Channel, control: &str) -> Result<(), lapin::Error> {
+    let (options, none) = (BasicPublishOptions::default(), BasicProperties::default());
+    channel.basic_publish(control.into(), UNBOUND.into(), options, b"", none).await.map(drop)
 }
 
 /// Binds the queue to the heartbeats. Nothing changes if it is bound.

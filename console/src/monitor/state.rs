@@ -61,7 +61,7 @@ impl MonitorState {
     }
 
     /// What is wrong, and since when, the worst first.
-    pub(super) fn diagnose(&self, operator: &Operator, objective: Duration, now: i64) -> Vec<Problem> {
+    pub(super) fn diagnose(&mut self, operator: &Operator, objective: Duration, now: i64) -> Vec<Problem> {
         let empty = BTreeMap::new();
         let mut problems = diagnose(&Facts {
             now,
@@ -76,20 +76,16 @@ impl MonitorState {
             objective,
             new_letters: self.new_letters(),
         });
+        let mut lasting = BTreeMap::new();
         for problem in &mut problems {
             let (code, subject) = problem.key();
-            problem.since = problem.since.or(self.since.get(&(code, subject.to_owned())).copied());
+            let key = (code, subject.to_owned());
+            let since = problem.since.or_else(|| self.since.get(&key).copied()).unwrap_or(now);
+            problem.since = Some(since);
+            lasting.insert(key, since);
         }
+        self.since = lasting;
         problems
-    }
-
-    /// Remembers since when these problems last.
-    pub(super) fn remember(&mut self, problems: &[Problem], now: i64) {
-        let last = |problem: &Problem| {
-            let (code, subject) = problem.key();
-            ((code, subject.to_owned()), problem.since.unwrap_or(now))
-        };
-        self.since = problems.iter().map(last).collect();
     }
 
     /// How many dead letters were added within the last minutes, and since when that is known. What was replayed or

@@ -104,7 +104,7 @@ fn point(history: &SampleHistory, sample: &Sample) -> Point {
 }
 
 impl Now {
-    pub(super) fn of(operator: &Operator, objective: Duration, state: &MonitorState, at: i64) -> Self {
+    pub(super) fn of(operator: &Operator, objective: Duration, state: &mut MonitorState, at: i64) -> Self {
         let problems = state.diagnose(operator, objective, at);
         let members = |program| {
             let members = state.roster.members(program, at).into_iter();

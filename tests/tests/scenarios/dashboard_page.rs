@@ -231,7 +231,7 @@ async fn shows_bridges(browser: &mut Browser) -> Result<()> {
     assert_eq!(yard[..], ["yard", "open", "mqtt:1883 (not subscribed)", "", "0", "none", "none", "0.1.0"]);
     assert_eq!(browser.value("document.querySelectorAll('#bridge-table img').length").await?, 0);
     browser
-        .until("document.body.textContent.includes('Bridge yard is not subscribed to its MQTT broker.')")
+        .until("document.body.textContent.includes('bridge yard: it is not subscribed to the MQTT broker')")
         .await
 }
 

@@ -32,7 +32,7 @@ async fn until_seen(
         Ok(found.map_or_else(|| Seen::Other(answer.to_string()), Seen::Wanted))
     })
     .await?;
-    ensure!(seen["since"].is_i64() || seen["severity"] == "notice", "since when: {seen}");
+    ensure!(seen["since"].is_i64(), "since when: {seen}");
     ensure!(seen["detail"] != "" && seen["next"] != "", "no sentence or no next step: {seen}");
     let now = dashboard.json("/api/now").await?;
     find(&now["problems"], name, subject)
