@@ -99,16 +99,8 @@ pub(super) struct Distribution {
 #[derive(Clone, Copy, PartialEq, prost::Message, Deserialize)]
 pub(super) struct SkippedPoint {}
 
-/// The `aggregation_temporality` of a sum whose values are increases.
-pub(super) const DELTA: i32 = 1;
-/// That of a sum whose values are totals.
-pub(super) const CUMULATIVE: i32 = 2;
-
 /// The bit of `flags` that says that there was no measurement.
 pub(super) const NO_RECORDED_VALUE: u32 = 1;
-
-/// The bit of `flags` of a point in JSON whose flags are no number.
-pub(super) const NO_FLAGS: u32 = 1 << 31;
 
 /// In JSON, a field of another type costs only its data point.
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]

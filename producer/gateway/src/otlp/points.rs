@@ -11,7 +11,8 @@ use garenne_protocol::{
 };
 
 use super::{
-    message::{CUMULATIVE, DELTA, ExportRequest, KeyValue, Metric, NO_FLAGS, NO_RECORDED_VALUE, NumberPoint},
+    message::{ExportRequest, KeyValue, Metric, NO_RECORDED_VALUE, NumberPoint},
+    scalar::{CUMULATIVE, DELTA, NO_FLAGS},
     unit::unit,
 };
 use crate::left_out::Notes;

@@ -8,7 +8,12 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-use super::message::{CUMULATIVE, DELTA, NO_FLAGS};
+/// The `aggregation_temporality` of a sum whose values are increases.
+pub(super) const DELTA: i32 = 1;
+/// That of a sum whose values are totals.
+pub(super) const CUMULATIVE: i32 = 2;
+/// The bit of `flags` of a point in JSON whose flags are no number.
+pub(super) const NO_FLAGS: u32 = 1 << 31;
 
 /// A JSON value, without the content of arrays and objects.
 enum Scalar {
