@@ -25,7 +25,7 @@ use problem::{
 
 use crate::{
     fleet::{MemberView, Pauses, Roster, State, quantile, unhandled},
-    monitor::LaneSample,
+    lane_sample::LaneSample,
 };
 
 /// A lane that ends nothing for this long stands still, if its tasks usually end earlier.

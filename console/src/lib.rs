@@ -12,6 +12,7 @@ pub mod dead;
 pub mod diagnose;
 pub mod directives;
 pub mod fleet;
+pub mod lane_sample;
 pub mod monitor;
 pub mod pause;
 pub mod progress;

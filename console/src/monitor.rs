@@ -32,12 +32,13 @@ use garenne_protocol::{heartbeat::Program, task::epoch_ms};
 use tokio::time::{sleep, timeout};
 
 pub use history::{SAMPLE_INTERVAL, SampleHistory};
-pub use sample::{LaneSample, Sample};
+pub use sample::Sample;
 pub use view::{KindPoint, Now, Point};
 
 use crate::{
     diagnose::Problem,
     fleet::{ControlQueues, HeartbeatListener, MemberView, Roster},
+    lane_sample::LaneSample,
     scale::{self, Goal},
 };
 use state::MonitorState;

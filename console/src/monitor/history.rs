@@ -53,7 +53,7 @@ impl SampleHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::monitor::sample::LaneSample;
+    use crate::lane_sample::LaneSample;
 
     fn sample(at: i64, backlog: u64) -> Sample {
         let load = Load { backlog, ..Load::default() };

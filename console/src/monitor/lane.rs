@@ -6,13 +6,10 @@ use garenne_operator::{
 };
 use garenne_protocol::heartbeat::{Heartbeat, LaneBeat, Program};
 
-use super::{
-    backlog::LaneWork,
-    history::SampleHistory,
-    sample::{LaneSample, Sample},
-};
+use super::{backlog::LaneWork, history::SampleHistory, sample::Sample};
 use crate::{
     fleet::{KindTotals, Roster, State, count_unacked, unhandled_in},
+    lane_sample::LaneSample,
     scale::Load,
 };
 

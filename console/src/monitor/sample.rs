@@ -4,36 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{fleet::Totals, scale::Load};
-
-/// One lane: its queue as the broker reports it, its workers as their heartbeats report them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct LaneSample {
-    /// Messages ready for delivery.
-    pub ready: u64,
-    /// Messages delivered and not settled, as the workers report them if all are heard, else as the broker does.
-    pub unacked: u64,
-    /// Consumers of the queue.
-    pub consumers: u64,
-    /// Tasks in the retry ladder.
-    pub retrying: u64,
-    /// Tasks that leave the queue per second.
-    pub removal_rate: f64,
-    /// Input of the scaling rule.
-    #[serde(flatten)]
-    pub load: Load,
-    /// Slots of all workers.
-    pub slots: u64,
-    /// Time until a task that arrives now starts, seconds: the tasks before it are worked off by slots that become free
-    /// as the ages of their tasks let expect. At least the age of the oldest waiting task. Unknown until a task has run
-    /// and while the load is not known, infinite without a slot.
-    pub backlog_seconds: Option<f64>,
-    /// How long tasks have been waiting while nothing ended in the lane's slots, or nothing left its queue, seconds.
-    pub stalled_seconds: f64,
-    /// Why the load is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-}
+use crate::{fleet::Totals, lane_sample::LaneSample};
 
 /// The fleet at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -16,7 +16,8 @@ use ratatui::{
 use crate::{
     diagnose::Severity,
     fleet::{GroupTotals, MemberView, Pauses, State, groups, worker_row},
-    monitor::{KindPoint, LaneSample, Now},
+    lane_sample::LaneSample,
+    monitor::{KindPoint, Now},
 };
 
 /// Limit on rows of the kinds' table; the busiest kinds come first.
