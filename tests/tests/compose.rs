@@ -73,8 +73,11 @@ async fn compose_replays_a_recording_and_a_killed_worker_loses_no_reading() -> R
     let recorded = values.filter(|value| !value.is_empty()).count();
     assert_eq!(count(&database, MEASURED).await?, recorded);
 
-    let status = stack.finish(&["run", "--rm", "-T", "console", "status", "--json"], LONG).await?.stdout;
-    let status: Value = serde_json::from_str(&status.join("\n"))?;
+    let command = ["run", "--rm", "-T", "console", "status", "--json"];
+    let ended = stack.start(&command).await?.ended_within(LONG).await?;
+    // The worker that was killed is silent, which needs attention.
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr.join("\n"));
+    let status: Value = serde_json::from_str(&ended.stdout.join("\n"))?;
     assert_eq!(open(&status["workers"]), 2, "{status:#}");
     the_dashboard_shows_the_fleet(&stack).await?;
     prometheus_scrapes_and_evaluates_rules(&stack).await?;
