@@ -9,6 +9,7 @@ use garenne_tests::harness::{
     gateway::{Gateway, GatewayPlan},
     postgres::{Database, Postgres},
     test_env::TestEnv,
+    wait::{Seen, eventually},
     worker::WorkerPlan,
 };
 use serde_json::{Value, json};
@@ -79,7 +80,12 @@ async fn traces_a_reading_from_its_sender_through_gateway_and_worker_into_the_si
     );
     let write = trace.under(&process.id, "write postgres")?;
     assert_eq!((write.kind, write.attribute("db.system.name")), ("SPAN_KIND_CLIENT", "postgresql"));
-    assert_eq!(worker.metric("garenne_spans_total", &["result=\"exported\""]).await?, 2.0);
+    // They are counted when the collector has answered.
+    eventually("both spans count as exported", async || {
+        let exported = worker.metric("garenne_spans_total", &["result=\"exported\""]).await?;
+        Ok(Seen::when(exported == 2.0, exported))
+    })
+    .await?;
     assert_eq!(gateway.stop().await?.code, Some(0));
     assert_eq!(worker.stop().await?.receipt.acked, 1);
     Ok(())
