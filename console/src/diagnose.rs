@@ -163,7 +163,7 @@ fn unconsumed(lane: &LaneStatus) -> impl Iterator<Item = Problem> {
         false => lane.shards.iter().map(|(name, queue)| (name.clone(), *queue)).collect(),
     };
     let without = queues.into_iter().filter(|(_, queue)| queue.ready > 0 && queue.consumers == 0);
-    let start = "start a worker that has handlers for its kinds; `garenne status --json` shows the bindings";
+    let start = "start a worker that has handlers for the kinds of its bindings (`lanes.<name>.bindings`)";
     let left = lane.leftovers.iter().map(|(name, ready)| {
         let detail = format!("{} tasks are waiting in a queue of a former shard", grouped(*ready));
         let next = "run a worker with the former number of shards until it is empty";
