@@ -329,7 +329,10 @@ async fn start(plan: GatewayPlan, env: &TestEnv, tokens: bool) -> Result<Gateway
         return plan.start().await;
     }
     let file = env.folder().join("senders.toml");
-    fs::write(&file, SENDERS)?;
+    // Once: another gateway that reads the file again would find it empty for a moment.
+    if !file.exists() {
+        fs::write(&file, SENDERS)?;
+    }
     plan.option("--tokens", file).start().await
 }
 
