@@ -24,7 +24,7 @@ use problem::{
 };
 
 use crate::{
-    fleet::{MemberView, Pauses, Roster, State, quantile, unhandled},
+    fleet::{MIN_HUNG, MemberView, Pauses, Roster, State, add_buckets, hangs, quantile, unhandled},
     lane_sample::LaneSample,
 };
 
@@ -32,9 +32,6 @@ use crate::{
 const MIN_STALL: Duration = Duration::from_secs(10);
 /// The same for a lane of which no task has ended yet.
 const MIN_FIRST_STALL: Duration = Duration::from_secs(600);
-/// A task hangs if it runs for this many times the 99th percentile of its kind, and for [`MIN_HUNG`].
-const HUNG_FACTOR: f64 = 10.0;
-const MIN_HUNG: f64 = 60.0;
 /// How long tasks may wait in a spool before that is a problem.
 const MAX_SPOOLED: i64 = 60_000;
 /// Tasks whose retry is this far ahead are named.
@@ -74,10 +71,10 @@ pub struct Facts<'f> {
 pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
     let mut problems = broker(facts);
     let workers = facts.roster.members(Program::Worker, facts.now);
+    let pauses = Pauses::of(&workers);
     // What is not heard cannot be judged: every worker would be silent, and every lane would lack workers.
     let is_heard = facts.fleet_problem.is_none() && facts.alarm.is_none();
     if let Some(snapshot) = facts.snapshot.filter(|_| facts.queue_problem.is_none()) {
-        let pauses = Pauses::of(&workers);
         for lane in &snapshot.lanes {
             let is_paused = pauses.lanes.contains_key(&lane.name);
             problems.extend(unconsumed(lane).filter(|_| !is_paused));
@@ -103,7 +100,7 @@ pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
         problems.extend(hung_tasks(&workers, &durations, &problems));
         problems.extend(sinks(&workers));
         problems.extend(kinds_without_worker(facts, &workers));
-        problems.extend(paused(&workers));
+        problems.extend(paused(&workers, &pauses));
         for program in [Program::Gateway, Program::Bridge] {
             let members = facts.roster.members(program, facts.now);
             problems.extend(members.iter().flat_map(|member| producer_problems(facts, member)));
@@ -209,7 +206,7 @@ impl<'w> Durations<'w> {
         let mut kinds = BTreeMap::<&str, Vec<u64>>::new();
         for beat in workers.iter().filter_map(|worker| worker.process.heartbeat()) {
             for (name, kind) in &beat.kinds {
-                add(kinds.entry(name).or_default(), &kind.buckets);
+                add_buckets(kinds.entry(name).or_default(), &kind.buckets);
             }
         }
         Self(kinds)
@@ -218,14 +215,12 @@ impl<'w> Durations<'w> {
     /// The 99th percentile of the kinds that this matches.
     fn p99(&self, is_wanted: impl Fn(&str) -> bool) -> Option<f64> {
         let mut all = Vec::new();
-        self.0.iter().filter(|(kind, _)| is_wanted(kind)).for_each(|(_, buckets)| add(&mut all, buckets));
+        self.0
+            .iter()
+            .filter(|(kind, _)| is_wanted(kind))
+            .for_each(|(_, buckets)| add_buckets(&mut all, buckets));
         quantile(&all, 0.99)
     }
-}
-
-fn add(sum: &mut Vec<u64>, buckets: &[u64]) {
-    sum.resize(sum.len().max(buckets.len()), 0);
-    sum.iter_mut().zip(buckets).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
 }
 
 /// Whether a lane stands still or is late.
@@ -318,8 +313,10 @@ fn hung_tasks(workers: &[MemberView], durations: &Durations<'_>, known: &[Proble
     let mut hung = BTreeMap::<(&str, &str), (u64, f64, &str)>::new();
     for beat in workers.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat()) {
         for task in beat.tasks.iter().filter(|task| !stalled(&task.lane)) {
-            let usual = durations.p99(|kind| kind == task.kind).map(|p99| (p99 * HUNG_FACTOR).max(MIN_HUNG));
-            if usual.is_some_and(|usual| task.seconds > usual) || task.stopping && task.seconds > MIN_HUNG {
+            let usual = durations.0.get(task.kind.as_str()).and_then(|buckets| quantile(buckets, 0.99));
+            if usual.is_some_and(|usual| hangs(task.seconds, usual))
+                || task.stopping && task.seconds > MIN_HUNG
+            {
                 let sum = hung.entry((&task.lane, &task.kind)).or_insert((0, 0.0, &task.id));
                 if task.seconds > sum.1 {
                     (sum.1, sum.2) = (task.seconds, &task.id);
@@ -377,8 +374,7 @@ fn kinds_without_worker(facts: &Facts<'_>, workers: &[MemberView]) -> Vec<Proble
 }
 
 /// What operators have paused.
-fn paused(workers: &[MemberView]) -> Vec<Problem> {
-    let pauses = Pauses::of(workers);
+fn paused(workers: &[MemberView], pauses: &Pauses) -> Vec<Problem> {
     let mut all: BTreeSet<_> = pauses.all().map(|(noun, name, _)| (noun, name.to_owned())).collect();
     let beats = workers.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat());
     all.extend(beats.flat_map(|beat: &Heartbeat| &beat.paused).map(|name| ("group", name.clone())));

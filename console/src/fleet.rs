@@ -22,7 +22,7 @@ pub use pauses::Pauses;
 pub use poll::{poll_and_alarm, poll_fleet};
 pub use roster::{MemberView, Process, Roster, State};
 pub use seen::{unseen_group, unseen_kind, unseen_lane, unseen_task};
-pub use totals::{KindTotals, Totals, quantile};
+pub use totals::{KindTotals, MIN_HUNG, Totals, add_buckets, hangs, quantile};
 pub use unacked::count_unacked;
 pub use unhandled::{unhandled, unhandled_in};
 

@@ -40,12 +40,10 @@ pub struct StatusArgs {
 /// One line and an exit code. If the workers cannot be polled, the queues are shown with a remark, and the exit code is
 /// that of the poll.
 pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) -> Result<Exit, Failure> {
-    let database_problem = match operator.database_with(1) {
-        Ok((pool, _)) => database_problem(&pool).await,
-        Err(_) => None,
-    };
+    let asking = async { database_problem(&operator.database_with(1).ok()?.0).await };
     // The queues last: they are read in milliseconds, and a poll may take a second.
-    let (poll, alarm) = match poll_and_alarm(operator, args.wait).await {
+    let (database_problem, polled) = tokio::join!(asking, poll_and_alarm(operator, args.wait));
+    let (poll, alarm) = match polled {
         Ok((roster, alarm)) => (Ok(roster), alarm),
         Err(failure) => (Err(failure), None),
     };

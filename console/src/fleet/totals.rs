@@ -10,6 +10,11 @@ use serde::Serialize;
 /// Limit on names per table, so that foreign heartbeats cannot exhaust the memory.
 const MAX_NAMES: usize = 100;
 
+/// A task hangs if it runs for this many times the usual duration, and for [`MIN_HUNG`] seconds.
+const HUNG_FACTOR: f64 = 10.0;
+/// No task hangs before that, in seconds.
+pub const MIN_HUNG: f64 = 60.0;
+
 /// Counters since the console started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Totals {
@@ -67,10 +72,7 @@ impl KindTotals {
         self.failed = self.failed.saturating_add(other.failed);
         self.dead = self.dead.saturating_add(other.dead);
         self.seconds += other.seconds;
-        self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
-        for (sum, count) in self.buckets.iter_mut().zip(&other.buckets) {
-            *sum = sum.saturating_add(*count);
-        }
+        add_buckets(&mut self.buckets, &other.buckets);
     }
 
     /// Attempts that ended.
@@ -97,6 +99,20 @@ fn entry<'t, T: Default>(totals: &'t mut BTreeMap<String, T>, name: &str) -> Opt
         return None;
     }
     Some(totals.entry(name.to_owned()).or_default())
+}
+
+/// Adds the attempts of other buckets.
+pub fn add_buckets(sum: &mut Vec<u64>, buckets: &[u64]) {
+    sum.resize(sum.len().max(buckets.len()), 0);
+    for (sum, count) in sum.iter_mut().zip(buckets) {
+        *sum = sum.saturating_add(*count);
+    }
+}
+
+/// Whether a task that has been running for `age` seconds hangs, if its kind usually takes `usual` seconds: its slot is not
+/// expected to serve another task soon.
+pub fn hangs(age: f64, usual: f64) -> bool {
+    age > (HUNG_FACTOR * usual).max(MIN_HUNG)
 }
 
 /// A quantile of durations in seconds, interpolated linearly within a bucket; `None` for empty buckets.

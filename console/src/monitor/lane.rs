@@ -8,7 +8,7 @@ use garenne_protocol::heartbeat::{Heartbeat, LaneBeat, Program};
 
 use super::{backlog::LaneWork, history::SampleHistory, sample::Sample};
 use crate::{
-    fleet::{KindTotals, Roster, State, count_unacked, unhandled_in},
+    fleet::{KindTotals, Roster, State, count_unacked, hangs, unhandled_in},
     lane_sample::LaneSample,
     scale::Load,
 };
@@ -17,10 +17,6 @@ use crate::{
 const RATE_WINDOW: i64 = 60_000;
 /// Window of the mean service time, milliseconds. It changes slowly and needs many tasks.
 const SERVICE_WINDOW: i64 = 600_000;
-
-/// A task that runs for this many times the mean, and for [`MIN_HUNG`] seconds, holds a slot that serves no others.
-const HUNG_FACTOR: f64 = 10.0;
-const MIN_HUNG: f64 = 60.0;
 
 const _: () = assert!(SampleHistory::SPAN >= SERVICE_WINDOW);
 
@@ -183,8 +179,7 @@ pub(super) fn sample(
 /// The running tasks whose slots are not expected to serve others soon.
 fn hung(ages: &[(f64, u64)], service: Option<f64>) -> u64 {
     let Some(service) = service else { return 0 };
-    let usual = (HUNG_FACTOR * service).max(MIN_HUNG);
-    ages.iter().filter(|(age, _)| *age > usual).map(|(_, tasks)| tasks).sum()
+    ages.iter().filter(|(age, _)| hangs(*age, service)).map(|(_, tasks)| tasks).sum()
 }
 
 /// Why the load of a lane is not known: more programs consume its queue than workers are heard, and the broker does not
