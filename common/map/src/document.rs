@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
-use garenne_protocol::{quoted, sensor::lenient};
+use garenne_protocol::{quoted, sensor::lenient, shown_number};
 use serde::{
     Deserialize,
     de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
@@ -63,7 +63,7 @@ impl fmt::Display for Value<'_> {
             Self::Null => f.write_str("null"),
             Self::Bool(flag) => flag.fmt(f),
             Self::Integer(number) => number.fmt(f),
-            Self::Number(number) => number.fmt(f),
+            Self::Number(number) => f.write_str(&shown_number(*number)),
             Self::Text(text) => f.write_str(&quoted(text)),
             Self::NotFinite => f.write_str("a number that is not finite"),
             Self::Array => f.write_str("an array"),

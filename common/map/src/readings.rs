@@ -2,9 +2,12 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use garenne_protocol::sensor::{
-    BadField, BadRecord, Counter, Fault, KeyedValues, Limits, Reading, Record, SentCounter, Timestamp,
-    parse::check_unit,
+use garenne_protocol::{
+    sensor::{
+        BadField, BadRecord, Counter, Fault, KeyedValues, Limits, Reading, Record, SentCounter, Timestamp,
+        parse::check_unit,
+    },
+    shown_number,
 };
 use uuid::Uuid;
 
@@ -138,7 +141,7 @@ impl<'l> Readings<'l> {
         check_unit("unit", unit, &metric).map_err(|error| self.invalid(error))?;
         let value = number * plan.scale + plan.offset;
         if !value.is_finite() {
-            let message = format!("{number} is not finite after scale and offset");
+            let message = format!("{} is not finite after scale and offset", shown_number(number));
             return Err(self.invalid(Fault::OutOfRange.in_field("value", message)));
         }
         let Origin { device, time, time_assumed, id } = origin;

@@ -11,7 +11,7 @@ pub mod sensor;
 pub mod task;
 pub mod topology;
 
-pub use quoted::quoted;
+pub use quoted::{quoted, shown_number};
 
 /// AMQP's types of the properties and headers of a message.
 pub mod amqp {

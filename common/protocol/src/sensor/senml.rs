@@ -15,7 +15,7 @@ use std::borrow::Cow;
 
 use super::fault::{BadField, Fault};
 use super::timestamp::Timestamp;
-use crate::quoted;
+use crate::{quoted, shown_number};
 
 pub mod name;
 mod record;
@@ -82,7 +82,7 @@ impl Base {
         let start = if relative { now } else { Timestamp::UNIX_EPOCH };
         let time = start.plus_seconds(seconds).map_err(|error| {
             let field = if fields.t.is_some() { "t" } else { "bt" };
-            Fault::BadTime.in_field(field, format!("{seconds}: {error}"))
+            Fault::BadTime.in_field(field, format!("{}: {error}", shown_number(seconds)))
         })?;
         Ok(Some(Resolved {
             name: Cow::Borrowed(&self.full_name),

@@ -13,6 +13,7 @@ use serde::de::{
 use crate::{
     quoted,
     sensor::{Timestamp, fault::Fault, lenient},
+    shown_number,
 };
 
 /// Maximum size of any text field, in bytes, above the limits of all fields. It bounds what is compared before the
@@ -96,7 +97,8 @@ impl<'a> Scalar<'a> {
             }
             other => return Err(other.is_not("an RFC 3339 date and time, or Unix seconds")),
         };
-        Timestamp::from_unix_seconds(seconds).map_err(|error| (Fault::BadTime, format!("{seconds}: {error}")))
+        let refused = |error| (Fault::BadTime, format!("{}: {error}", shown_number(seconds)));
+        Timestamp::from_unix_seconds(seconds).map_err(refused)
     }
 
     fn is_not(&self, expected: &str) -> Refused {
@@ -118,7 +120,7 @@ impl fmt::Display for Scalar<'_> {
             Self::Null => f.write_str("null"),
             Self::Bool(flag) => write!(f, "{flag}"),
             Self::Integer(value) => write!(f, "the number {value}"),
-            Self::Number(value) => write!(f, "the number {value}"),
+            Self::Number(value) => write!(f, "the number {}", shown_number(*value)),
             Self::Text(text) => write!(f, "the string {}", quoted(text)),
             Self::NotFinite => f.write_str("a number that is not finite"),
             Self::Array => f.write_str("an array"),

@@ -208,6 +208,8 @@ fn error_texts() {
         (r#"[{"n":"a","v":1,"bu":"Celcius"}]"#, r#"record 0: bu: "Celcius" is not a SenML unit; the nearest is "Cel" (degrees Celsius)"#.into()),
         (r#"{"device":"a","metric":"b","value":1,"time":"yesterday"}"#, r#"record 0: time: "yesterday": not an RFC 3339 date and time such as 2026-11-20T07:30:00Z"#.into()),
         (r#"{"device":"a","metric":"b","value":1,"time":1763600000000}"#, "record 0: time: 1763600000000: outside the years 0000 to 9999; a number is Unix seconds, not milliseconds".into()),
+        (r#"{"device":"a","metric":"b","value":1,"time":5.684831257391626e307}"#, "record 0: time: 5.684831257391626e307: outside the years 0000 to 9999; a number is Unix seconds, not milliseconds".into()),
+        (r#"{"device":1e300,"metric":"b","value":1}"#, "record 0: device: the number 1e300 is not a string".into()),
         (r#"{"device":"a","metric":"b","value":1,"time":true}"#, "record 0: time: true is not an RFC 3339 date and time, or Unix seconds".into()),
         (r#"{"device":"a","metric":"b","value":1,"timee":5}"#, "record 0: timee: unknown field; a plain reading has only device, metric, value, unit, counter, time, id; did you mean time?".into()),
         (r#"{"device":"a","metric":"b","value":1,"n":"x"}"#, "record 0: body: mixes fields of a plain reading and of SenML".into()),
