@@ -12,7 +12,7 @@ use std::{
 
 use garenne_protocol::{
     sensor::{Reading, Timestamp, Unit},
-    task::TaskId,
+    task::{TaskId, Version},
 };
 use lru::LruCache;
 use sha2::{Digest, Sha256};
@@ -56,9 +56,13 @@ pub(super) struct UsedKey {
 }
 
 /// What a key or an id was used for first, and when.
-struct FirstUse {
+#[derive(Clone, Copy)]
+pub(super) struct FirstUse {
     content: Fingerprint,
-    now: Timestamp,
+    /// The time of its request.
+    pub(super) now: Timestamp,
+    /// The version of its task.
+    pub(super) version: Version,
     since: Instant,
 }
 
@@ -70,17 +74,18 @@ impl Uses {
         Self(Mutex::new(LruCache::new(MAX_KEYS)))
     }
 
-    /// Remembers a use. Returns the time of the first one with the same content. One with another content counts as the first
-    /// from then on if it `replaces`, and else there is no time.
-    fn first(&self, id: TaskId, content: Fingerprint, now: Timestamp, replaces: bool) -> Option<Timestamp> {
+    /// Remembers a use. Returns the first one with the same content. One with another content counts as the first
+    /// from then on if it `replaces`, and else there is none.
+    fn first(&self, id: TaskId, content: Fingerprint, now: Timestamp, replaces: bool) -> Option<FirstUse> {
         let mut uses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match uses.get(&id).filter(|first| first.since.elapsed() < WINDOW) {
-            Some(first) if first.content == content => return Some(first.now),
+            Some(first) if first.content == content => return Some(*first),
             Some(_) if !replaces => return None,
             _ => {}
         }
-        uses.put(id, FirstUse { content, now, since: Instant::now() });
-        Some(now)
+        let first = FirstUse { content, now, version: Version::next(), since: Instant::now() };
+        uses.put(id, first);
+        Some(first)
     }
 }
 
@@ -96,18 +101,18 @@ impl UsedKeys {
         Self { keys: Uses::new(), records: Uses::new() }
     }
 
-    /// Remembers what a key is used for. Returns the time of the first request with it.
+    /// Remembers what a key is used for. Returns its first use.
     ///
     /// # Errors
     /// The key was used with another body.
-    pub(super) fn check(&self, UsedKey { id, content, now, event }: UsedKey) -> Result<Timestamp, Refusal> {
+    pub(super) fn check(&self, UsedKey { id, content, now, event }: UsedKey) -> Result<FirstUse, Refusal> {
         self.keys.first(id, content, now, false).ok_or_else(|| Refusal::key_reused(event))
     }
 
     /// The time that a reading without a time of its own had when it first arrived under this id.
     pub(super) fn first_time(&self, id: TaskId, reading: &Reading) -> Timestamp {
         let first = self.records.first(id, Fingerprint::of_reading(reading), reading.time, true);
-        first.unwrap_or(reading.time)
+        first.map_or(reading.time, |first| first.now)
     }
 }
 

@@ -166,12 +166,19 @@ impl Ingest {
         sender.caller.take(counted)?;
         // After all other checks: a body of which nothing is accepted may be corrected under the same key.
         let mut waited = 0;
+        let mut versions = Vec::with_capacity(keys.len());
         for key in keys {
             let now = key.now.as_micros();
-            waited = now - self.used_keys.check(key)?.as_micros();
+            let first = self.used_keys.check(key)?;
+            waited = now - first.now.as_micros();
+            versions.push(first.version);
         }
         let tasks = match content {
-            Content::Tasks(tasks) => tasks,
+            Content::Tasks(mut tasks) => {
+                // A task or an event that is sent again has the version of the first time, and readings without a time its time.
+                tasks.iter_mut().zip(versions).for_each(|(task, version)| task.version = version);
+                tasks
+            }
             Content::Readings(kind, records) => {
                 let sharded = self.routes.readings_are_sharded;
                 let task = |(position, mut record): (usize, Record)| {

@@ -65,9 +65,10 @@ pub fn register(
     let calibration = Arc::new(calibration);
     let max_ahead = limits.max_ahead.map(|ahead| ahead.saturating_add(CLOCK_DIFFERENCE));
     let limits = Limits { max_ahead, ..limits };
-    let handler = move |cx: TaskContext, Readings(mut records): Readings| {
+    let handler = move |cx: TaskContext, readings: Readings| {
         let calibration = Arc::clone(&calibration);
         async move {
+            let mut records = readings.accepted_at(cx.accepted_at());
             // The gateway checks this too, but other publishers may not.
             let now = payload::now();
             for (index, record) in records.iter().enumerate() {

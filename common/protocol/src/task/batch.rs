@@ -66,6 +66,7 @@ impl BatchRecord<'_> {
         let version = self.version.map(|version| version.unless_ahead_of(batch.version));
         Envelope {
             version: version.unwrap_or_else(|| batch.version.plus(self.index)),
+            version_given: version.is_some() || batch.version_given,
             id: self.id.clone(),
             id_given: true,
             content_type: self.content_type,

@@ -61,6 +61,8 @@ pub struct Envelope {
     pub trace: Option<TraceContext>,
     /// When the task was first accepted, and a sequence within that time.
     pub version: Version,
+    /// Whether the message has its version. That of its arrival changes with every redelivery.
+    pub version_given: bool,
     /// The task's record in the quarantine, if it was there. Boxed, because few tasks have one.
     pub quarantine: Option<Box<QuarantineRecord>>,
     /// What workers without a handler for the task recorded. Boxed, because few tasks have it.
@@ -172,6 +174,7 @@ impl Envelope {
             reply_to: properties.reply_to().as_ref().map(|it| it.as_str().to_owned()),
             trace: header::trace(headers),
             version: version(properties, now)?,
+            version_given: header::get(headers, header::VERSION).is_some(),
             quarantine: QuarantineRecord::read(headers)?,
             unhandled: UnhandledRecord::read(headers)?,
             lane: text(headers, header::LANE)?,

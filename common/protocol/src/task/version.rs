@@ -3,7 +3,7 @@
 use std::{
     str::FromStr,
     sync::{Mutex, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use derive_more::Display;
@@ -66,6 +66,11 @@ impl Version {
         if self.micros > otherwise.micros.saturating_add(Self::MAX_AHEAD) { otherwise } else { self }
     }
 
+    /// When the task was accepted. The sequence counts as microseconds, so tasks of one time have different ones.
+    pub fn time(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros((self.micros + i64::from(self.sequence)).unsigned_abs())
+    }
+
     /// Microseconds since 1970, and the sequence.
     pub fn parts(self) -> (i64, i32) {
         (self.micros, self.sequence)
@@ -90,8 +95,6 @@ fn micros(time: SystemTime) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -133,6 +133,35 @@ async fn a_repeated_reading_without_a_time_has_the_time_of_the_first_one() {
     assert!(times.is_sorted_by(|one, other| one < other), "{times:?}");
 }
 
+/// A worker gives readings without a time the one of their task's version.
+#[tokio::test]
+async fn a_repeated_task_or_event_has_the_version_of_the_first_one() {
+    let gateway = start(MemorySender::new(), Limits::default()).await;
+    let event = |id: &str| {
+        json!({"specversion": "1.0", "id": id, "source": "/roof", "type": "reading.process",
+            "data": {"device": "d", "metric": "m", "value": 1}})
+    };
+    let events = json!([event("e-1"), event("e-2")]).to_string();
+    let one = event("e-1").to_string();
+    let post = async |path: &str, content_type: &str, key: &str, body: &str| {
+        let before = gateway.publisher.tasks().len();
+        let request = reqwest::Client::new().post(format!("http://{}{path}", gateway.address));
+        let request = request.header("content-type", content_type).body(body.to_owned());
+        let request = if key.is_empty() { request } else { request.header("idempotency-key", key) };
+        assert_eq!(request.send().await.unwrap().status(), 202, "{path} {body}");
+        let tasks = gateway.publisher.tasks().split_off(before);
+        tasks.into_iter().map(|task| task.version).collect::<Vec<_>>()
+    };
+    const BATCH: &str = "application/cloudevents-batch+json";
+    let first = post("/v1/events", BATCH, "", &events).await;
+    assert!(first.is_sorted_by(|one, next| one < next), "{first:?}");
+    assert_eq!(post("/v1/events", BATCH, "", &events).await, first);
+    assert_eq!(post("/v1/events", "application/cloudevents+json", "", &one).await, first[..1]);
+    let task = post("/v1/tasks/reading.process", "application/json", "k1", UNTIMED).await;
+    assert_eq!(post("/v1/tasks/reading.process", "application/json", "k1", UNTIMED).await, task);
+    assert!(post("/v1/tasks/reading.process", "application/json", "k2", UNTIMED).await > task);
+}
+
 /// The key of lines is one of their body and their precision, and ids follow positions in the body.
 #[tokio::test]
 async fn lines_and_metrics_have_the_ids_of_their_key() {

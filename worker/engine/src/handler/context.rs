@@ -141,6 +141,13 @@ impl TaskContext {
         SystemTime::UNIX_EPOCH.checked_add(since)
     }
 
+    /// When the task was first accepted or created: the time of its [version](NewTask::version), the same in every delivery
+    /// and every attempt. [`None`] if its publisher gave it none.
+    pub fn accepted_at(&self) -> Option<SystemTime> {
+        let envelope = &self.0.envelope;
+        envelope.version_given.then(|| envelope.version.time())
+    }
+
     /// The name of the worker that runs the task.
     pub fn worker(&self) -> &str {
         &self.0.worker.name

@@ -37,7 +37,7 @@ impl BatchDerivations {
         let mut records = Vec::new();
         let mut derived_within: HashSet<(Arc<str>, Arc<str>, Timestamp)> = HashSet::new();
         for (record, (content_type, body)) in bodies.iter().enumerate() {
-            let Ok(Readings(read)) = Readings::read(*content_type, body) else { continue };
+            let Ok(Readings { records: read, .. }) = Readings::read(*content_type, body) else { continue };
             let first = readings.len();
             let has_time = has_assumed_time(body);
             let timed = read.iter().filter(|reading| has_time || !reading.time_assumed);

@@ -5,7 +5,7 @@ use garenne::{
 };
 use garenne_protocol::{
     sensor::{Timestamp, readings_from},
-    task::DeadReason,
+    task::{DeadReason, Kind, NewTask},
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -45,6 +45,30 @@ fn the_result_has_the_documented_fields() {
             ]
         })
     );
+}
+
+/// A delivery that is repeated must store the same rows.
+#[tokio::test]
+async fn readings_without_a_time_have_that_of_the_tasks_version_in_every_delivery() {
+    let builder = Worker::builder(WorkerConfig::default());
+    let builder = register(builder, Calibration::default(), Limits::default(), Contradictions::Refused);
+    let worker = TestWorker::new(builder).unwrap();
+    let times = async |body: &serde_json::Value, version: &str| {
+        let body = body.to_string().into_bytes();
+        let task = NewTask::new(Kind::parse(Readings::KIND).unwrap(), ContentType::Json, body);
+        let task = NewTask { version: version.parse().unwrap(), ..task };
+        let TestOutcome::Done(output) = worker.run_task(&task).await else { panic!("not done") };
+        output.rows.iter().map(|row| Timestamp::from(row.time).to_string()).collect::<Vec<_>>()
+    };
+    let plain = json!([{"device":"a","metric":"t","value":1}, {"device":"a","metric":"u","value":1,"time":1_763_640_000}]);
+    let expected = ["2025-11-20T12:30:00.000002Z", "2025-11-20T12:00:00Z"];
+    assert_eq!(times(&plain, "1763641800000000-2").await, expected);
+    assert_eq!(times(&plain, "1763641800000000-2").await, expected);
+    let pack = json!([{"n":"a:t","v":1,"t":-60}, {"n":"a:u","v":1}]);
+    assert_eq!(times(&pack, "1763641800000000-0").await, ["2025-11-20T12:29:00Z", "2025-11-20T12:30:00Z"]);
+    // A gateway gives readings its own time.
+    let marked = json!({"device":"a","metric":"t","value":1,"time":"2025-11-20T12:00:00-00:00"});
+    assert_eq!(times(&marked, "1763641800000000-0").await, ["2025-11-20T12:00:00Z"]);
 }
 
 fn flags(reading: serde_json::Value, rules: &str) -> serde_json::Value {

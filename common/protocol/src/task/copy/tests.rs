@@ -278,8 +278,8 @@ proptest! {
                 let copy = retry.into_properties();
                 prop_assert!(foreign(&copy).0 <= Copied::FOREIGN_BYTES);
                 let again = read(&copy).unwrap();
-                // A copy always has an id and never a delivery count.
-                let expected = Envelope { id_given: true, delivery_count: 0, ..task };
+                // A copy always has an id and a version, and never a delivery count.
+                let expected = Envelope { id_given: true, version_given: true, delivery_count: 0, ..task };
                 prop_assert_eq!(again, expected);
             }
         }
