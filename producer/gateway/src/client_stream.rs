@@ -48,6 +48,11 @@ pub(super) fn classify(first: &[u8]) -> Option<Protocol> {
     if *first.first()? == TLS_HANDSHAKE {
         return Some(Protocol::Tls);
     }
+    // An empty line before a request is ignored (RFC 9112, section 2.2), as one among lines is.
+    let first = match first {
+        b"\r" => return None,
+        _ => first.strip_prefix(b"\r\n").unwrap_or(first),
+    };
     match first.iter().position(|byte| !(byte.is_ascii_uppercase() || *byte == b'-')) {
         Some(end) if end > 0 && first[end] == b' ' => classify_target(&first[..end], &first[end + 1..]),
         Some(_) => Some(Protocol::Lines),
@@ -323,7 +328,12 @@ mod tests {
             (b" POST", Some(Protocol::Lines)),
             (b"{\"device\"", Some(Protocol::Lines)),
             (b"[", Some(Protocol::Lines)),
-            (b"\r\n", Some(Protocol::Lines)),
+            (b"\r", None),
+            (b"\r\n", None),
+            (b"\r\nPOST /v1/readings HTTP/1.1", Some(Protocol::Http)),
+            (b"\r\n{", Some(Protocol::Lines)),
+            (b"\r\n\r\n", Some(Protocol::Lines)),
+            (b"\n", Some(Protocol::Lines)),
             (b"\x16\x03\x01", Some(Protocol::Tls)),
             (b"", None),
         ] {

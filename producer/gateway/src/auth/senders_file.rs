@@ -66,6 +66,11 @@ enum Known {
 /// The file cannot be read, or the first problem in it.
 pub(super) fn read(path: &Path, context: Context) -> Result<Senders, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+    // A file that is rewritten in place is empty for a moment.
+    let text = text.and_then(|text| match text.trim() {
+        "" => Err("is empty: it needs a sender, or a comment if every client has a certificate".to_owned()),
+        _ => Ok(text),
+    });
     let senders = text.and_then(|text| parse(&text, context));
     senders.map_err(|problem| ConfigError::file("senders file", path, "setting tokens", problem))
 }

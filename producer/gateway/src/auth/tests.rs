@@ -126,9 +126,11 @@ fn a_changed_senders_file_is_reloaded_and_an_invalid_one_is_not() {
     let path = file(&entry("roof", "old", ANY));
     let access = Access::new(Some(path.path()), false, 10).unwrap();
     let long_lived = access.caller(&peer(), Some("old")).unwrap();
-    std::fs::write(path.path(), "[[sender]]\nname = \"roof\"\n").unwrap();
-    access.refresh();
-    assert!(Arc::ptr_eq(&access.renewed(&long_lived, &peer()).unwrap(), &long_lived));
+    for invalid in ["[[sender]]\nname = \"roof\"\n", "", "\n"] {
+        std::fs::write(path.path(), invalid).unwrap();
+        access.refresh();
+        assert!(Arc::ptr_eq(&access.renewed(&long_lived, &peer()).unwrap(), &long_lived), "{invalid:?}");
+    }
     std::fs::write(path.path(), entry("roof", "old", "devices = [\"other\"]")).unwrap();
     access.refresh();
     let renewed = access.renewed(&long_lived, &peer()).unwrap();

@@ -298,6 +298,20 @@ async fn a_message_above_the_frame_limit_is_too_large_and_not_retryable() {
 }
 
 #[tokio::test]
+async fn an_empty_line_before_a_request_is_ignored() {
+    let gateway = start(MemorySender::new(), Limits::default()).await;
+    let mut connection = gateway.lines().await;
+    let request = format!(
+        "POST /v1/readings HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{READING}",
+        READING.len()
+    );
+    for part in ["\r", "\n", &request] {
+        connection.write_all(part.as_bytes()).await.unwrap();
+    }
+    assert_eq!(line(&mut connection).await, "HTTP/1.1 202 Accepted");
+}
+
+#[tokio::test]
 async fn the_openapi_document_names_every_route() {
     let gateway = start(MemorySender::new(), Limits::default()).await;
     let url = format!("http://{}/openapi.json", gateway.address);
