@@ -6,6 +6,7 @@ pub mod book;
 pub mod commands;
 pub mod example_settings;
 pub mod markdown;
+pub mod shown_commands;
 
 use std::{
     fs,

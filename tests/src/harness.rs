@@ -33,6 +33,6 @@ pub mod worker;
 mod cleanup;
 mod in_flight;
 mod node;
-mod port;
+pub mod port;
 mod readiness;
 mod runtime;

@@ -34,6 +34,7 @@ mod scenarios {
     mod dead_replay;
     mod demo;
     mod derived_values;
+    mod documented_commands;
     mod drill;
     mod first_start;
     mod fleet;

@@ -13,7 +13,7 @@ const RANGE: std::ops::Range<u16> = 20_000..32_000;
 
 /// A loopback port that nothing listens on. Two calls in one process never return the same port, because its server may
 /// start later.
-pub(crate) fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     /// Starts at a random port, because other test processes may run at the same time.
     static PORTS: LazyLock<Mutex<Box<dyn Iterator<Item = u16> + Send>>> = LazyLock::new(|| {
         let first = rand::random_range(RANGE);

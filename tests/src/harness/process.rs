@@ -20,7 +20,7 @@ use tokio::{
 };
 
 pub(in crate::harness) use self::build::binary;
-pub use self::{log::Log, terminal::Screen};
+pub use self::{build::binaries, log::Log, terminal::Screen};
 pub use rustix::process::Signal;
 
 use super::wait::WAIT_TIMEOUT;

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 
 use super::fault::{BadField, Fault};
 use super::timestamp::Timestamp;
-use crate::{quoted, shown_number};
+use crate::{quoted, quoted::shown_number};
 
 pub mod name;
 mod record;

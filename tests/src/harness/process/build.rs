@@ -8,12 +8,17 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use tokio::{process::Command, sync::OnceCell};
 
-/// The path of a binary. The first call builds all binaries of the workspace.
+/// The path of a binary.
 pub(in crate::harness) async fn binary(name: &str) -> Result<PathBuf> {
-    static FOLDER: OnceCell<PathBuf> = OnceCell::const_new();
-    let path = FOLDER.get_or_try_init(build).await?.join(name);
+    let path = binaries().await?.join(name);
     ensure!(path.exists(), "{} does not exist", path.display());
     Ok(path)
+}
+
+/// The folder of the workspace's binaries. The first call builds them.
+pub async fn binaries() -> Result<&'static Path> {
+    static FOLDER: OnceCell<PathBuf> = OnceCell::const_new();
+    FOLDER.get_or_try_init(build).await.map(PathBuf::as_path)
 }
 
 /// The path of a binary with release optimizations, for measurements. Each call builds it.

@@ -12,8 +12,8 @@ use serde::de::{
 
 use crate::{
     quoted,
+    quoted::shown_number,
     sensor::{Timestamp, fault::Fault, lenient},
-    shown_number,
 };
 
 /// Maximum size of any text field, in bytes, above the limits of all fields. It bounds what is compared before the

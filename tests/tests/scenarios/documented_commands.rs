@@ -1,0 +1,139 @@
+//! The commands that the documentation shows, run as a reader would: page by page, in their order, in one shell. HTML
+//! comments in the pages say what is run and what it prints (`garenne_tests::docs::shown_commands`).
+
+use std::{fs, os::unix::fs::symlink};
+
+use anyhow::{Context, Result, ensure};
+use garenne_tests::{
+    docs::{
+        repository,
+        shown_commands::{self, Rule},
+    },
+    harness::{
+        mqtt::Mosquitto,
+        port::free_port,
+        postgres::Postgres,
+        process::{self, Program},
+        suite,
+        test_env::TestEnv,
+    },
+};
+
+/// Runs the commands of a page. Addresses, folders and credentials in them become those of the test.
+async fn follow(page: &str) -> Result<()> {
+    let env = TestEnv::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let Some(mosquitto) = Mosquitto::start(env.folder(), None).await? else {
+        suite::leave_out("no Mosquitto is installed (apt-get install mosquitto)");
+        return Ok(());
+    };
+    let root = env.folder().join("root");
+    let output = env.folder().join("output");
+    for folder in [&output, &root.join("home"), &root.join("etc/garenne"), &root.join("var/lib/garenne")] {
+        fs::create_dir_all(folder)?;
+    }
+    let text = fs::read_to_string(repository().join(page))?;
+    let mut script = shown_commands::script(&text, &output.display().to_string());
+    let listen = format!("127.0.0.1:{}", free_port()?);
+    let dashboard = format!("127.0.0.1:{}", free_port()?);
+    let binaries = process::binaries().await?;
+    let folder = |path: &str| root.join(path).display().to_string();
+    for (shown, here) in [
+        ("export GARENNE_AMQP_URL=…", &format!("export GARENNE_AMQP_URL={}", env.vhost().amqp_url())),
+        ("amqp://guest:guest@127.0.0.1:5672/%2f", &env.vhost().amqp_url()),
+        ("http://guest:guest@127.0.0.1:15672", &env.vhost().management_url()),
+        ("postgres://garenne:secret@127.0.0.1/garenne", &database.url()),
+        ("postgres://garenne@127.0.0.1/garenne", &database.url()),
+        ("mqtt://127.0.0.1", &mosquitto.url()),
+        ("mosquitto_pub ", &format!("mosquitto_pub -p {} ", mosquitto.port())),
+        ("0.0.0.0:8080", &listen),
+        ("127.0.0.1:8080", &listen),
+        ("127.0.0.1 8080", &listen.replace(':', " ")),
+        ("127.0.0.1:9465", &dashboard),
+        ("/etc/garenne", &folder("etc/garenne")),
+        ("/var/lib/garenne", &folder("var/lib/garenne")),
+        ("cargo run -p garenne --example resize --", &binaries.join("examples/resize").display().to_string()),
+    ] {
+        script = script.replace(shown, here);
+    }
+    // The reader's folder is the checkout.
+    for name in ["examples", "docs", "deploy"] {
+        symlink(repository().join(name), root.join(name))?;
+    }
+    let file = env.folder().join("commands.sh");
+    fs::write(&file, format!("cd {}\n{script}", root.display()))?;
+    let path = std::env::var("PATH").context("PATH")?;
+    let shell = Program::foreign("timeout").arg("--kill-after=5").arg("180").arg("bash").arg(&file);
+    let log = env.folder().join("log");
+    let ended = shell
+        .env("LOG", log.display().to_string())
+        .env("PATH", format!("{}:{path}", binaries.display()))
+        .env("HOME", folder("home"))
+        .env("GARENNE_AMQP_URL", env.vhost().amqp_url())
+        .env("GARENNE_ADMIN", "127.0.0.1:0")
+        .env("GARENNE_DASHBOARD__LISTEN", &dashboard)
+        .env("GARENNE_RETRY__DELAYS", "200ms,400ms")
+        .run()
+        .await?;
+    let log = fs::read_to_string(log)? + &ended.stderr.join("\n");
+    let line = log.lines().rev().find_map(|line| line.strip_prefix("::")).unwrap_or("1");
+    ensure!(ended.code == Some(0), "{page}:{line}: exit code {:?}\n{log}", ended.code);
+    let mut last = None;
+    for shown in shown_commands::shown(&text) {
+        match shown.rule {
+            Some(Rule::Run(_)) => last = Some(shown.line),
+            Some(Rule::Output) => {
+                let line = last.context("an output of nothing")?;
+                let printed = fs::read_to_string(output.join(format!("{line}.out")))?;
+                let missing = shown_commands::missing(&shown.text, &printed);
+                let place = format!("{page}:{}", shown.line);
+                ensure!(
+                    missing.is_none(),
+                    "{place}: {:?} is not printed, but\n{printed}",
+                    missing.unwrap_or_default()
+                );
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn commands_of_the_start_pages() -> Result<()> {
+    for page in ["broker", "gateway", "worker"] {
+        follow(&format!("docs/start/{page}.md")).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn commands_of_the_guide_to_operating() -> Result<()> {
+    follow("docs/guides/operate.md").await
+}
+
+#[tokio::test]
+async fn commands_of_the_guides_to_maps_and_mqtt() -> Result<()> {
+    follow("docs/guides/map.md").await?;
+    follow("docs/guides/mqtt.md").await
+}
+
+#[tokio::test]
+async fn commands_of_the_guides_to_spools_and_forwarding() -> Result<()> {
+    follow("docs/guides/spool.md").await?;
+    follow("docs/guides/forward.md").await
+}
+
+#[tokio::test]
+async fn commands_of_the_guide_to_sensors() -> Result<()> {
+    follow("docs/guides/sensors.md").await?;
+    follow("docs/sensor-data.md").await
+}
+
+#[tokio::test]
+async fn commands_of_the_reference() -> Result<()> {
+    for page in ["docs/guides/troubleshooting.md", "docs/scaling.md", "docs/traces.md"] {
+        follow(page).await?;
+    }
+    Ok(())
+}
