@@ -28,7 +28,7 @@ SETTLING = int(re.search(r"SETTLE_TIME: Duration = Duration::from_secs\((\d+)\)"
 LAST_SPANS = int(re.search(r"LAST_EXPORT: Duration = Duration::from_secs\((\d+)\)", source("common/src/telemetry/traces.rs"))[1])
 SETTINGS = {"config", "log"}
 # The first cells of the tables of settings; a test checks that these list every setting.
-PAGES = source("docs/settings.md").split("\n## Exit codes")[0] + source("docs/guides/ingest.md")
+PAGES = source("docs/settings.md").split("\n## Exit codes")[0] + source("docs/ingest.md")
 SETTINGS |= set(re.findall(r"`([a-z_]+)\.\*`", PAGES))
 for row in re.findall(r"^\| (`.*?) \|", PAGES, re.M):
     SETTINGS |= set(re.findall(r"`(?:lanes\.<name>\.)?([a-z_]+)", row.split(" (")[0]))

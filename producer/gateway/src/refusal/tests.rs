@@ -41,8 +41,8 @@ fn refusals() -> Vec<Refusal> {
 }
 
 #[test]
-fn http_and_lines_answer_the_same_code_and_the_guide_lists_it() {
-    let guide = include_str!("../../../../docs/guides/ingest.md");
+fn http_and_lines_answer_the_same_code_and_the_reference_lists_it() {
+    let reference = include_str!("../../../../docs/ingest.md");
     let faults = [
         Fault::UnsupportedMediaType,
         Fault::Malformed,
@@ -71,7 +71,7 @@ fn http_and_lines_answer_the_same_code_and_the_guide_lists_it() {
             (&problem["status"], &problem["code"], &problem["detail"]),
             (&json!(status), &json!(code), &json!(message))
         );
-        let row = guide.lines().find(|line| line.starts_with(&format!("| {status} | `")));
+        let row = reference.lines().find(|line| line.starts_with(&format!("| {status} | `")));
         assert!(row.is_some_and(|row| row.contains(&format!("`{code}`"))), "{status} {code}");
         let response = refusal.into_response();
         assert_eq!(response.status(), status);

@@ -10,8 +10,8 @@ use crate::docs::markdown::tables;
 /// names begin with; the section that the settings belong to, or none for the heading.
 const PAGES: [(&str, Option<&str>, &str, Option<&str>); 3] = [
     ("docs/settings.md", None, "", None),
-    ("docs/guides/ingest.md", Some("Limits"), "gateway.", Some("Gateway")),
-    ("docs/guides/ingest.md", Some("Many readings, few messages"), "", Some("Gateway")),
+    ("docs/ingest.md", Some("Limits"), "gateway.", Some("Gateway")),
+    ("docs/ingest.md", Some("Many readings, few messages"), "", Some("Gateway")),
 ];
 
 /// The documentation of a setting, or of the same setting of all lanes.
