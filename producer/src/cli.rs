@@ -95,7 +95,7 @@ Delimiter, decimal signs, time columns, devices, metrics, units and missing-valu
 
 const PUBLISH_EXAMPLE: &str = "Examples:
   echo '{\"n\":50}' | garenne-producer publish --kind bench.factorial
-  garenne-producer publish --kind spectrum.analyze --file spectra.ndjson --id-field id
+  garenne-producer publish --kind reading.process --file readings.ndjson --id-field id
   echo '{\"n\":50}' | garenne-producer publish --kind bench.factorial --ids";
 
 const SIMULATE_EXAMPLE: &str = "Examples:

@@ -3,6 +3,7 @@
 //! `./dev docs` runs the example `docs`, which writes what this module generates.
 
 pub mod book;
+pub mod command_page;
 pub mod commands;
 pub mod example_settings;
 pub mod markdown;

@@ -5,7 +5,10 @@
 
 mod rows;
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use garenne_common::config::Common;
 use garenne_console::settings::ConsoleConfig;
@@ -103,6 +106,11 @@ pub fn generate(repository: &Path) -> Result<String, Vec<String>> {
         }
     }
     if problems.is_empty() { Ok(print(&sections)) } else { Err(problems) }
+}
+
+/// The names of all settings that the documentation describes, such as `lanes.<name>.prefetch`.
+pub(super) fn documented(repository: &Path) -> BTreeSet<String> {
+    rows::read(repository).into_iter().map(|row| row.setting).collect()
 }
 
 /// The default of every setting of the four programs, by path.
