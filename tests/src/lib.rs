@@ -8,6 +8,9 @@ mod dependencies;
 #[cfg(test)]
 mod determinism;
 pub mod docs;
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guides/handlers.md")]
+mod handlers_guide {}
 pub mod harness;
 #[cfg(test)]
 mod imports;
