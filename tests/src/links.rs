@@ -9,7 +9,7 @@ use std::{
 
 use crate::docs::{
     markdown::{Target, links, resolve, slugs, tables},
-    pages, repository,
+    pages, repository, shown_commands,
 };
 
 /// The heading above the table of ARCHITECTURE.md whose paths are checked.
@@ -65,6 +65,23 @@ fn every_page_below_docs_is_in_the_book() {
     let pages = pages(&repository()).into_iter().filter(|page| page.starts_with("docs") && page != summary);
     let missing: Vec<_> = pages.filter(|page| !unique.contains(page)).collect();
     assert!(missing.is_empty(), "docs/SUMMARY.md does not list {missing:?}");
+}
+
+/// The generated page has usage lines, and the examples of the programs' help.
+const GENERATED: &str = "docs/commands.md";
+
+#[test]
+fn every_page_says_which_of_its_commands_are_run() {
+    let pages = pages(&repository()).into_iter().filter(|page| {
+        page != Path::new(GENERATED) && (page.starts_with("docs") || page == Path::new("README.md"))
+    });
+    let problems: Vec<_> = pages
+        .flat_map(|page| {
+            let problems = shown_commands::problems(&read(&page));
+            problems.into_iter().map(move |problem| format!("{}:{problem}", page.display()))
+        })
+        .collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
 #[test]

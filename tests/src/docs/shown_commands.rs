@@ -13,7 +13,7 @@
 //! | `<!-- file PATH -->` | this block, of any language, is written to the file before anything is run |
 //! | `<!-- not run: REASON -->` | the block is not run |
 
-use std::{fmt::Write as _, iter};
+use std::fmt::Write as _;
 
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag, TagEnd};
 use uuid::Uuid;
@@ -155,21 +155,31 @@ pub fn problems(page: &str) -> Vec<String> {
 const START: &str = r#"set -euo pipefail -m
 exec >>"$LOG" 2>&1 </dev/null
 current=/dev/null
+stop_jobs() { for job in $(jobs -p); do kill -- -$job || true; done; wait; }
 end() {
     code=$?
     exec >>"$LOG" 2>&1
     [ $code = 0 ] || cat $current
-    for job in $(jobs -p); do kill -- -$job || true; done
-    wait
+    stop_jobs
     exit $code
 }
 trap end EXIT
 until_printed() { timeout 60 grep -m1 -qF -e "$1" <(tail --pid=$$ -n +1 -F "$2" 2>/dev/null); }
+curl() { command curl -sS --fail-with-body --retry 20 --retry-delay 1 "$@"; }
+# Sends what it reads, and prints the answers, as `nc -N`, which not every machine has.
+nc() {
+    python3 -c 'import socket, sys
+with socket.create_connection(sys.argv[2:]) as stream:
+    stream.sendall(sys.stdin.buffer.read())
+    stream.shutdown(socket.SHUT_WR)
+    while got := stream.recv(65536):
+        sys.stdout.write(got.decode())' "$@"
+}
 "#;
 
 /// A shell script that runs the commands of a page in their order. It writes the line `::LINE` to the file `$LOG` before each
 /// block, and the block's output to the file `LINE.out` in the folder `output`. Commands of comments may use
-/// `until_printed TEXT FILE`.
+/// `until_printed TEXT FILE` and `stop_jobs`.
 pub fn script(page: &str, output: &str) -> String {
     let mut script = String::from(START);
     for Shown { text, rule, .. } in shown(page) {
@@ -230,15 +240,22 @@ fn comparable(text: &str) -> String {
             _ => found.push_str(word),
         }
     }
+    let found: String = found.split_whitespace().collect();
     let mut numbered = String::new();
-    let mut characters = found.chars().filter(|c| !c.is_whitespace()).peekable();
-    while let Some(c) = characters.next() {
-        if c.is_ascii_digit() {
-            iter::from_fn(|| characters.next_if(|c| c.is_ascii_digit() || matches!(c, '.' | ',')))
-                .for_each(drop);
+    let mut rest = found.as_str();
+    while let Some(first) = rest.chars().next() {
+        if first.is_ascii_digit() {
+            // A comma or a point belongs to the number if a digit follows.
+            let is_number = |(at, c): (usize, char)| {
+                let followed = rest[at + c.len_utf8()..].starts_with(|next: char| next.is_ascii_digit());
+                c.is_ascii_digit() || (matches!(c, '.' | ',') && followed)
+            };
+            let end = rest.char_indices().find(|&at| !is_number(at)).map_or(rest.len(), |(at, _)| at);
             numbered.push('#');
+            rest = &rest[end..];
         } else {
-            numbered.push(c);
+            numbered.push(first);
+            rest = &rest[first.len_utf8()..];
         }
     }
     numbered
@@ -301,6 +318,7 @@ mod tests {
             "{\"accepted\":7,\n \"ids\":[\"01a1f788-7839-76d4-9070-06fd560d4e79\"]}",
             "ready 17 unacked 4",
             "{…\n…\nat 2027-11-24T10:15:30Z",
+            "{\"accepted\":1…,\"ids\":…",
         ] {
             assert_eq!(missing(same, printed), None, "{same}");
         }

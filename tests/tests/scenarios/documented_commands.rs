@@ -39,20 +39,17 @@ async fn follow(page: &str) -> Result<()> {
     let binaries = process::binaries().await?;
     let folder = |path: &str| root.join(path).display().to_string();
     for (shown, here) in [
-        ("export GARENNE_AMQP_URL=…", &format!("export GARENNE_AMQP_URL={}", env.vhost().amqp_url())),
         ("amqp://guest:guest@127.0.0.1:5672/%2f", &env.vhost().amqp_url()),
         ("http://guest:guest@127.0.0.1:15672", &env.vhost().management_url()),
         ("postgres://garenne:secret@127.0.0.1/garenne", &database.url()),
-        ("postgres://garenne@127.0.0.1/garenne", &database.url()),
         ("mqtt://127.0.0.1", &mosquitto.url()),
-        ("mosquitto_pub ", &format!("mosquitto_pub -p {} ", mosquitto.port())),
         ("0.0.0.0:8080", &listen),
         ("127.0.0.1:8080", &listen),
         ("127.0.0.1 8080", &listen.replace(':', " ")),
+        ("garenne dashboard ", &format!("garenne dashboard --listen {dashboard} ")),
         ("127.0.0.1:9465", &dashboard),
         ("/etc/garenne", &folder("etc/garenne")),
         ("/var/lib/garenne", &folder("var/lib/garenne")),
-        ("cargo run -p garenne --example resize --", &binaries.join("examples/resize").display().to_string()),
     ] {
         script = script.replace(shown, here);
     }
@@ -71,7 +68,7 @@ async fn follow(page: &str) -> Result<()> {
         .env("HOME", folder("home"))
         .env("GARENNE_AMQP_URL", env.vhost().amqp_url())
         .env("GARENNE_ADMIN", "127.0.0.1:0")
-        .env("GARENNE_DASHBOARD__LISTEN", &dashboard)
+        .env("GARENNE_LISTEN", &listen)
         .env("GARENNE_RETRY__DELAYS", "200ms,400ms")
         .run()
         .await?;
@@ -99,41 +96,21 @@ async fn follow(page: &str) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn commands_of_the_start_pages() -> Result<()> {
-    for page in ["broker", "gateway", "worker"] {
-        follow(&format!("docs/start/{page}.md")).await?;
-    }
-    Ok(())
+macro_rules! pages {
+    ($($test:ident: $($page:literal),+;)+) => {$(
+        #[tokio::test]
+        async fn $test() -> Result<()> {
+            $(follow($page).await?;)+
+            Ok(())
+        }
+    )+};
 }
 
-#[tokio::test]
-async fn commands_of_the_guide_to_operating() -> Result<()> {
-    follow("docs/guides/operate.md").await
-}
-
-#[tokio::test]
-async fn commands_of_the_guides_to_maps_and_mqtt() -> Result<()> {
-    follow("docs/guides/map.md").await?;
-    follow("docs/guides/mqtt.md").await
-}
-
-#[tokio::test]
-async fn commands_of_the_guides_to_spools_and_forwarding() -> Result<()> {
-    follow("docs/guides/spool.md").await?;
-    follow("docs/guides/forward.md").await
-}
-
-#[tokio::test]
-async fn commands_of_the_guide_to_sensors() -> Result<()> {
-    follow("docs/guides/sensors.md").await?;
-    follow("docs/sensor-data.md").await
-}
-
-#[tokio::test]
-async fn commands_of_the_reference() -> Result<()> {
-    for page in ["docs/guides/troubleshooting.md", "docs/scaling.md", "docs/traces.md"] {
-        follow(page).await?;
-    }
-    Ok(())
+pages! {
+    the_start: "README.md", "docs/start/broker.md", "docs/start/gateway.md", "docs/start/worker.md";
+    inputs: "docs/guides/ingest.md", "docs/ingest.md";
+    maps_and_mqtt: "docs/guides/map.md", "docs/guides/mqtt.md";
+    spools: "docs/guides/spool.md";
+    sensors: "docs/guides/sensors.md";
+    operating: "docs/guides/operate.md", "docs/guides/troubleshooting.md", "docs/scaling.md";
 }
