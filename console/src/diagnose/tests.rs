@@ -324,3 +324,22 @@ fn every_problem_has_a_next_step_in_the_text() {
     let expected = "1 critical problem\ncritical  lane fast: 1 tasks are waiting and no worker consumes them\n          start a worker";
     assert!(text.starts_with(expected), "{text}");
 }
+
+/// `status` looks once. A slot that hangs must not stand for the durations of all tasks.
+#[test]
+fn a_console_that_looks_once_knows_how_long_tasks_take() {
+    let mut fleet = Fleet::new();
+    // The worker has counted before the console listened.
+    fleet.roster = Roster::new(NOW - 1);
+    fleet.lane("fast", 10, 1, &[]);
+    let work = json!({
+        "lanes": {"fast": {"slots": 4, "busy": 4, "open": true, "running_for": 600.3}},
+        "tasks": [{"id": "t", "kind": "reading.process", "lane": "fast", "seconds": 600.0}],
+        "kinds": {"reading.process": {"outcomes": {"success": 100}, "seconds": 20.0}},
+    });
+    fleet.hear("worker", "w", work);
+    let lanes = crate::monitor::lanes(&fleet.operator, &fleet.roster, &fleet.snapshot, NOW);
+    let wait = lanes["fast"].backlog_seconds.unwrap();
+    assert!((0.5..1.5).contains(&wait), "{wait}: ten tasks of 200 ms in three slots");
+    assert_eq!(lanes["fast"].load.hung, 1);
+}

@@ -196,7 +196,7 @@ fn unheard(lane: &str, queue: &QueueStatus, heard: u64) -> Option<String> {
 }
 
 /// Mean duration of an attempt at the lane's kinds over the window, or since the console started if no attempt
-/// ended in the window.
+/// ended in the window, or since the workers started. A console that looks once knows only the last.
 fn service_seconds(
     operator: &Operator,
     roster: &Roster,
@@ -215,5 +215,14 @@ fn service_seconds(
             .fold((0, 0.0), |sum, kind| (sum.0 + kind.ended(), sum.1 + kind.seconds));
         (ended > 0).then(|| seconds / ended as f64)
     };
-    history.at_or_after(now - SERVICE_WINDOW).and_then(|before| mean(Some(before))).or_else(|| mean(None))
+    let of_workers = || {
+        let members = roster.members(Program::Worker, now);
+        let beats = members.iter().filter_map(|member| member.process.heartbeat());
+        let of_lane = beats.flat_map(|beat| &beat.kinds).filter(|(kind, _)| lanes.taking(kind) == Some(lane));
+        let (ended, seconds) = of_lane
+            .fold((0_u64, 0.0), |sum, (_, kind)| (sum.0.saturating_add(kind.ended()), sum.1 + kind.seconds));
+        (ended > 0).then(|| seconds / ended as f64)
+    };
+    let of_window = history.at_or_after(now - SERVICE_WINDOW).and_then(|before| mean(Some(before)));
+    of_window.or_else(|| mean(None)).or_else(of_workers)
 }

@@ -6,7 +6,7 @@
 //! | comment | meaning |
 //! | --- | --- |
 //! | `<!-- run -->` | the block is run and must succeed |
-//! | `<!-- run, exit 1 -->` | the block is run and must end with this code |
+//! | `<!-- run, exit 0 or 1 -->` | the block is run and must end with one of these codes |
 //! | `<!-- run until TEXT -->` | the block is started in the background, until its output has TEXT; it is stopped at the end of the page |
 //! | `<!-- output -->` | this block, of any language, is what the block before it prints |
 //! | `<!-- prepare -->` | only the lines of the comment are run; it needs no block |
@@ -21,8 +21,8 @@ use uuid::Uuid;
 /// How a code block is tested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// It is run and must end with this code.
-    Run(i32),
+    /// It is run and must end with one of these codes.
+    Run(Vec<u8>),
     /// It is started in the background, until its output has this text.
     RunUntil(String),
     /// It is the output of the block before it.
@@ -57,12 +57,14 @@ impl Shown {
         let (first, before) = comment.split_once('\n').unwrap_or((comment, ""));
         let first = first.trim();
         let rule = match first {
-            "run" => Rule::Run(0),
+            "run" => Rule::Run(vec![0]),
             "output" => Rule::Output,
             "prepare" => Rule::Prepare,
             _ => {
                 let with = |rule| first.strip_prefix(rule);
-                let code = with("run, exit ").and_then(|code| Some(Rule::Run(code.parse().ok()?)));
+                let code = with("run, exit ").and_then(|codes| {
+                    codes.split(" or ").map(|code| code.parse().ok()).collect::<Option<_>>().map(Rule::Run)
+                });
                 let until = || with("run until ").map(|text| Rule::RunUntil(text.to_owned()));
                 let file = || with("file ").map(|path| Rule::File(path.to_owned()));
                 let not_run = || with("not run: ").map(|_| Rule::NotRun);
@@ -193,10 +195,14 @@ pub fn script(page: &str, output: &str) -> String {
         let run = match rule {
             None | Some(Rule::NotRun | Rule::Output | Rule::File(_)) => continue,
             Some(Rule::Prepare) => String::new(),
-            Some(Rule::Run(0)) => format!("exec >{file} 2>&1\n{text}exec >>\"$LOG\" 2>&1\n"),
-            Some(Rule::Run(code)) => {
+            Some(Rule::Run(codes)) if codes == [0] => {
+                format!("exec >{file} 2>&1\n{text}exec >>\"$LOG\" 2>&1\n")
+            }
+            Some(Rule::Run(codes)) => {
+                let codes: Vec<_> = codes.iter().map(u8::to_string).collect();
+                let codes = codes.join("|");
                 format!(
-                    "set +e\nexec >{file} 2>&1\n{text}code=$?\nexec >>\"$LOG\" 2>&1\nset -e\n[ $code = {code} ]\n"
+                    "set +e\nexec >{file} 2>&1\n{text}code=$?\nexec >>\"$LOG\" 2>&1\nset -e\n[[ $code =~ ^({codes})$ ]]\n"
                 )
             }
             Some(Rule::RunUntil(until)) => {
@@ -278,12 +284,12 @@ mod tests {
             rules,
             [
                 (3, Some(Rule::Prepare)),
-                (7, Some(Rule::Run(0))),
+                (7, Some(Rule::Run(vec![0]))),
                 (16, Some(Rule::Output)),
                 (22, Some(Rule::NotRun)),
                 (27, Some(until)),
                 (32, None),
-                (36, Some(Rule::Run(1))),
+                (36, Some(Rule::Run(vec![1]))),
             ]
         );
         assert_eq!((found[1].before.as_str(), found[1].text.as_str()), ("cp a b", "ls\n"));
