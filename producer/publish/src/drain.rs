@@ -53,15 +53,21 @@ pub enum DrainError {
 
 /// Forwards tasks to a central gateway.
 pub trait Forward: Send + Sync {
-    /// Resolves when the central broker has confirmed all tasks except those that are returned, by their index and with
-    /// the reason: the central gateway refuses them for good.
+    /// Resolves when the central gateway has answered for tasks from the front: all of them, or as many as it takes at
+    /// once.
     ///
     /// # Errors
     /// Any of the tasks may not be stored.
-    fn forward<'t>(
-        &'t self,
-        tasks: &'t [NewTask],
-    ) -> BoxFuture<'t, Result<Vec<(usize, String)>, ForwardError>>;
+    fn forward<'t>(&'t self, tasks: &'t [NewTask]) -> BoxFuture<'t, Result<Answered, ForwardError>>;
+}
+
+/// What a central gateway answered.
+pub struct Answered {
+    /// How many tasks from the front it answered for, at least one. The central broker has confirmed those that are not
+    /// in `rejected`.
+    pub tasks: usize,
+    /// Those that it refuses for good, by their index and with the reason.
+    pub rejected: Vec<(usize, String)>,
 }
 
 /// Why no task of a request is known to be stored. Sending all of them again has no second effect.
@@ -215,8 +221,8 @@ impl SpoolDrain {
     /// # Errors
     /// The batch has tasks that are not confirmed, or rejected records that are not stored.
     async fn send_batch(&mut self, batch: &mut OpenBatch) -> Result<(), DrainError> {
-        let tasks: Vec<NewTask> = batch.unconfirmed.iter().map(|(task, _)| task.clone()).collect();
-        if !tasks.is_empty() {
+        while !batch.unconfirmed.is_empty() {
+            let tasks: Vec<NewTask> = batch.unconfirmed.iter().map(|(task, _)| task.clone()).collect();
             match &self.target {
                 Target::Broker(sender) => match sender.send(tasks).await {
                     Ok(()) => batch.unconfirmed.clear(),
@@ -227,7 +233,7 @@ impl SpoolDrain {
                     }
                     Err(error) => return Err(error.into()),
                 },
-                Target::Gateway(forwarder) => batch.confirm_except(forwarder.forward(&tasks).await?),
+                Target::Gateway(forwarder) => batch.confirm(forwarder.forward(&tasks).await?),
             }
         }
         if !batch.rejected.is_empty() {
@@ -287,9 +293,9 @@ async fn recount_set_aside(spool: Spool) {
 }
 
 impl OpenBatch {
-    /// All tasks are confirmed, except those that are rejected.
-    fn confirm_except(&mut self, rejected: Vec<(usize, String)>) {
-        let records: Vec<_> = self.unconfirmed.drain(..).map(|(_, record)| record).collect();
+    /// The tasks that were answered for are confirmed, except those that are rejected.
+    fn confirm(&mut self, Answered { tasks, rejected }: Answered) {
+        let records: Vec<_> = self.unconfirmed.drain(..tasks).map(|(_, record)| record).collect();
         for (index, reason) in rejected {
             self.reject(records[index].clone(), &reason);
         }

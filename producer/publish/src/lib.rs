@@ -31,7 +31,7 @@ mod uplink;
 
 pub use broker::BrokerSettings;
 pub use broker_sender::{BrokerSender, LetterOf};
-pub use drain::{DrainError, Forward, ForwardError, SpoolDrain};
+pub use drain::{Answered, DrainError, Forward, ForwardError, SpoolDrain};
 pub use group_commit::{GroupCommit, GroupCommitConfig};
 pub use messages::{BrokerMessages, GroupSender};
 pub use routes::{KindRefused, READING, Routes};

@@ -11,7 +11,7 @@ use garenne_gateway_client::{
     header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue},
 };
 use garenne_protocol::task::NewTask;
-use garenne_publish::{Forward, ForwardError};
+use garenne_publish::{Answered, Forward, ForwardError};
 use prometheus::IntGauge;
 use secrecy::ExposeSecret;
 use thiserror::Error;
@@ -78,31 +78,20 @@ impl Forwarder {
         Ok(Self { client, token_file, connected })
     }
 
-    /// As [`Forward::forward`].
-    async fn send(&self, tasks: &[NewTask]) -> Result<Vec<Rejected>, NotForwarded> {
-        let mut rejected = Vec::new();
-        // The first index of each part. Parts that are too large for the central gateway are halved.
-        let mut parts = vec![(0, tasks)];
-        while let Some((start, part)) = parts.pop() {
-            match self.post(part).await {
-                Ok(refused) => rejected
-                    .extend(refused.into_iter().map(|it| Rejected { record: start + it.record, ..it })),
+    /// As [`Forward::forward`]. Tasks that are too large for one request, or too many for the sender's rate, are halved;
+    /// what is stored is not sent again, because it would use up the rate for what follows.
+    async fn send(&self, mut tasks: &[NewTask]) -> Result<(usize, Vec<Rejected>), NotForwarded> {
+        loop {
+            match self.post(tasks).await {
                 Err(NotForwarded::Refused { status: StatusCode::PAYLOAD_TOO_LARGE, detail }) => {
-                    if part.len() > 1 {
-                        let (first, second) = part.split_at(part.len() / 2);
-                        parts.extend([(start + first.len(), second), (start, first)]);
-                    } else {
-                        rejected.push(Rejected { record: start, code: "too-large".to_owned(), detail });
+                    if tasks.len() == 1 {
+                        return Ok((1, vec![Rejected { record: 0, code: "too-large".to_owned(), detail }]));
                     }
+                    tasks = &tasks[..tasks.len() / 2];
                 }
-                Err(error) => {
-                    self.connected.set(0);
-                    return Err(error);
-                }
+                answer => return answer.map(|rejected| (tasks.len(), rejected)),
             }
         }
-        self.connected.set(1);
-        Ok(rejected)
     }
 
     async fn post(&self, tasks: &[NewTask]) -> Result<Vec<Rejected>, NotForwarded> {
@@ -148,13 +137,15 @@ impl Forwarder {
 }
 
 impl Forward for Forwarder {
-    fn forward<'t>(
-        &'t self,
-        tasks: &'t [NewTask],
-    ) -> BoxFuture<'t, Result<Vec<(usize, String)>, ForwardError>> {
+    fn forward<'t>(&'t self, tasks: &'t [NewTask]) -> BoxFuture<'t, Result<Answered, ForwardError>> {
         Box::pin(async move {
-            match self.send(tasks).await {
-                Ok(rejected) => Ok(rejected.into_iter().map(|it| (it.record, it.detail)).collect()),
+            let answer = self.send(tasks).await;
+            self.connected.set(i64::from(answer.is_ok()));
+            match answer {
+                Ok((tasks, rejected)) => {
+                    let rejected = rejected.into_iter().map(|it| (it.record, it.detail)).collect();
+                    Ok(Answered { tasks, rejected })
+                }
                 Err(error) => {
                     Err(ForwardError { problem: error.to_string(), needs_operator: error.needs_operator() })
                 }

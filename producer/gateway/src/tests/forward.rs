@@ -192,6 +192,24 @@ async fn a_batch_that_is_too_large_for_the_central_gateway_is_halved() {
     assert_eq!(spool.status().borrow().unpublishable, 1);
 }
 
+/// A part that the central gateway has stored is not sent again, which would use up the rate for what follows.
+#[tokio::test]
+async fn a_batch_above_the_burst_of_the_sites_rate_is_forwarded_in_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let rest = "forward = true\ndevices = [\"*\"]\nrate = 100";
+    let (central, _senders) = with_senders(&entry("site", "t", rest)).await;
+    let token = folder.path().join("token");
+    std::fs::write(&token, "t").unwrap();
+    let (site, spool) = start_site(&url(&central), Some(token), spool_in(&folder.path().join("spool"))).await;
+    let reading = |n: usize| json!({"device": "d", "metric": "m", "value": n, "time": 1_790_000_000 + n});
+    let readings: Vec<Value> = (0..150).map(reading).collect();
+    assert_eq!(site.post("/v1/readings", "application/json", &json!(readings).to_string()).await.0, 202);
+    let within = Duration::from_secs(20);
+    tokio::time::timeout(within, drained(&spool)).await.expect("the site makes progress at the rate");
+    let values: Vec<Value> = central.bodies().iter().map(|body| body["value"].clone()).collect();
+    assert_eq!(values, (0..150).map(|n| json!(f64::from(n))).collect::<Vec<_>>(), "each of them once");
+}
+
 #[tokio::test]
 async fn an_answer_of_something_else_confirms_nothing() {
     let folder = tempfile::tempdir().unwrap();
