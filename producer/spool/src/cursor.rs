@@ -130,6 +130,13 @@ pub(crate) fn shown_end(
     }
 }
 
+/// Whether a segment whose records end at `end` reaches neither the next segment nor the acknowledged position.
+pub(crate) fn is_detached(end: Position, next: Option<SegmentName>, acknowledged: Position) -> bool {
+    // What is before a gap was reported when it was found.
+    !next.is_some_and(|next| next.after_gap)
+        && end < next.map_or(acknowledged, |next| next.first.min(acknowledged))
+}
+
 fn slot_of(Stored { position, newest }: Stored) -> Vec<u8> {
     let mut slot = MAGIC.to_vec();
     slot.extend(position.to_le_bytes());

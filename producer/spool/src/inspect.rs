@@ -15,6 +15,8 @@ use crate::{
 pub struct Inspection {
     directory: Directory,
     acknowledged: Position,
+    /// As `acknowledged`, before the directory was listed: segments that existed then reach it.
+    drained: Position,
     missing: u64,
     without_records: Vec<WithoutRecord>,
     /// Those that were set aside come last.
@@ -24,10 +26,10 @@ pub struct Inspection {
 struct SegmentFile {
     name: String,
     first: Position,
-    /// The first position of the next segment.
-    limit: Position,
     /// The position after its last durable record, as the next segment or the cursor shows it; 0 if neither does.
     end: Position,
+    /// The segment after it.
+    next: Option<SegmentName>,
 }
 
 impl Inspection {
@@ -45,6 +47,7 @@ impl Inspection {
             Stored { position, newest }
         });
         let acknowledged = position.unwrap_or_default().position;
+        let drained = earlier.unwrap_or_default().position;
         let mut live = sorted(&names);
         let without_records = without_records(&directory, &mut live);
         let [first, last] = [live.first(), live.last()].map(|it| it.map(|(name, _)| name));
@@ -52,8 +55,8 @@ impl Inspection {
         let segment = |parsed: SegmentName, name: &String, next: Option<SegmentName>| SegmentFile {
             name: name.clone(),
             first: parsed.first,
-            limit: next.map_or(Position::MAX, |next| next.first),
             end: 0,
+            next,
         };
         let next = live.iter().skip(1).map(|(next, _)| Some(*next)).chain([None]);
         let mut segments: Vec<_> = live
@@ -69,7 +72,7 @@ impl Inspection {
             set_aside.filter_map(|name| SegmentName::parse(name).map(|parsed| (parsed, name))).collect();
         set_aside.sort_unstable();
         segments.extend(set_aside.into_iter().map(|(parsed, name)| segment(parsed, name, None)));
-        Ok(Self { directory, acknowledged, missing, without_records, segments })
+        Ok(Self { directory, acknowledged, drained, missing, without_records, segments })
     }
 
     /// Records before this position are acknowledged.
@@ -106,7 +109,8 @@ impl Inspection {
     }
 
     fn read(&self, segment: &SegmentFile) -> io::Result<InspectedSegment> {
-        let SegmentFile { ref name, first, limit, end } = *segment;
+        let SegmentFile { ref name, first, end, next } = *segment;
+        let limit = next.map_or(Position::MAX, |next| next.first);
         let file = self.directory.open(name)?;
         let mut bytes = Vec::new();
         read_range(&*file, 0, file.len()?, &mut bytes)?;
@@ -114,7 +118,8 @@ impl Inspection {
             .map_err(|version| io::Error::other(format!("unknown format version {version}")))?;
         let is_set_aside = Self::is_set_aside(name);
         let acknowledged = if is_set_aside { 0 } else { self.acknowledged };
-        Ok(InspectedSegment { bytes, scan, first, end, acknowledged, is_set_aside })
+        let is_detached = !is_set_aside && cursor::is_detached(scan.next, next, self.drained);
+        Ok(InspectedSegment { bytes, scan, first, end, acknowledged, is_set_aside, is_detached })
     }
 }
 
@@ -127,6 +132,7 @@ pub struct InspectedSegment {
     end: Position,
     acknowledged: Position,
     is_set_aside: bool,
+    is_detached: bool,
 }
 
 impl InspectedSegment {
@@ -160,10 +166,16 @@ impl InspectedSegment {
         self.scan.entries.len()
     }
 
-    /// Whether a part of it is unreadable, is missing, or has the positions of the next segment.
+    /// Whether a part of it is unreadable, is missing, or has the positions of the next segment, or it may be foreign.
     #[must_use]
     pub fn is_corrupt(&self) -> bool {
-        !self.damaged().is_empty() || self.missing() > 0 || self.overlapped() > 0
+        !self.damaged().is_empty() || self.missing() > 0 || self.overlapped() > 0 || self.is_detached
+    }
+
+    /// Whether its records end before the acknowledged position and before the next segment. It may be a foreign file.
+    #[must_use]
+    pub fn is_detached(&self) -> bool {
+        self.is_detached
     }
 
     /// Offsets of unreadable bytes.

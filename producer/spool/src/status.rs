@@ -88,6 +88,19 @@ impl SpoolStatus {
         );
     }
 
+    /// Counts and reports a segment before the cursor that is not known to be drained.
+    pub(crate) fn found_detached(&mut self, segment: &mut Segment) {
+        let records = segment.end - segment.first;
+        self.unreadable += records;
+        self.corrupt += u64::from(!segment.is_corrupt);
+        segment.is_corrupt = true;
+        tracing::error!(
+            segment = segment.name,
+            records,
+            "a spool segment ends before the acknowledged position, and may be a foreign file: it is set aside"
+        );
+    }
+
     /// Counts and reports a segment that is passed over. If its end is only a bound, the number of its records is
     /// unknown, and it counts as one record.
     pub(crate) fn found_unreadable(&mut self, segment: &mut Segment) {

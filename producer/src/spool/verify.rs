@@ -44,6 +44,11 @@ pub(super) fn check(inspection: &Inspection) -> (Vec<String>, Exit) {
                 "{name}: the next segment begins before its last {overlapped} records, and may be a foreign file"
             ));
         }
+        if segment.is_detached() {
+            lines.push(format!(
+                "{name}: its records end before the acknowledged position, and it may be a foreign file"
+            ));
+        }
         if let Some(offset) = segment.torn() {
             lines.push(format!("{name}: offset {offset}: an append that did not end, or goes on now"));
         }

@@ -68,13 +68,21 @@ impl Log {
             0 => {}
             missing => log.status.found_missing(missing),
         }
+        // The segments up to the last one that is detached.
+        let mut detached = 0;
         for (index, (parsed, name)) in segments.iter().enumerate() {
             let next = segments.get(index + 1).map(|(next, _)| *next);
-            log.recover(name, parsed.first, next, position).map_err(|unusable| match unusable {
+            let is_detached = log.recover(name, parsed.first, next, position);
+            let is_detached = is_detached.map_err(|unusable| match unusable {
                 Unusable::Version(found) => OpenError::Version { segment: (*name).clone(), found },
                 Unusable::Io(error) => failed("read the size of a segment")(error),
             })?;
+            if is_detached {
+                detached = log.segments.len();
+            }
         }
+        let Self { segments, status, .. } = &mut log;
+        segments.iter_mut().take(detached).for_each(|segment| status.found_detached(segment));
         // No position is used twice, also if its record is gone.
         log.status.end = log.status.end.max(newest.map_or(0, |newest| newest.end));
         log.retire();
@@ -104,14 +112,16 @@ impl Log {
         }
     }
 
-    /// Adds a segment of an earlier process. `next` is the segment after it.
+    /// Adds a segment of an earlier process. `next` is the segment after it. Returns whether its records end before the
+    /// cursor and before the next segment, as only those of a foreign file do: drained segments are removed from the
+    /// front.
     fn recover(
         &mut self,
         name: &str,
         first: Position,
         next: Option<SegmentName>,
         stored: Option<Stored>,
-    ) -> Result<(), Unusable> {
+    ) -> Result<bool, Unusable> {
         let acknowledged = self.status.acknowledged;
         let file = self.storage.open(name).map_err(Unusable::Io)?;
         let len = file.len().map_err(Unusable::Io)?;
@@ -135,7 +145,7 @@ impl Log {
             segment.end_is_bound = next.is_none_or(|next| next.after_gap);
             self.status.end = self.status.end.max(segment.end);
             self.segments.push_back(segment);
-            return Ok(());
+            return Ok(false);
         }
         let limit = next.map_or(Position::MAX, |next| next.first);
         let scan = Scan::start(&bytes, first, limit).map_err(Unusable::Version)?;
@@ -154,13 +164,17 @@ impl Log {
             // They may have been accepted, if the next segment is a foreign file. Nothing is cut: the file is kept.
             self.status.found_overlapped(&mut segment, &scan);
         }
-        if !segment.is_corrupt {
+        let is_detached = has_content && cursor::is_detached(scan.next, next, acknowledged);
+        if is_detached {
+            segment.end = scan.next;
+        }
+        if !segment.is_corrupt && !is_detached {
             if !has_content {
                 // An append to it never ended, or none of it counts.
                 if let Err(error) = self.storage.remove(name) {
                     tracing::warn!(segment = name, %error, "cannot remove an empty spool segment");
                 }
-                return Ok(());
+                return Ok(false);
             }
             if bytes.len() > scan.end {
                 tracing::info!(
@@ -186,7 +200,7 @@ impl Log {
         self.oldest = self.oldest.or(waiting.map(|entry| entry.milliseconds));
         self.status.end = self.status.end.max(segment.end);
         self.segments.push_back(segment);
-        Ok(())
+        Ok(is_detached)
     }
 }
 

@@ -91,8 +91,12 @@ impl Storage for Directory {
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
-        let writes = self.locks.is_some();
-        Ok(Box::new(fs::File::options().read(true).write(writes).open(self.path.join(name))?))
+        let (path, writes) = (self.path.join(name), self.locks.is_some());
+        // To open a pipe would wait for its other end.
+        if !fs::metadata(&path)?.is_file() {
+            return Err(io::Error::other("is no file"));
+        }
+        Ok(Box::new(fs::File::options().read(true).write(writes).open(path)?))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

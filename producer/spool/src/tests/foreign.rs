@@ -1,6 +1,6 @@
 //! Files that others add to a spool's directory or remove from it.
 
-use std::fs;
+use std::{fs, process::Command, sync::mpsc, thread, time::Duration};
 
 use super::{CONFIG, append, memory_disk::MemoryDisk, open, record, waiting};
 use crate::{
@@ -92,6 +92,65 @@ fn a_newest_segment_that_is_gone_is_noticed() {
     assert_eq!(remove(&disk), 0);
 }
 
+/// Such as those of another host, which somebody copied into the directory to publish them.
+#[test]
+fn segments_before_the_cursor_that_do_not_reach_it_are_set_aside() {
+    for has_more in [false, true] {
+        let disk = MemoryDisk::default();
+        let mut log = open(&disk);
+        append(&mut log, &["a", "b", "c", "d", "e"]).unwrap();
+        log.ack(5).unwrap();
+        if has_more {
+            append(&mut log, &["f"]).unwrap();
+        }
+        let mut files = disk.files();
+        let foreign = [segment(0, 8, "x"), segment(1, 9, "y")];
+        files.extend(foreign.clone());
+        let disk = MemoryDisk::with(files);
+        let mut log = open(&disk);
+        let status = log.status();
+        assert_eq!((status.unreadable, status.corrupt, status.set_aside), (2, 2, 2), "{has_more}");
+        for (name, content) in &foreign {
+            assert_eq!(&disk.files()[&format!("{name}{SET_ASIDE}")], content, "{has_more}");
+        }
+        assert_eq!(waiting(&mut log), if has_more { vec!["f"] } else { vec![] });
+        append(&mut log, &["new"]).unwrap();
+        assert_eq!(waiting(&mut log).last().map(String::as_str), Some("new"));
+    }
+}
+
+/// A crash may leave them after the cursor was written.
+#[test]
+fn drained_segments_up_to_the_cursor_are_removed() {
+    let disk = MemoryDisk::default();
+    append(&mut open(&disk), &["a", "b", "c"]).unwrap();
+    let mut log = open(&disk);
+    append(&mut log, &["d", "e"]).unwrap();
+    let before = disk.files();
+    log.ack(5).unwrap();
+    let cursor = disk.files();
+    let disk = MemoryDisk::with(before.into_iter().chain(cursor).collect());
+    let log = open(&disk);
+    assert_eq!((log.status().segments, log.status().set_aside, log.status().corrupt), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn an_inspection_shows_segments_before_the_cursor_that_do_not_reach_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    spool.append(vec![record("a"), record("b")]).await.unwrap();
+    spool.ack(2).await.unwrap();
+    spool.close().await;
+    let (foreign, bytes) = segment(0, 9, "foreign");
+    fs::write(folder.path().join(&foreign), bytes).unwrap();
+    let inspection = Inspection::open(folder.path()).unwrap();
+    let segments: Vec<_> = inspection.segments().map(|(_, segment)| segment.unwrap()).collect();
+    assert_eq!(
+        segments.iter().map(|it| (it.is_detached(), it.is_corrupt())).collect::<Vec<_>>(),
+        [(true, true)]
+    );
+}
+
 #[tokio::test]
 async fn an_inspection_shows_a_foreign_segment_and_a_missing_first_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,6 +203,20 @@ async fn a_directory_with_the_name_of_a_segment_is_refused_before_anything_is_cu
     fs::remove_dir(directory).unwrap();
     let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
     assert_eq!(spool.status().borrow().records(), 2);
+}
+
+#[test]
+fn an_inspection_does_not_wait_for_a_pipe_with_the_name_of_a_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join(SegmentName { first: 0, generation: 0, after_gap: false }.file());
+    assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let inspection = Inspection::open(folder.path()).unwrap();
+        let errors: Vec<_> = inspection.segments().map(|(_, read)| read.map(drop).unwrap_err()).collect();
+        sender.send(errors.into_iter().map(|error| error.to_string()).collect::<Vec<_>>()).unwrap();
+    });
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(10)).unwrap(), ["is no file"]);
 }
 
 #[tokio::test]
