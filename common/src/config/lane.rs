@@ -202,6 +202,14 @@ fn validate_kinds(name: &str, lane: &Lane) -> Result<(), Invalid> {
         let problem = format!("expected at most {LONGEST_SHORT_STRING} bytes, it has {}", long.len());
         return Err(Invalid::new(setting("bindings"), format_args!("{long:?}"), problem));
     }
+    let is_word = |word: &str| {
+        matches!(word, "*" | "#") || word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+    };
+    let matches_none = |binding: &&String| binding.is_empty() || !binding.split('.').all(is_word);
+    if let Some(none) = lane.task_bindings().iter().find(matches_none) {
+        let problem = "no kind matches it: expected words of letters, digits, _ and -, `*` for a word and `#` for any number of words, with points between them";
+        return Err(Invalid::new(setting("bindings"), format_args!("{none:?}"), problem));
+    }
     let Some(kind) = &lane.default_kind else { return Ok(()) };
     let refused =
         |error: KindError| Invalid::new(setting("default_kind"), format_args!("{kind:?}"), error.to_string());

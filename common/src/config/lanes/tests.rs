@@ -265,7 +265,14 @@ fn the_error_for_a_misspelt_field_suggests_the_nearest() {
 
 #[test]
 fn invalid_names_and_duplicate_bindings_are_refused() {
-    let refused = |file| resolve(&[], &[], file).unwrap_err().to_string().replace(char::is_whitespace, " ");
+    let refused =
+        |file: &str| resolve(&[], &[], file).unwrap_err().to_string().replace(char::is_whitespace, " ");
+    for none in ["a b", "image#", "a*.b", "é", "image/#", ""] {
+        let file = format!("[lanes.gpu]\nbindings = [\"image.#\", {none:?}]\n");
+        let problem = refused(&file);
+        let start = format!("setting lanes.gpu.bindings = {none:?}");
+        assert!(problem.starts_with(&start) && problem.contains("no kind matches it"), "{problem}");
+    }
     let name = refused("[lanes.\"a b\"]\nbindings = []\n");
     assert!(name.starts_with("setting lanes.a b = \"a b\" (file "), "{name}");
     assert!(name.ends_with(") is refused: expected a lane name of 1 to 32 of a-z 0-9 - _"), "{name}");
