@@ -26,6 +26,9 @@ pub struct LaneSample {
     /// as the ages of their tasks let expect. At least the age of the oldest waiting task. Unknown until a task has run
     /// and while the load is not known, infinite without a slot.
     pub backlog_seconds: Option<f64>,
+    /// How long the oldest waiting task has been waiting, seconds, as far as samples reach back; 0 if none waits. Unknown
+    /// while the load is not known.
+    pub oldest_seconds: Option<f64>,
     /// How long tasks have been waiting while nothing ended in the lane's slots, or nothing left its queue, seconds.
     pub stalled_seconds: f64,
     /// Why the load is not known.

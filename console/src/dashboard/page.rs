@@ -16,7 +16,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// The files that the pages load: name, media type and text.
-const FILES: [(&str, &str, &str); 22] = [
+const FILES: [(&str, &str, &str); 24] = [
     ("style.css", CSS, include_str!("page/style.css")),
     ("icon.svg", SVG, include_str!("page/icon.svg")),
     ("favicon.ico", SVG, include_str!("page/icon.svg")),
@@ -29,6 +29,7 @@ const FILES: [(&str, &str, &str); 22] = [
     ("dialogs.js", SCRIPT, include_str!("page/dialogs.js")),
     ("dom.js", SCRIPT, include_str!("page/dom.js")),
     ("gateways.js", SCRIPT, include_str!("page/gateways.js")),
+    ("groups.js", SCRIPT, include_str!("page/groups.js")),
     ("jobs.js", SCRIPT, include_str!("page/jobs.js")),
     ("kinds.js", SCRIPT, include_str!("page/kinds.js")),
     ("lanes.js", SCRIPT, include_str!("page/lanes.js")),
@@ -37,6 +38,7 @@ const FILES: [(&str, &str, &str); 22] = [
     ("session.js", SCRIPT, include_str!("page/session.js")),
     ("table.js", SCRIPT, include_str!("page/table.js")),
     ("tiles.js", SCRIPT, include_str!("page/tiles.js")),
+    ("verdict.js", SCRIPT, include_str!("page/verdict.js")),
     ("worker_card.js", SCRIPT, include_str!("page/worker_card.js")),
     ("workers.js", SCRIPT, include_str!("page/workers.js")),
 ];

@@ -8,6 +8,11 @@ use crate::scale::Load;
 /// Time between two samples.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Dead letters that were added within this time are a problem, milliseconds.
+const LETTERS_WINDOW: i64 = 5 * 60 * 1000;
+/// A rate over less time than this says nothing, milliseconds.
+const MIN_RATE_WINDOW: i64 = 10_000;
+
 /// Samples of the last hour, oldest first.
 #[derive(Debug, Default)]
 pub struct SampleHistory(VecDeque<Sample>);
@@ -38,6 +43,23 @@ impl SampleHistory {
     /// All samples, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Sample> {
         self.0.iter()
+    }
+
+    /// How many dead letters were added within the last minutes, and since when that is known. What was replayed or
+    /// dropped meanwhile does not hide new ones.
+    pub fn new_letters(&self) -> Option<(u64, i64)> {
+        let newest = self.newest()?;
+        let recent = self.iter().filter(|sample| sample.at >= newest.at - LETTERS_WINDOW);
+        let counts: Vec<_> = recent.map(|sample| (sample.at, sample.dead)).collect();
+        let grown = counts.windows(2).map(|pair| pair[1].1.saturating_sub(pair[0].1)).sum();
+        Some((grown, counts.first()?.0))
+    }
+
+    /// Dead letters that are added per minute, over the same time.
+    pub fn dead_rate(&self) -> Option<f64> {
+        let (grown, since) = self.new_letters()?;
+        let over = self.newest()?.at - since;
+        (over >= MIN_RATE_WINDOW).then(|| grown as f64 * 60_000.0 / over as f64)
     }
 
     /// The known loads of a lane since `from`, oldest first, and whether the history reaches back that far without a gap.
@@ -86,6 +108,19 @@ mod tests {
         assert!(backlogs(1_000).1);
         assert!(!backlogs(999).1);
         assert_eq!(history.loads("none", 0).0, []);
+    }
+
+    #[test]
+    fn the_rate_of_dead_letters_is_unknown_at_first_and_does_not_count_those_that_left() {
+        let mut history = SampleHistory::default();
+        let mut rate = |at, dead| {
+            history.push(Sample { dead, ..sample(at, 0) });
+            history.dead_rate()
+        };
+        assert_eq!([rate(0, 100), rate(5_000, 100)], [None, None]);
+        assert_eq!(rate(20_000, 104), Some(12.0));
+        assert_eq!(rate(30_000, 10), Some(8.0), "94 were dropped");
+        assert_eq!(rate(400_000, 10), None, "the others are too old");
     }
 
     #[test]

@@ -153,6 +153,7 @@ pub(super) fn sample(
         (None, _) => work.seconds(),
     };
     LaneSample {
+        oldest_seconds: problem.is_none().then_some(oldest),
         ready: queue.ready,
         unacked,
         consumers: queue.consumers,

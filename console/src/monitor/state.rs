@@ -30,9 +30,6 @@ pub(super) struct MonitorState {
     pub(super) unroutable: u64,
 }
 
-/// Dead letters that were added within this time are a problem, milliseconds.
-const LETTERS_WINDOW: i64 = 5 * 60 * 1000;
-
 impl MonitorState {
     /// `checks` tells whether workers can be told from processes that only claim to be some.
     pub(super) fn new(checks: bool, now: i64) -> Self {
@@ -74,7 +71,7 @@ impl MonitorState {
             lanes: self.history.newest().map_or(&empty, |sample| &sample.lanes),
             roster: &self.roster,
             objective,
-            new_letters: self.new_letters(),
+            new_letters: self.history.new_letters(),
         });
         let mut lasting = BTreeMap::new();
         for problem in &mut problems {
@@ -86,16 +83,6 @@ impl MonitorState {
         }
         self.since = lasting;
         problems
-    }
-
-    /// How many dead letters were added within the last minutes, and since when that is known. What was replayed or
-    /// dropped meanwhile does not hide new ones.
-    fn new_letters(&self) -> Option<(u64, i64)> {
-        let newest = self.history.newest()?;
-        let recent = self.history.iter().filter(|sample| sample.at >= newest.at - LETTERS_WINDOW);
-        let counts: Vec<_> = recent.map(|sample| (sample.at, sample.dead)).collect();
-        let grown = counts.windows(2).map(|pair| pair[1].1.saturating_sub(pair[0].1)).sum();
-        Some((grown, counts.first()?.0))
     }
 
     /// Adds a sample of the given queues and the known processes to the history.

@@ -37,6 +37,8 @@ pub struct Now {
     pub fleet_problem: Option<String>,
     /// The queues.
     pub queues: Option<Snapshot>,
+    /// Dead letters that are added per minute; unknown until two samples are far enough apart.
+    pub dead_rate: Option<f64>,
     /// The newest point.
     pub point: Option<Point>,
     /// The workers, silent ones first.
@@ -119,6 +121,7 @@ impl Now {
             queue_problem: state.queue_problem.clone(),
             fleet_problem: state.fleet_problem.clone(),
             queues: state.snapshot.clone(),
+            dead_rate: state.history.dead_rate().map(rounded),
             point: state.history.newest().map(|sample| point(&state.history, sample)),
             workers: members(Program::Worker),
             gateways: members(Program::Gateway),

@@ -318,6 +318,7 @@ mod tests {
             queue_problem: None,
             fleet_problem: None,
             queues: None,
+            dead_rate: None,
             point: Some(point),
             workers: vec![worker("frozen", State::Silent, "t-1"), worker("greenhouse-1", State::Open, "t-1")],
             gateways: Vec::new(),

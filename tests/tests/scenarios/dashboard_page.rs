@@ -34,7 +34,10 @@ fn heartbeat(n: usize, now: i64) -> Value {
             (["reading.process", "window.close", "alert.notify"][slot % 3], 0.4 + slot as f64);
         json!({"id": format!("task-{n}-{slot}"), "kind": kind, "lane": "fast", "seconds": seconds})
     };
+    let first = |value: Value, none: Value| if n == 0 { value } else { none };
     json!({
+        "groups": first(json!({"import-7": {"running": 2, "queued": 5}}), json!({})),
+        "paused": first(json!(["import-8"]), json!([])), "paused_kinds": first(json!(["alert.notify"]), json!([])),
         "program": "worker", "id": format!("greenhouse-{n:03}"), "incarnation": "1", "host": format!("node-{}", n % 20),
         "version": "0.1.0", "started_at": now - 3_600_000 - 1_000 * n as i64, "at": now, "every_ms": 3_600_000,
         "stance": if n % 40 == 7 { "quiet" } else { "open" }, "running": busy,
@@ -206,11 +209,37 @@ async fn the_page_works_at_every_width_with_200_workers_and_many_letters() -> Re
         assert!(unnamed.is_empty(), "{width} px: {unnamed:?}");
     }
     browser.resize(1280, 900).await?;
+    shows_what_matters_first(&mut browser).await?;
     shows_bridges(&mut browser).await?;
     by_keyboard(&mut browser, &dashboard).await?;
     as_an_operator(&mut browser, &dashboard).await?;
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
     Ok(())
+}
+
+/// The tiles in their order, a row for each idle lane, and chips for pauses and groups.
+async fn shows_what_matters_first(browser: &mut Browser) -> Result<()> {
+    let texts = |selector: &str| {
+        format!("[...document.querySelectorAll('{selector}')].map((it) => it.textContent).join('; ')")
+    };
+    let tiles = browser.value(&texts("#tiles .tile span")).await?;
+    let names = "busy slots of the fullest lane; new dead letters per minute; oldest waiting task; workers; backlog; \
+                 arrivals per second; removals per second; unroutable messages; sensor connections";
+    assert_eq!(tiles, names);
+    // The letters came before the dashboard had two samples. A rate is unknown until then, and not 0.
+    browser.until("/^[0-9.]+$/.test(document.querySelectorAll('#tiles .tile b')[1].textContent)").await?;
+    browser.until("document.querySelectorAll('#tiles .tile em')[1].textContent === '305 in total'").await?;
+    browser.until("document.querySelectorAll('#tiles .tile b')[2].textContent === 'none'").await?;
+    assert_eq!(browser.value(&texts("#idle-lanes h3")).await?, "default; fast; slow");
+    browser.until("document.querySelectorAll('#lane-cards article').length === 0").await?;
+    let chips = "[...document.querySelectorAll('#pause-chips .chip, #group-chips .chip')]
+        .map((it) => [...it.children].filter((part) => part.checkVisibility()).map((part) => part.textContent).join(' ')).join('; ')";
+    let wanted = "kind alert.notify paused; group import-8 paused ; group import-7 2 running, 5 waiting";
+    assert_eq!(browser.value(chips).await?, wanted);
+    // Many problems do not push the figures out of sight.
+    browser.until("document.querySelectorAll('#problems li').length === 6").await?;
+    browser.value("document.getElementById('all-problems').click()").await?;
+    browser.until("document.querySelectorAll('#problems li').length > 200").await
 }
 
 /// The table of bridges, and the notice of the one that is not subscribed.

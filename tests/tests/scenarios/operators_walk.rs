@@ -56,6 +56,11 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     // Stop it.
     click(&mut browser, "document.querySelector('.task button')").await?;
     browser.until("document.getElementById('confirm').open").await?;
+    let yes = "document.getElementById('confirm-yes')";
+    assert_eq!(
+        browser.value(&format!("{yes}.textContent + ' ' + {yes}.className")).await?,
+        "Stop bench.sleep danger"
+    );
     browser.screenshot("operate-2-stop").await?;
     browser.press("Enter").await?;
     first.until_holds("fast", 0, 0).await?;
@@ -74,6 +79,10 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     // Replay.
     click(&mut browser, &format!("({chip}).querySelector('button')")).await?;
     browser.until("document.getElementById('confirm').open").await?;
+    assert_eq!(
+        browser.value(&format!("{yes}.textContent + ' ' + {yes}.className")).await?,
+        "Replay 3 letters primary"
+    );
     browser.press("Enter").await?;
     browser.until("document.getElementById('toast').textContent === '3 replayed'").await?;
     let done = second.until_done(3).await?;

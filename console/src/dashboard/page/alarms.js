@@ -8,6 +8,14 @@ import { Table } from "/table.js";
 const INTERVAL = 5000;
 let timer, shown = null;
 
+// What the tile shows. Until the database has answered, nothing is known.
+export const alarmSummary = { configured: false, known: false, count: 0, more: false, critical: 0, acknowledged: 0 };
+
+function summarize(summary) {
+  Object.assign(alarmSummary, summary);
+  document.dispatchEvent(new Event("alarms"));
+}
+
 const columns = [
   { title: "severity", of: ({ severity }) => severity },
   { title: "device", css: "id", of: ({ device }) => device },
@@ -26,12 +34,15 @@ export async function loadAlarms() {
   try {
     const result = await ask("/api/alarms");
     $("alarms").hidden = !result.configured;
+    const count = (of) => result.alarms.filter(of).length;
+    summarize({ configured: result.configured, known: true, count: result.alarms.length, more: result.more, critical: count(({ severity }) => severity === "critical"), acknowledged: count((alarm) => alarm.acked_by) });
     // Without a database there is nothing to ask for again.
     if (!result.configured) interval = null;
     else draw(result);
   } catch (error) {
     $("alarms").hidden = false;
     $("no-alarms").hidden = true;
+    summarize({ configured: true, known: false });
     set($("alarms-note"), `unknown: ${error.message}`);
   } finally {
     if (interval) timer = setTimeout(loadAlarms, interval);

@@ -5,12 +5,14 @@ import { loadAlarms } from "/alarms.js";
 import { short } from "/charts.js";
 import { $, set } from "/dom.js";
 import { drawGateways } from "/gateways.js";
+import { drawGroups } from "/groups.js";
 import { drawJobs } from "/jobs.js";
 import { drawKinds } from "/kinds.js";
 import { drawLanes } from "/lanes.js";
 import { loadLetters, readLetters } from "/letters.js";
 import { ask, isLoggedOut, login, session } from "/session.js";
-import { drawTiles, drawVerdict } from "/tiles.js";
+import { drawTiles } from "/tiles.js";
+import { drawVerdict } from "/verdict.js";
 import { drawWorkers, readWorkers } from "/workers.js";
 
 const HOUR = 3600000;
@@ -20,7 +22,7 @@ function render() {
   const { now } = fleet;
   if (!now) return;
   set($("where"), `${now.prefix} at ${now.broker}`);
-  for (const draw of [drawVerdict, drawTiles, drawLanes, drawKinds, drawWorkers, drawGateways]) draw(fleet);
+  for (const draw of [drawVerdict, drawTiles, drawGroups, drawLanes, drawKinds, drawWorkers, drawGateways]) draw(fleet);
   const title = now.point?.dead ? `(${short(now.point.dead)}) Garenne` : "Garenne";
   if (document.title !== title) document.title = title;
 }
@@ -91,7 +93,7 @@ for (const input of document.querySelectorAll("input[name=span]")) {
   });
 }
 addEventListener("popstate", read);
-document.addEventListener("session", render);
+for (const event of ["session", "alarms"]) document.addEventListener(event, render);
 
 const SECTIONS = { l: "lanes", k: "kinds", w: "workers", a: "alarms", d: "dead", g: "gateways" };
 addEventListener("keydown", (event) => {

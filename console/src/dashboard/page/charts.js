@@ -16,6 +16,9 @@ export function short(n) {
   return n >= 10 ? n.toFixed(1) : n >= 0.095 ? n.toFixed(2) : n > 0 ? n.toFixed(3) : "0";
 }
 
+// A count in full, with its noun.
+export const many = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+
 // A duration in seconds, in one unit.
 export function span(s) {
   if (s === null || s === undefined) return "–";

@@ -17,9 +17,12 @@ export function closed(dialog) {
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
 }
 
-export async function confirmed(title, text) {
+// `does`: the text of the button, a verb and what it acts on. `destroys`: what the button does cannot be undone.
+export async function confirmed(title, text, does, destroys = false) {
   set($("confirm-title"), title);
   set($("confirm-text"), text);
+  set($("confirm-yes"), does);
+  $("confirm-yes").className = destroys ? "danger" : "primary";
   return (await closed($("confirm"))) === "yes";
 }
 

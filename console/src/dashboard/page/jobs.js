@@ -55,7 +55,7 @@ function make(job) {
   node.at = h("time", "quiet-text");
   node.end = button("Stop", "small danger", async () => {
     const text = "Letters that are not moved yet stay. Those in flight are completed.";
-    if (await confirmed(`Stop the ${title.toLowerCase()}?`, text)) await act(`/api/jobs/${encodeURIComponent(job.id)}/stop`, {}, "Stopping");
+    if (await confirmed(`Stop the ${title.toLowerCase()}?`, text, `Stop the ${job.action}`)) await act(`/api/jobs/${encodeURIComponent(job.id)}/stop`, {}, "Stopping");
   });
   label(node.end, `Stop the ${title}`);
   node.command = gate(h("span"));

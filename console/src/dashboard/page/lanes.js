@@ -1,15 +1,29 @@
-// A card for each lane: its queue over time, its rates and its busy slots.
+// The lanes: a card for each one with work, with its queue over time, its rates and its busy slots; a row for each idle one.
 import { Areas, short, span } from "/charts.js";
 import { $, h, keyed, set, tip } from "/dom.js";
 import { pauseButton, updatePause } from "/pause.js";
 
 const FIGURES = ["ready", "unacked", "retrying", "arrivals/s", "removals/s", "service time", "busy slots"];
 
+// The busy slots of a lane, of workers that take tasks.
+export function busyIn(now, name) {
+  return now.workers.filter((worker) => worker.state === "open").reduce((n, worker) => n + (worker.lanes[name]?.busy ?? 0), 0);
+}
+
+// Nothing came, waited or left for a minute. What is not known is not idle.
+function isIdle(lane, now) {
+  return !now.unknown.queues && !lane.problem && lane.backlog + lane.retrying === 0 && lane.arrival_rate + lane.removal_rate === 0;
+}
+
 function backlog(lane, unknown) {
-  if (unknown.queues) return "unknown";
+  if (unknown.queues || lane.problem) return "unknown";
   if (lane.paused) return short(lane.backlog);
   if (lane.backlog === 0) return "empty";
-  return lane.backlog_seconds === null ? (lane.slots ? "?" : "no workers") : span(lane.backlog_seconds);
+  return lane.backlog_seconds === null ? (lane.slots ? "unknown" : "no workers") : span(lane.backlog_seconds);
+}
+
+function slots(name, lane, now) {
+  return now.unknown.workers ? "unknown" : `${short(busyIn(now, name))} / ${short(lane.slots)}`;
 }
 
 function make([name]) {
@@ -36,19 +50,37 @@ function make([name]) {
   return node;
 }
 
+function makeRow([name]) {
+  const row = h("li", "card");
+  row.pill = h("span", "pill");
+  row.slots = h("span", "quiet-text");
+  row.pause = pauseButton("lanes", name);
+  row.append(h("h3", "", name), row.pill, row.slots, row.pause);
+  return row;
+}
+
+function updateRow(row, [name, lane], now) {
+  const unserved = !lane.slots && !lane.paused && !now.unknown.workers;
+  set(row.pill, lane.paused ? "paused" : unserved ? "idle, no worker" : "idle");
+  row.pill.className = "pill" + (lane.paused || unserved ? " quiet" : "");
+  set(row.slots, `${slots(name, lane, now)} slots busy`);
+  updatePause(row.pause, "lane", name, lane.paused);
+}
+
 export function drawLanes({ now, points, minutes }) {
-  keyed($("lane-cards"), Object.entries(now.point?.lanes ?? {}), ([name]) => name, make, (node, [name, lane]) => {
-    const unserved = !now.unknown.queues && lane.backlog > 0 && !lane.slots && !lane.paused;
+  const lanes = Object.entries(now.point?.lanes ?? {}), idle = lanes.filter(([, lane]) => isIdle(lane, now));
+  keyed($("idle-lanes"), idle, ([name]) => name, makeRow, (row, lane) => updateRow(row, lane, now));
+  $("idle-lanes").hidden = idle.length === 0;
+  keyed($("lane-cards"), lanes.filter((lane) => !idle.includes(lane)), ([name]) => name, make, (node, [name, lane]) => {
+    const unknown = now.unknown.queues || Boolean(lane.problem), unserved = !unknown && lane.backlog > 0 && !lane.slots && !lane.paused;
     node.pill.hidden = !lane.paused;
     updatePause(node.pause, "lane", name, lane.paused);
     set(node.big.firstChild, backlog(lane, now.unknown));
-    node.big.lastChild.data = now.unknown.queues ? " backlog" : lane.paused ? " in the backlog" : lane.backlog && !unserved ? " of backlog" : "";
+    node.big.lastChild.data = unknown ? " backlog" : lane.paused ? " in the backlog" : lane.backlog && !unserved ? " of backlog" : "";
     node.big.className = unserved ? "big bad" : "big";
-    const open = now.workers.filter((worker) => worker.state === "open").map((worker) => worker.lanes[name]);
-    const busy = open.reduce((n, own) => n + (own?.busy ?? 0), 0);
-    const texts = [short(lane.ready), short(lane.unacked), short(lane.retrying), short(lane.arrival_rate), short(lane.removal_rate), span(lane.service_seconds), `${short(busy)} / ${short(lane.slots)}`];
-    texts.forEach((text, n) => set(node.figures[n], text));
-    const share = lane.slots ? busy / lane.slots : 0;
+    const figures = unknown ? Array(5).fill("unknown") : [lane.ready, lane.unacked, lane.retrying, lane.arrival_rate, lane.removal_rate].map(short);
+    [...figures, span(lane.service_seconds), slots(name, lane, now)].forEach((text, n) => set(node.figures[n], text));
+    const share = lane.slots && !now.unknown.workers ? busyIn(now, name) / lane.slots : 0;
     node.meter.firstChild.style.width = Math.min(100, share * 100) + "%";
     node.meter.className = "meter" + (share > 0.95 ? " full" : "");
     node.chart.draw(points, minutes, now.at);

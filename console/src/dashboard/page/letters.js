@@ -1,6 +1,6 @@
 // The dead letters: counts by kind and reason, and a page of them, newest first. Letters are moved by jobs.
 import { parameter, remember } from "/address.js";
-import { short, span } from "/charts.js";
+import { many, short, span } from "/charts.js";
 import { closed, confirmed, toast } from "/dialogs.js";
 import { $, button, h, keyed, label, set, setTime, tr } from "/dom.js";
 import { startJob } from "/jobs.js";
@@ -52,8 +52,9 @@ const WHAT = {
   drop: "removed permanently",
 };
 
-async function move(action, title, subject, selection) {
-  const done = await confirmed(`${action === "replay" ? "Replay" : "Drop"} ${title}?`, `${subject} ${WHAT[action]}.`) && await startJob(action, selection);
+async function move(action, count, subject, selection) {
+  const does = `${action === "replay" ? "Replay" : "Drop"} ${many(count, "letter")}`;
+  const done = await confirmed(`${does}?`, `${subject} ${WHAT[action]}.`, does, action === "drop") && await startJob(action, selection);
   if (!done || !selection.ids) return;
   selection.ids.forEach((id) => chosen.delete(id));
   showChosen();
@@ -95,7 +96,7 @@ function makeChip({ kind, reason }) {
   const chip = h("span", "chip"), acts = gate(h("span", "acts")), selection = { kind, reason };
   for (const [action, text, css] of [["replay", "Replay all", "small"], ["drop", "Drop all", "small danger"]]) {
     const subject = `All dead letters of kind ${kind} with reason ${reason} are`;
-    acts.append(label(button(text, css, () => move(action, `all ${kind}`, subject, selection)), `${text} ${kind} with reason ${reason}`));
+    acts.append(label(button(text, css, () => move(action, chip.count, subject, selection)), `${text} ${kind} with reason ${reason}`));
   }
   chip.append(h("b"), h("span", "", `${kind}, ${reason}`), acts);
   return chip;
@@ -116,7 +117,7 @@ function makeRow(letter) {
   row.box.addEventListener("change", () => { chosen[row.box.checked ? "add" : "delete"](id); showChosen(); });
   box.append(row.box);
   for (const [action, text, css] of [["replay", "Replay", "small"], ["drop", "Drop", "small danger"]]) {
-    commands.append(label(button(text, css, () => move(action, id, `The letters with this id (${kind}, ${reason}) are`, { ids: [id] })), `${text} ${id}`));
+    commands.append(label(button(text, css, () => move(action, 1, `The letters with this id (${kind}, ${reason}) are`, { ids: [id] })), `${text} ${id}`));
   }
   acts.append(commands, label(gate(button("Payload", "small", () => showPayload(id)), "login"), `Payload of ${id}`));
   return row;
@@ -129,7 +130,7 @@ function draw(result) {
   $("newer").hidden = $("older").hidden = result.pages === 1;
   $("newer").disabled = result.page === 1;
   $("older").disabled = result.page >= result.pages;
-  keyed($("dead-groups"), result.groups, ({ kind, reason }) => kind + " " + reason, makeChip, (chip, { count }) => set(chip.firstChild, short(count)));
+  keyed($("dead-groups"), result.groups, ({ kind, reason }) => kind + " " + reason, makeChip, (chip, { count }) => { chip.count = count; set(chip.firstChild, short(count)); });
   // Several dead letters can be equal in all properties. Each one gets a row.
   const rows = new Map(), ids = new Set();
   for (const letter of result.letters) {
@@ -170,7 +171,7 @@ all.addEventListener("change", () => {
 });
 for (const action of ["replay", "drop"]) {
   $(`bulk-${action}`).addEventListener("click", () => {
-    const ids = [...chosen], letters = ids.length === 1 ? "1 letter" : `${ids.length} letters`;
-    move(action, letters, `The selected letters, and others with the same ids, are`, { ids });
+    const ids = [...chosen];
+    move(action, ids.length, `The selected letters, and others with the same ids, are`, { ids });
   });
 }

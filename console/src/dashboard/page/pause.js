@@ -13,7 +13,8 @@ export function pauseButton(kind, name) {
   const noun = kind.slice(0, -1);
   const node = gate(button("Pause", "small", async () => {
     const word = node.isPaused ? "resume" : "pause", title = node.isPaused ? "Resume" : "Pause";
-    if (!(await confirmed(`${title} ${noun} ${name}?`, TEXTS[kind][node.isPaused ? 1 : 0]))) return;
+    const does = `${title} ${noun} ${name}`;
+    if (!(await confirmed(`${does}?`, TEXTS[kind][node.isPaused ? 1 : 0], does))) return;
     await act(`/api/${kind}/${encodeURIComponent(name)}/${word}`, {}, `${noun} ${name} is ${word}d`);
   }));
   updatePause(node, noun, name, false);

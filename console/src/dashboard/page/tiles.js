@@ -1,26 +1,83 @@
-// The verdict on the fleet and its figures.
-import { short, span } from "/charts.js";
+// The verdict on the fleet and its figures, in the order of what an operator should look at first.
+import { alarmSummary } from "/alarms.js";
+import { many, short, span } from "/charts.js";
 import { $, h, keyed, set } from "/dom.js";
+import { busyIn } from "/lanes.js";
 
-const many = (n, word) => `${short(n)} ${word}${n === 1 ? "" : "s"}`;
+const UNKNOWN = { value: "unknown", css: "", note: "" };
+
+// How badly a lane is served: one with work and no slot first, then by the share of busy slots, lanes with waiting tasks
+// before others.
+function strain(now, [name, lane]) {
+  const waiting = lane.backlog > lane.running, share = lane.slots ? busyIn(now, name) / lane.slots : 0;
+  return waiting && !lane.slots && !lane.paused ? 3 : share + (waiting ? 1 : 0);
+}
+
+function alarmTile() {
+  const { configured, known, count, more, critical, acknowledged } = alarmSummary;
+  if (!configured) return [];
+  const name = "open alarms";
+  if (!known) return [{ name, ...UNKNOWN, note: "the database does not answer" }];
+  const note = [critical && `${critical} critical`, acknowledged && `${acknowledged} acknowledged`].filter(Boolean).join(", ");
+  return [{ name, value: short(count) + (more ? "+" : ""), css: critical ? "bad" : count ? "warn" : "", note }];
+}
+
+function slotTile(now, lanes) {
+  const name = "busy slots of the fullest lane", known = lanes.filter(([, lane]) => !lane.problem);
+  if (!known.length) return { name, ...UNKNOWN };
+  const [lane, it] = known.toSorted((a, b) => strain(now, b) - strain(now, a))[0];
+  const busy = busyIn(now, lane), waiting = Math.max(0, it.backlog - it.running), unserved = waiting > 0 && !it.slots && !it.paused;
+  const css = unserved ? "bad" : it.slots && busy >= it.slots && waiting ? "warn" : "";
+  const note = `${lane}: ${waiting ? `${short(waiting)} waiting` : "none waits"}${unserved ? ", no worker" : it.paused ? ", paused" : ""}`;
+  return { name, value: `${short(busy)} / ${short(it.slots)}`, css, note };
+}
+
+// Growth comes first: letters of last week are no news.
+function letterTile({ point, dead_rate: rate }) {
+  const name = "new dead letters per minute", total = `${point.dead.toLocaleString("en")} in total`;
+  const note = total + (point.quarantine ? `, ${short(point.quarantine)} in quarantine` : "");
+  if (rate === null) return { name, ...UNKNOWN, note };
+  return { name, value: short(rate), css: rate > 0 ? "bad" : point.dead ? "warn" : "", note };
+}
+
+function oldestTile(lanes) {
+  const name = "oldest waiting task", known = lanes.filter(([, lane]) => lane.oldest_seconds !== null);
+  if (known.length < lanes.length || !known.length) {
+    return { name, ...UNKNOWN, note: lanes.filter(([, lane]) => lane.oldest_seconds === null).map(([lane]) => lane).join(", ") };
+  }
+  const waiting = known.filter(([, lane]) => lane.backlog > lane.running);
+  if (!waiting.length) return { name, value: "none", note: "" };
+  const [lane, it] = waiting.toSorted(([, a], [, b]) => b.oldest_seconds - a.oldest_seconds)[0];
+  // Samples reach back to the start of the dashboard, and are taken every five seconds.
+  const value = it.oldest_seconds < 5 ? "< 5 s" : span(it.oldest_seconds);
+  return { name, value, css: it.oldest_seconds > 60 && !it.paused ? "warn" : "", note: `${lane}${it.oldest_seconds < 5 ? "" : ", at least"}${it.paused ? ", paused" : ""}` };
+}
+
+function workerTile({ workers }) {
+  const count = (state) => workers.filter((worker) => worker.state === state).length;
+  const silent = count("silent"), quiet = count("quiet") + count("stopping"), open = count("open");
+  const note = silent ? `${silent} silent` : quiet ? `${quiet} quiet or stopping` : "";
+  return { name: "workers", value: short(open + quiet), css: silent ? "bad" : open ? "" : "warn", note, bad: silent };
+}
 
 export function drawTiles({ now }) {
-  const point = now.point, count = (state) => now.workers.filter((worker) => worker.state === state).length;
-  const lanes = Object.values(point?.lanes ?? {}), sum = (of) => lanes.reduce((n, lane) => n + of(lane), 0);
-  const slots = sum((lane) => lane.slots);
-  const running = now.workers.filter((worker) => worker.state === "open").reduce((n, worker) => n + worker.running, 0);
-  const silent = count("silent"), quiet = count("quiet") + count("stopping"), open = count("open");
+  const { point } = now, { queues, workers } = now.unknown, lanes = Object.entries(point?.lanes ?? {});
+  const sum = (of) => lanes.reduce((n, [, lane]) => n + of(lane), 0), incomplete = lanes.some(([, lane]) => lane.problem);
+  const unless = (missing, name, tile) => missing ? { name, ...UNKNOWN } : { name, ...tile() };
+  const noQueues = queues || !point;
+  const connections = () => now.gateways.reduce((n, gateway) => n + Object.values(gateway.connections).reduce((a, b) => a + b, 0), 0);
   const all = [
-    { name: "workers", value: short(open + quiet), css: silent ? "bad" : open ? "" : "warn", note: silent ? `${silent} silent` : quiet ? `${quiet} quiet or stopping` : `${short(running)} of ${short(slots)} slots busy`, bad: silent },
-    { name: "backlog", value: point ? short(sum((lane) => lane.backlog)) : "–", note: point ? `${short(sum((lane) => lane.retrying))} waiting for a retry` : "" },
-    { name: "arrivals per second", value: point ? short(sum((lane) => lane.arrival_rate)) : "–", note: "last minute" },
-    { name: "removals per second", value: point ? short(sum((lane) => lane.removal_rate)) : "–", note: "last minute" },
-    { name: "dead letters", value: point ? short(point.dead) : "–", css: point?.dead ? "bad" : "", note: point?.quarantine ? `${short(point.quarantine)} in quarantine` : "" },
-    { name: "unroutable messages", value: point ? short(point.unroutable) : "–", css: point?.unroutable ? "warn" : "", note: point?.unroutable ? "no binding matches" : "" },
-    { name: "sensor connections", value: short(now.gateways.reduce((n, gateway) => n + Object.values(gateway.connections).reduce((a, b) => a + b, 0), 0)), note: many(now.gateways.filter((it) => it.state === "open").length, "gateway") },
+    ...alarmTile(),
+    unless(noQueues || workers, "busy slots of the fullest lane", () => slotTile(now, lanes)),
+    unless(noQueues, "new dead letters per minute", () => letterTile(now)),
+    unless(noQueues, "oldest waiting task", () => oldestTile(lanes)),
+    unless(workers, "workers", () => workerTile(now)),
+    unless(noQueues || incomplete, "backlog", () => ({ value: short(sum((lane) => lane.backlog)), note: `${short(sum((lane) => lane.retrying))} waiting for a retry` })),
+    unless(noQueues || incomplete, "arrivals per second", () => ({ value: short(sum((lane) => lane.arrival_rate)), note: "last minute" })),
+    unless(noQueues || incomplete, "removals per second", () => ({ value: short(sum((lane) => lane.removal_rate)), note: "last minute" })),
+    unless(noQueues, "unroutable messages", () => ({ value: short(point.unroutable), css: point.unroutable ? "warn" : "", note: point.unroutable ? "no binding matches" : "" })),
+    unless(workers, "sensor connections", () => ({ value: short(connections()), note: many(now.gateways.filter((it) => it.state === "open").length, "gateway") })),
   ];
-  const { queues, workers } = now.unknown, unheard = ["workers", "sensor connections"];
-  for (const tile of all) if (unheard.includes(tile.name) ? workers : queues) Object.assign(tile, { value: "unknown", css: "", note: "" });
   keyed($("tiles"), all, (tile) => tile.name, () => {
     const node = h("div", "tile");
     node.append(h("span"), h("b"), h("em"));
@@ -31,34 +88,5 @@ export function drawTiles({ now }) {
     set(node.children[1], tile.value);
     set(node.children[2], tile.note);
     node.children[2].className = tile.bad ? "bad" : "";
-  });
-}
-
-// The section of the page that shows more of a problem.
-const SECTIONS = {
-  "silent-worker": "workers", "restart-loop": "workers", "clock-skew": "workers", "hung-tasks": "workers", "sink-down": "workers",
-  "no-heartbeats": "workers", "database-unavailable": "alarms", "dead-letters": "dead", "dead-letters-growing": "dead",
-  "bridge-disconnected": "gateways", "spool-waiting": "gateways", "spool-segments-aside": "gateways",
-};
-
-// The problem as text. The figures in it and the time are not read aloud again with each update.
-export function drawVerdict({ now }) {
-  const worst = now.problems[0]?.severity ?? "none", verdict = $("verdict");
-  const shown = now.problems.some((it) => it.severity !== "notice") ? now.verdict : "No problems";
-  verdict.className = "verdict " + worst;
-  set($("verdict-text"), shown[0].toUpperCase() + shown.slice(1));
-  keyed($("problems"), now.problems, (it) => `${it.problem} ${it.subject}`, (it) => {
-    const node = h("li"), link = h("a");
-    link.href = "#" + (SECTIONS[it.problem] ?? "lanes");
-    link.append(h("b"), h("span"));
-    node.append(h("span", "pill"), link, h("em"));
-    return node;
-  }, (node, it) => {
-    const [pill, link, next] = node.children;
-    pill.className = "pill " + it.severity;
-    set(pill, it.severity);
-    set(link.children[0], it.subject ? it.subject + ": " : "");
-    set(link.children[1], it.detail + (it.since === null ? "" : ` (for ${span(Math.max(0, now.at - it.since) / 1000)})`));
-    set(next, it.next);
   });
 }

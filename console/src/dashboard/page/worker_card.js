@@ -13,13 +13,14 @@ const DRAIN = "The worker finishes or requeues its tasks and exits. Its supervis
 
 // The buttons of a worker. `node.pause` changes its word with the state.
 export function addCommands(node, box, worker) {
-  const tell = async (word, title, text, done) => {
-    if (await confirmed(title, text)) await act(`/api/workers/${encodeURIComponent(worker.id)}/${word}`, {}, done);
+  const tell = async (word, text, done, destroys) => {
+    const does = `${word[0].toUpperCase()}${word.slice(1)} ${worker.id}`;
+    if (await confirmed(`${does}?`, text, does, destroys)) await act(`/api/workers/${encodeURIComponent(worker.id)}/${word}`, {}, done);
   };
   node.pause = button("Quiet", "small", () => node.isQuiet
-    ? tell("resume", `Resume ${worker.id}?`, RESUME, `${worker.id} resumes`)
-    : tell("quiet", `Quiet ${worker.id}?`, QUIET, `${worker.id} takes no more tasks`));
-  const drain = button("Drain", "small danger", () => tell("drain", `Drain ${worker.id}?`, DRAIN, `${worker.id} is shutting down`));
+    ? tell("resume", RESUME, `${worker.id} resumes`)
+    : tell("quiet", QUIET, `${worker.id} takes no more tasks`));
+  const drain = button("Drain", "small danger", () => tell("drain", DRAIN, `${worker.id} is shutting down`, true));
   label(drain, `Drain ${worker.id}`);
   box.append(node.pause, drain);
 }
@@ -38,10 +39,11 @@ export function heard(worker, now) {
   return [`up ${span(Math.max(0, now.at - worker.started_at) / 1000)}`, worker.started_at];
 }
 
-// The groups whose tasks the worker holds.
-function groupsOf(worker) {
-  const groups = Object.entries(worker.groups ?? {}).map(([name, group]) => `${name} ${group.running} running +${group.queued}`);
-  return groups.length ? `groups: ${groups.join(", ")}` : "";
+// What the worker has paused, and the groups whose tasks it holds.
+function chipsOf(worker) {
+  const paused = (noun) => (name) => [`${noun} ${name} paused`, "quiet"];
+  const groups = Object.entries(worker.groups ?? {}).map(([name, { running, queued }]) => [`group ${name}: ${running} running +${queued}`, ""]);
+  return [...(worker.paused ?? []).map(paused("group")), ...(worker.paused_kinds ?? []).map(paused("kind")), ...groups];
 }
 
 export function makeCard(worker) {
@@ -51,11 +53,12 @@ export function makeCard(worker) {
   node.since = h("time");
   node.meta = h("span");
   meta.append(node.since, node.meta);
+  node.chips = h("p", "flags");
   node.slots = h("div", "slots");
   node.tasks = h("div");
   node.more = h("p", "more");
   addCommands(node, gate(acts), worker);
-  node.append(head, meta, node.slots, node.tasks, node.more, acts);
+  node.append(head, meta, node.chips, node.slots, node.tasks, node.more, acts);
   return node;
 }
 
@@ -78,7 +81,7 @@ function makeTask(task) {
   row.time = h("span", "for");
   const end = button("Stop", "small danger", async () => {
     const text = `${task.kind} ${task.id} is interrupted and becomes a dead letter with reason stopped.`;
-    if (await confirmed("Stop this task?", text)) await act("/api/tasks/stop", { id: task.id }, `Stopping ${task.id}`);
+    if (await confirmed("Stop this task?", text, `Stop ${task.kind}`, true)) await act("/api/tasks/stop", { id: task.id }, `Stopping ${task.id}`);
   });
   label(gate(end), `Stop task ${task.id}`);
   row.bar = h("div", "meter");
@@ -104,8 +107,9 @@ export function updateCard(node, worker, now) {
   const host = worker.host && !worker.id.startsWith(worker.host) ? [worker.host] : [];
   const reconnects = Object.values(worker.connections).reduce((sum, connection) => sum + connection.epoch, 0);
   const lost = reconnects ? [`${reconnects} reconnects`] : [];
-  const notes = [...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked", worker.paused?.length && `paused: ${worker.paused.join(", ")}`, worker.paused_kinds?.length && `paused kinds: ${worker.paused_kinds.join(", ")}`, groupsOf(worker)];
+  const notes = [...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked"];
   set(node.meta, notes.filter(Boolean).map((note) => ` · ${note}`).join(""));
+  node.chips.replaceChildren(...chipsOf(worker).map(([text, css]) => h("span", `pill ${css}`, text)));
   const down = Object.values(worker.sinks ?? {}).filter((sink) => !sink.up).map((sink) => h("span", "note", sink.trouble));
   node.slots.replaceChildren(...slotsOf(worker), ...down);
   keyed(node.tasks, worker.tasks.slice(0, TASKS), (task) => task.id, makeTask, updateTask);

@@ -1,9 +1,8 @@
 // The workers: as cards while they are few, as a table with a row each while they are many.
 import { addressWith, parameter, remember } from "/address.js";
 import { short, span } from "/charts.js";
-import { confirmed } from "/dialogs.js";
 import { $, h, keyed, set, setTime, tr } from "/dom.js";
-import { act, gate } from "/session.js";
+import { gate } from "/session.js";
 import { Table } from "/table.js";
 import { addCommands, heard, makeCard, updateCard, updateCommands } from "/worker_card.js";
 
@@ -107,16 +106,4 @@ $("filter").addEventListener("input", () => {
   remember({ filter: $("filter").value.trim() });
   filter = $("filter").value.trim().toLowerCase();
   if (shown) drawWorkers(shown);
-});
-
-const GROUP = {
-  pause: "Workers start none of its tasks until it is resumed. Running tasks continue.",
-  resume: "Workers start its tasks again.",
-  stop: "Every task of the group that was published before now becomes a dead letter with reason stopped.",
-};
-$("group-form").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const word = event.submitter?.name ?? "pause", group = $("group-name").value.trim();
-  const title = `${word[0].toUpperCase()}${word.slice(1)} group ${group}?`;
-  if (await confirmed(title, GROUP[word])) await act(`/api/groups/${encodeURIComponent(group)}/${word}`, {}, `Group ${group}: ${word}`);
 });
