@@ -12,6 +12,7 @@ mod feed;
 mod job;
 mod job_book;
 mod jobs;
+mod letter_filter;
 mod listed_page;
 mod login_limit;
 mod metrics;

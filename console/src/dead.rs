@@ -7,6 +7,7 @@
 
 mod cli;
 mod copy;
+mod error_pattern;
 mod filter;
 mod listing;
 mod move_progress;

@@ -23,6 +23,7 @@ mod scenarios {
     mod crash;
     mod credit;
     mod dashboard;
+    mod dashboard_letters;
     mod dashboard_page;
     mod database;
     mod database_outages;

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{app_state::App, listed_page::ListedPage, problem::Problem};
+use super::{app_state::App, letter_filter::LetterFilter, listed_page::ListedPage, problem::Problem};
 use crate::dead::{self, Conditions, Filter, Listing, Page, shown_letter};
 
 /// Limit on the letters read. A queue is read from its oldest letter on, and a walk holds every letter that it reads.
@@ -24,6 +24,8 @@ const MAX_READ: u64 = 100_000;
 const PAGE_SIZE: usize = 100;
 /// The last page: the letters of all pages up to the requested one are in memory while the queue is read.
 const MAX_PAGE: usize = 100;
+/// Kinds, reasons and errors that are listed with their counts.
+const MAX_ERRORS: usize = 100;
 /// How long a page is served again at least.
 const MIN_AGE: Duration = Duration::from_secs(5);
 /// The same in durations of the walk that read it, so that a long queue is held for a small part of the time.
@@ -34,20 +36,27 @@ const AGE_IN_WALKS: u32 = 10;
 pub(super) struct ListQuery {
     /// Counted from 1; page 1 has the newest letters.
     page: Option<usize>,
+    kind: Option<String>,
+    reason: Option<String>,
+    group: Option<String>,
+    error_like: Option<String>,
+    text: Option<String>,
 }
 
-/// The letters by kind and reason, and a page of them without their payloads, newest first.
+/// The letters that match by kind, reason and error, and a page of them without their payloads, newest first.
 pub(super) async fn list(
     State(app): App,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let refused = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
-    let Query(ListQuery { page }) = query.map_err(|error| refused(error.body_text()))?;
+    let Query(query) = query.map_err(|error| refused(error.body_text()))?;
+    let ListQuery { page, kind, reason, group, error_like, text } = query;
+    let filter = LetterFilter { kind, reason, group, error_like, text };
     let number = page.unwrap_or(1);
     if !(1..=MAX_PAGE).contains(&number) {
         return Err(refused(format!("page = {number} is refused: expected 1 to {MAX_PAGE}")));
     }
-    let last = || app.listed().clone().filter(|last| last.number == number);
+    let last = || app.listed().clone().filter(|last| last.number == number && last.filter == filter);
     let _walk = match (app.walk().await, last()) {
         (Ok(_), Some(last)) if Instant::now() < last.until => return Ok(Json(last.list)),
         (Ok(walk), _) => walk,
@@ -56,26 +65,27 @@ pub(super) async fn list(
         (Err(problem), None) => return Err(problem),
     };
     let started = Instant::now();
-    let list = read(app.operator(), Page { number, size: PAGE_SIZE }).await?;
+    let list = read(app.operator(), Page { number, size: PAGE_SIZE }, &filter.filter()?).await?;
     let until = Instant::now() + MIN_AGE.max(started.elapsed() * AGE_IN_WALKS);
-    *app.listed() = Some(ListedPage { number, until, list: list.clone() });
+    *app.listed() = Some(ListedPage { number, filter, until, list: list.clone() });
     Ok(Json(list))
 }
 
-async fn read(operator: &Operator, page: Page) -> Result<Value, Failure> {
-    let (all, hidden) = (Filter::default(), ProgressBar::hidden());
+async fn read(operator: &Operator, page: Page, filter: &Filter) -> Result<Value, Failure> {
+    let hidden = ProgressBar::hidden();
     let mut listing = Listing::new(page);
     let add = |letter, _| listing.add(letter);
-    let read = dead::read(operator, HeldQueue::Dead, &all, MAX_READ, &hidden, add).await?;
-    let group = |(kind, reason, count)| json!({ "kind": kind, "reason": reason, "count": count });
+    let read = dead::read(operator, HeldQueue::Dead, filter, MAX_READ, &hidden, add).await?;
+    let (errors, other_errors) = listing.errors(MAX_ERRORS);
     Ok(json!({
         "at": epoch_ms(SystemTime::now()),
         "read": read,
         "more": read >= MAX_READ,
         "page": page.number,
         "pages": listing.pages().min(MAX_PAGE as u64),
-        "groups": listing.groups().map(group).collect::<Vec<_>>(),
-        "ungrouped": listing.ungrouped(),
+        "matched": listing.matched(),
+        "errors": errors,
+        "other_errors": other_errors,
         "letters": listing.newest_first().collect::<Vec<_>>(),
     }))
 }

@@ -21,6 +21,7 @@ use super::{
     actions::command,
     app_state::{App, AppState},
     job::Job,
+    letter_filter::LetterFilter,
     problem::Problem,
     user::Requester,
 };
@@ -32,7 +33,7 @@ use crate::{
 /// Limit on the ids of a request.
 const MAX_IDS: usize = 1_000;
 
-/// The letters to move: some by their ids, or all of a kind and reason.
+/// The letters to move: some by their ids, or all that a filter matches.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Selection {
@@ -40,33 +41,27 @@ pub(super) struct Selection {
     ids: Vec<String>,
     kind: Option<String>,
     reason: Option<String>,
+    group: Option<String>,
+    error_like: Option<String>,
+    text: Option<String>,
 }
 
 impl Selection {
-    fn filter(&self) -> Result<Filter, Problem> {
+    /// The filter of a walk, and the selection as records have it.
+    fn filter(self) -> Result<(Filter, Value), Problem> {
         let refused = |detail: String| Err(Problem::new(StatusCode::BAD_REQUEST, detail));
-        match self {
-            Self { ids, kind: None, reason: None } if !ids.is_empty() => {
-                if ids.len() > MAX_IDS {
-                    return refused(format!("ids: {} are given, the limit is {MAX_IDS}", ids.len()));
-                }
-                Ok(Conditions { id: ids.clone(), ..Conditions::default() }.into())
+        let Self { ids, kind, reason, group, error_like, text } = self;
+        let filter = LetterFilter { kind, reason, group, error_like, text };
+        match (ids.is_empty(), filter.is_empty()) {
+            (true, false) => Ok((filter.filter()?, json!(filter))),
+            (false, true) if ids.len() > MAX_IDS => {
+                refused(format!("ids: {} are given, the limit is {MAX_IDS}", ids.len()))
             }
-            Self { ids, kind: Some(kind), reason: Some(reason) } if ids.is_empty() => {
-                let (exact_kind, reason) = (Some(kind.clone()), vec![reason.clone()]);
-                let conditions = Conditions { exact_kind, ..Conditions::default() };
-                let filter = Filter { conditions, reason, ..Filter::default() };
-                filter.check()?;
-                Ok(filter)
+            (false, true) => {
+                let record = json!({ "ids": ids });
+                Ok((Conditions { id: ids, ..Conditions::default() }.into(), record))
             }
-            _ => refused("expected ids, or kind and reason".to_owned()),
-        }
-    }
-
-    fn record(&self) -> Value {
-        match &self.kind {
-            Some(kind) => json!({ "kind": kind, "reason": self.reason }),
-            None => json!({ "ids": self.ids }),
+            _ => refused("expected ids, or some of kind, reason, group, error_like and text".to_owned()),
         }
     }
 }
@@ -75,27 +70,27 @@ impl Selection {
 pub(super) async fn replay(
     app: App,
     requester: Extension<Requester>,
-    selection: Json<Selection>,
+    Json(selection): Json<Selection>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    start(&app, &requester, &selection, MoveAction::Replay)
+    start(&app, &requester, selection, MoveAction::Replay)
 }
 
 /// Starts to remove letters permanently.
 pub(super) async fn remove(
     app: App,
     requester: Extension<Requester>,
-    selection: Json<Selection>,
+    Json(selection): Json<Selection>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    start(&app, &requester, &selection, MoveAction::Drop)
+    start(&app, &requester, selection, MoveAction::Drop)
 }
 
 fn start(
     app: &Arc<AppState>,
     requester: &Requester,
-    selection: &Selection,
+    selection: Selection,
     action: MoveAction,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let (filter, record) = (selection.filter()?, selection.record());
+    let (filter, record) = selection.filter()?;
     let job = app.jobs.add(Job::new(action, record.clone(), &requester.name))?;
     let begun = job.view();
     let running = run(Arc::clone(app), job, filter, record, requester.actor());
@@ -168,28 +163,37 @@ pub(super) async fn stop(
 mod tests {
     use super::*;
 
-    fn filter(body: Value) -> Result<Filter, Problem> {
+    fn filter(body: Value) -> Result<(Filter, Value), Problem> {
         serde_json::from_value::<Selection>(body).unwrap().filter()
     }
 
     #[test]
-    fn a_selection_is_ids_or_a_kind_and_a_reason() {
-        let ids = filter(json!({"ids": ["a", "b"]})).unwrap();
-        assert_eq!(ids.conditions.id, ["a", "b"]);
-        let group = filter(json!({"kind": "#", "reason": "stopped"})).unwrap();
-        let conditions = &group.conditions;
+    fn a_selection_is_ids_or_a_filter() {
+        let (ids, record) = filter(json!({"ids": ["a", "b"]})).unwrap();
+        assert_eq!(
+            (ids.conditions.id, record),
+            (vec!["a".to_owned(), "b".to_owned()], json!({"ids": ["a", "b"]}))
+        );
+        let given = json!({"kind": "#", "reason": "stopped", "group": "g", "error_like": "", "text": "x"});
+        let (all, record) = filter(given.clone()).unwrap();
+        let conditions = &all.conditions;
         assert_eq!((conditions.exact_kind.as_deref(), conditions.kind.len()), (Some("#"), 0));
+        assert_eq!(
+            (&all.reason[..], &conditions.group[..]),
+            (&["stopped".to_owned()][..], &["g".to_owned()][..])
+        );
+        assert_eq!((all.error_like.as_deref(), all.text.as_deref(), record), (Some(""), Some("x"), given));
         for refused in [
             json!({}),
             json!({"ids": []}),
-            json!({"kind": "k"}),
-            json!({"reason": "stopped"}),
-            json!({"ids": ["a"], "kind": "k", "reason": "stopped"}),
+            json!({"ids": ["a"], "kind": "k"}),
             json!({"kind": "k", "reason": "none"}),
             json!({"ids": vec!["a"; MAX_IDS + 1]}),
         ] {
             assert_eq!(filter(refused.clone()).unwrap_err().status(), StatusCode::BAD_REQUEST, "{refused}");
         }
+        let mistyped = serde_json::from_value::<Selection>(json!({"kind": "k", "errors": "e"}));
+        assert!(mistyped.is_err(), "a condition that is not known must not be left out");
     }
 
     #[test]

@@ -116,8 +116,7 @@ impl MoveArgs {
     /// # Errors
     /// Nothing is selected, `--all` is combined with a filter, or a reason is unknown.
     pub fn selection(&self) -> Result<&Filter, Failure> {
-        let flags =
-            "--kind, --exact-kind, --reason, --error, --group, --older-than, --newer-than, --id or --all";
+        let flags = "--kind, --exact-kind, --reason, --error, --error-like, --text, --group, --older-than, --newer-than, --id or --all";
         self.options.selected(HeldQueue::Dead, &self.filter, flags)?;
         self.filter.check()
     }
@@ -143,11 +142,11 @@ pub struct MoveOptions {
 impl MoveOptions {
     /// The selection as the record of a command names it.
     pub(super) fn record(&self, filter: &Filter) -> Value {
-        let Filter { conditions, reason, error } = filter;
+        let Filter { conditions, reason, error, error_like, text } = filter;
         let Conditions { kind, exact_kind, group, older_than, newer_than, id } = conditions;
         let time = |time: &Option<Duration>| time.map(|time| humantime::format_duration(time).to_string());
         json!({
-            "all": self.all, "kind": kind, "exact_kind": exact_kind, "reason": reason, "error": error,
+            "all": self.all, "kind": kind, "exact_kind": exact_kind, "reason": reason, "error": error, "error_like": error_like, "text": text,
             "group": group, "id": id, "older_than": time(older_than), "newer_than": time(newer_than),
             "limit": self.limit,
         })
@@ -200,8 +199,8 @@ mod tests {
         };
         assert_eq!(choice(true, &[]), Ok(()));
         assert_eq!(choice(false, &["reading.#"]), Ok(()));
-        let none = "no dead letters are selected: set --kind, --exact-kind, --reason, --error, --group, \
-                    --older-than, --newer-than, --id or --all";
+        let none = "no dead letters are selected: set --kind, --exact-kind, --reason, --error, --error-like, --text, \
+                    --group, --older-than, --newer-than, --id or --all";
         assert_eq!(choice(false, &[]), Err((Exit::Usage, none.to_owned())));
         let both = "--all cannot be combined with a filter";
         assert_eq!(choice(true, &["reading.#"]), Err((Exit::Usage, both.to_owned())));

@@ -16,6 +16,8 @@ use garenne_operator::{
 };
 use garenne_protocol::task::{DeadReason, epoch_ms, matches_binding};
 
+use super::error_pattern::error_pattern;
+
 /// Conditions on the messages of any queue. All of them must hold; of a repeated one, any value.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
@@ -67,6 +69,13 @@ pub struct Filter {
     /// The error contains this text, ignoring case
     #[arg(long, value_name = "TEXT")]
     pub error: Option<String>,
+    /// The error is this one, whatever its values and ids: words with digits are not compared, except for whole numbers
+    /// up to 999
+    #[arg(long, value_name = "TEXT")]
+    pub error_like: Option<String>,
+    /// Kind, error, group or id contain this text, ignoring case
+    #[arg(long, value_name = "TEXT")]
+    pub text: Option<String>,
 }
 
 impl From<Conditions> for Filter {
@@ -97,14 +106,23 @@ impl Filter {
 
     /// Whether a dead letter meets every condition at `now`.
     pub fn matches(&self, letter: &DeadLetter, now: SystemTime) -> bool {
-        let Self { conditions, reason, error } = self;
-        let contains = |error: &str, text: &str| error.to_lowercase().contains(&text.to_lowercase());
+        let Self { conditions, reason, error, error_like, text } = self;
+        let of_letter = letter.error.as_deref();
+        let texts = [Some(letter.kind.as_str()), of_letter, letter.group.as_deref(), letter.id.as_deref()];
         conditions.matches(letter, now)
             && (reason.is_empty() || reason.contains(&letter.reason))
-            && error
+            && error.as_ref().is_none_or(|text| of_letter.is_some_and(|error| contains(error, text)))
+            && error_like
                 .as_ref()
-                .is_none_or(|text| letter.error.as_ref().is_some_and(|error| contains(error, text)))
+                .is_none_or(|like| error_pattern(of_letter.unwrap_or_default()) == error_pattern(like))
+            && text.as_ref().is_none_or(|text| texts.into_iter().flatten().any(|it| contains(it, text)))
     }
+}
+
+/// Whether a value contains a text, exactly or as displayed, ignoring case.
+fn contains(value: &str, text: &str) -> bool {
+    let text = text.to_lowercase();
+    value.to_lowercase().contains(&text) || printable(value).to_lowercase().contains(&text)
 }
 
 /// Compares an id or a group exactly and as displayed: hidden characters are hard to type.
@@ -149,13 +167,26 @@ mod tests {
             exact_kind: Some("reading.process".into()),
             group: text("import-7"),
         };
-        assert!(matches(Filter { conditions, reason: text("conflict"), error: Some("VALUE 3".into()) }));
+        let error = Some("VALUE 3".into());
+        assert!(matches(Filter { conditions, reason: text("conflict"), error, ..Filter::default() }));
         let none = Conditions::default;
         assert!(!matches(Conditions { group: text("import-8"), ..none() }.into()));
         assert!(!matches(Conditions { kind: text("window.#"), ..none() }.into()));
         assert!(!matches(Filter { reason: text("poison"), ..Filter::default() }));
         assert!(!matches(Conditions { older_than: more, ..none() }.into()));
         assert!(!matches(Filter { error: Some("timeout".into()), ..Filter::default() }));
+        for (like, taken) in [("Value 3 is stored, 4 came", true), ("Value 3 is stored, 5 came", false)] {
+            assert_eq!(
+                matches(Filter { error_like: Some(like.into()), ..Filter::default() }),
+                taken,
+                "{like}"
+            );
+        }
+        for (part, taken) in
+            [("PROCESS", true), ("import", true), ("4 Came", true), ("7", true), ("fast", false)]
+        {
+            assert_eq!(matches(Filter { text: Some(part.into()), ..Filter::default() }), taken, "{part}");
+        }
         assert!(!matches(Conditions { id: text("8"), ..none() }.into()));
         assert!(!matches(Conditions { newer_than: Some(Duration::from_secs(59)), ..none() }.into()));
     }

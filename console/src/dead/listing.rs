@@ -3,13 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use garenne_operator::dead::DeadLetter;
+use garenne_operator::dead::{DeadLetter, rfc3339};
+use serde::{Serialize, Serializer};
 
-/// Limit on combinations of kind and reason that are counted on their own. Publishers choose kinds.
+use super::error_pattern::error_pattern;
+
+/// Limit on combinations of kind and reason, and on those with an error, that are counted on their own. Publishers choose
+/// kinds.
 const MAX_GROUPS: usize = 1_000;
 
 /// A page of a list, newest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Page {
     /// Counted from 1.
     pub(crate) number: usize,
@@ -27,21 +31,52 @@ impl Page {
     }
 }
 
+/// Letters of one kind and reason whose errors have the same pattern.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ErrorGroup {
+    pub(crate) kind: String,
+    pub(crate) reason: String,
+    /// The pattern of their errors; empty if they have none.
+    pub(crate) error: String,
+    pub(crate) count: u64,
+    /// When the newest one died.
+    #[serde(serialize_with = "as_rfc3339")]
+    pub(crate) newest: Option<i64>,
+    /// When the oldest one died.
+    #[serde(serialize_with = "as_rfc3339")]
+    pub(crate) oldest: Option<i64>,
+}
+
+impl ErrorGroup {
+    fn add(&mut self, died_at: Option<i64>) {
+        self.count += 1;
+        self.newest = self.newest.max(died_at);
+        self.oldest = [self.oldest, died_at].into_iter().flatten().min();
+    }
+}
+
+fn as_rfc3339<S: Serializer>(ms: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
+    ms.and_then(rfc3339).serialize(serializer)
+}
+
 /// A page that is filled while the queue is read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Listing {
     page: Page,
     /// The newest rows up to the end of the page, by time and then by position in the queue.
     rows: BTreeMap<(Option<i64>, u64), DeadLetter>,
     matched: u64,
     groups: BTreeMap<(String, String), u64>,
+    errors: BTreeMap<(String, String, String), ErrorGroup>,
+    /// Messages whose error is beyond [`MAX_GROUPS`].
+    further_errors: u64,
     /// Messages beyond [`MAX_GROUPS`].
     ungrouped: u64,
 }
 
 impl Listing {
     pub(crate) fn new(page: Page) -> Self {
-        Self { page, rows: BTreeMap::new(), matched: 0, groups: BTreeMap::new(), ungrouped: 0 }
+        Self { page, ..Self::default() }
     }
 
     /// Adds the next message of the queue.
@@ -52,11 +87,24 @@ impl Listing {
         } else {
             self.ungrouped += 1;
         }
+        self.count_error(&letter);
         self.rows.insert((letter.died_at, self.matched), letter);
         self.matched += 1;
         if self.rows.len() > self.page.skipped().saturating_add(self.page.size) {
             self.rows.pop_first();
         }
+    }
+
+    fn count_error(&mut self, letter: &DeadLetter) {
+        let error = error_pattern(letter.error.as_deref().unwrap_or_default());
+        let key = (letter.kind.clone(), letter.reason.clone(), error);
+        if self.errors.len() >= MAX_GROUPS && !self.errors.contains_key(&key) {
+            self.further_errors += 1;
+            return;
+        }
+        let (kind, reason, error) = key.clone();
+        let new = || ErrorGroup { kind, reason, error, count: 0, newest: None, oldest: None };
+        self.errors.entry(key).or_insert_with(new).add(letter.died_at);
     }
 
     /// Number of messages added.
@@ -83,6 +131,15 @@ impl Listing {
     /// Messages by kind and reason.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (&str, &str, u64)> {
         self.groups.iter().map(|((kind, reason), count)| (kind.as_str(), reason.as_str(), *count))
+    }
+
+    /// The kinds, reasons and errors with the most messages, and the number of messages of the others.
+    pub(crate) fn errors(&self, limit: usize) -> (Vec<&ErrorGroup>, u64) {
+        let mut groups: Vec<_> = self.errors.values().collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.count));
+        let others = groups.iter().skip(limit).map(|group| group.count).sum::<u64>();
+        groups.truncate(limit);
+        (groups, others + self.further_errors)
     }
 
     /// Messages of further kinds and reasons, which are not counted on their own.
@@ -130,6 +187,21 @@ mod tests {
     #[test]
     fn letters_of_equal_time_are_all_listed() {
         assert_eq!(times(&listing(Page { number: 2, size: 3 }, [Some(7); 6])).len(), 3);
+    }
+
+    #[test]
+    fn letters_are_counted_by_error_whatever_the_values_in_it() {
+        let mut listing = Listing::new(Page { number: 1, size: 1 });
+        for n in 0..10_000 {
+            let error = (n % 10 > 0).then(|| format!("value {n}.5 is stored"));
+            listing.add(DeadLetter { died_at: Some(n), error, ..letter("k", &[]) });
+        }
+        (0..MAX_GROUPS).for_each(|n| listing.add(letter(&n.to_string(), &[])));
+        let (groups, others) = listing.errors(2);
+        let told = groups.iter().map(|it| (it.error.as_str(), it.count, it.newest, it.oldest));
+        let wanted = [("value … is stored", 9_000, Some(9_999), Some(1)), ("", 1_000, Some(9_990), Some(0))];
+        assert_eq!(told.collect::<Vec<_>>(), wanted);
+        assert_eq!((listing.errors.len(), others), (MAX_GROUPS, MAX_GROUPS as u64));
     }
 
     #[test]

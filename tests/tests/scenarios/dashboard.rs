@@ -57,7 +57,7 @@ async fn dashboard_shows_the_fleet_and_executes_commands() -> Result<()> {
     });
     let letters = letters.await?;
     let reasons: Vec<_> =
-        letters["groups"].as_array().context("groups")?.iter().map(|it| &it["reason"]).collect();
+        letters["errors"].as_array().context("groups")?.iter().map(|it| &it["reason"]).collect();
     assert_eq!(reasons, ["attempts-exhausted", "stopped"]);
 
     let (status, job) = dashboard.post("/api/dead/replay", json!({"ids": ["failing-0"]})).await?;
@@ -65,7 +65,7 @@ async fn dashboard_shows_the_fleet_and_executes_commands() -> Result<()> {
     let job = dashboard.until_job_ended(&job).await?;
     assert_eq!((&job["state"], &job["report"]["moved"]), (&json!("done"), &json!(1)), "{job}");
     running.until_metric("garenne_deliveries_total", &["lane=\"fast\""], 3.0).await?;
-    let (status, _) = dashboard.post("/api/dead/replay", json!({"kind": "bench.fail"})).await?;
+    let (status, _) = dashboard.post("/api/dead/replay", json!({})).await?;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 
     let (status, _) = dashboard.post("/api/groups/import-7/pause", json!({})).await?;

@@ -133,7 +133,9 @@ async fn jobs_run_one_after_the_other_and_can_be_stopped() -> Result<()> {
     assert_eq!(status, StatusCode::CONFLICT, "{problem}");
     let (status, _) = dashboard.post("/api/jobs/none/stop", json!({})).await?;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    for refused in [json!({}), json!({"ids": []}), json!({"kind": "k"}), json!({"ids": vec!["a"; 1_001]})] {
+    for refused in
+        [json!({}), json!({"ids": []}), json!({"kind": "k", "ids": ["a"]}), json!({"ids": vec!["a"; 1_001]})]
+    {
         let (status, problem) = dashboard.post("/api/dead/replay", refused).await?;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
     }

@@ -52,10 +52,23 @@ async fn the_page_shows_the_newest_of_ten_thousand_letters_first() -> Result<()>
         assert_eq!((&page["read"], &page["pages"]), (&json!(10_000), &json!(100)));
         assert_eq!(listed.first().context("no letter")?, &format!("letter-{newest}"), "page {number}");
         assert_eq!(listed.last().context("no letter")?, &format!("letter-{oldest}"), "page {number}");
-        assert_eq!(page["groups"], json!([{"kind": "bench.noop", "reason": "rejected", "count": 10_000}]));
+        let error = &page["errors"][0];
+        assert_eq!((&error["kind"], &error["reason"]), (&json!("bench.noop"), &json!("rejected")));
+        assert_eq!(
+            (&error["error"], &error["count"], &page["matched"]),
+            (&json!(""), &json!(10_000), &json!(10_000))
+        );
+        assert!(error["oldest"].as_str() < error["newest"].as_str(), "{error}");
     }
     for refused in ["0", "101", "x"] {
         let answer = dashboard.get(&format!("/api/dead?page={refused}")).await?;
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{refused}");
+    }
+    let odd = dashboard.json("/api/dead?group=odd&text=LETTER-99&page=1").await?;
+    assert_eq!((&odd["matched"], &odd["read"]), (&json!(56), &json!(10_000)));
+    assert_eq!(ids(&odd)[..2], ["letter-9999", "letter-9997"]);
+    for refused in ["reason=none", "errors=x"] {
+        let answer = dashboard.get(&format!("/api/dead?{refused}")).await?;
         assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{refused}");
     }
     dashboard.stop().await?;

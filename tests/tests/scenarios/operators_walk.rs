@@ -64,9 +64,9 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     browser.screenshot("operate-2-stop").await?;
     browser.press("Enter").await?;
     first.until_holds("fast", 0, 0).await?;
-    // Why did tasks fail? The dead letters are grouped by kind and reason.
-    let chip = "[...document.querySelectorAll('#dead-groups .chip')].find((it) => it.textContent.includes('bench.fail, attempts-exhausted'))";
-    browser.until(&format!("({chip})?.querySelector('b').textContent === '3'")).await?;
+    // Why did tasks fail? The dead letters are grouped by error.
+    let row = "[...document.querySelectorAll('#error-table tbody tr')].find((it) => it.textContent.includes('bench.fail'))";
+    browser.until(&format!("({row})?.querySelector('.count').textContent === '3'")).await?;
     browser.value("document.getElementById('dead-table').scrollIntoView({block: 'end'})").await?;
     browser.screenshot("operate-3-why").await?;
     // Fix the cause: the worker with too few attempts is replaced by another one.
@@ -77,7 +77,9 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     assert_eq!(first.stopped().await?.receipt.dead, 4);
     let second = plan(&env, "greenhouse-2")?.start().await?;
     // Replay.
-    click(&mut browser, &format!("({chip}).querySelector('button')")).await?;
+    click(&mut browser, &format!("({row}).querySelector('button')")).await?;
+    browser.until("document.getElementById('bulk-replay').textContent === 'Replay 3 letters'").await?;
+    click(&mut browser, "document.getElementById('bulk-replay')").await?;
     browser.until("document.getElementById('confirm').open").await?;
     assert_eq!(
         browser.value(&format!("{yes}.textContent + ' ' + {yes}.className")).await?,
@@ -88,8 +90,9 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     let done = second.until_done(3).await?;
     assert!(done.iter().all(|done| done.kind == "bench.fail" && done.attempt == 2), "{done:?}");
     // Did it help? Only the task that the operator stopped is left.
+    click(&mut browser, "document.getElementById('clear-filter')").await?;
     browser
-        .until(&format!("!({chip}) && document.querySelectorAll('#dead-groups .chip').length === 1"))
+        .until(&format!("!({row}) && document.querySelectorAll('#error-table tbody tr').length === 1"))
         .await?;
     browser.screenshot("operate-4-done").await?;
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);

@@ -3,6 +3,7 @@
 import { short, span } from "/charts.js";
 import { confirmed, toast } from "/dialogs.js";
 import { $, button, h, keyed, label, set, setTime } from "/dom.js";
+import { filterWords } from "/letter_filter.js";
 import { act, gate } from "/session.js";
 
 // Ended jobs that the page shows.
@@ -22,8 +23,8 @@ export async function startJob(action, selection) {
   return true;
 }
 
-function selected({ ids, kind, reason }) {
-  if (!ids) return `${kind}, ${reason}`;
+function selected({ ids, ...filter }) {
+  if (!ids) return `letters (${filterWords(filter)})`;
   return ids.length === 1 ? ids[0] : `${short(ids.length)} letters`;
 }
 

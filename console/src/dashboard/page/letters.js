@@ -1,49 +1,54 @@
-// The dead letters: counts by kind and reason, and a page of them, newest first. Letters are moved by jobs.
+// The dead letters that match the filter: their errors, and a page of them, newest first. Letters are moved by jobs.
 import { parameter, remember } from "/address.js";
 import { many, short, span } from "/charts.js";
 import { closed, confirmed, toast } from "/dialogs.js";
-import { $, button, h, keyed, label, set, setTime, tr } from "/dom.js";
+import { $, button, h, label, set, setTime, tr } from "/dom.js";
 import { startJob } from "/jobs.js";
+import { drawErrors, readErrors } from "/letter_errors.js";
+import { conditionButton, filterOf, filterWords, isFiltered, readFilter } from "/letter_filter.js";
 import { ask, askPrivately, gate } from "/session.js";
 import { Table } from "/table.js";
 
-let shown = null, loading = false, page = 1, waiting = 0;
+let shown = null, loading = null, page = 1, waiting = 0;
 const chosen = new Set();
 
 const all = h("input");
 all.type = "checkbox";
 label(all, "Select all letters of this page");
 const columns = [
-  { title: "Selection", head: all, hide: true },
-  { title: "task", css: "id", of: ({ id }) => id },
+  { title: "Selection", head: all, hide: true, brief: true },
+  { title: "task", css: "id", of: ({ id }) => id, brief: true },
   { title: "kind", of: ({ kind }) => kind },
-  { title: "reason", of: ({ reason }) => reason },
+  { title: "reason", of: ({ reason }) => reason, brief: true },
   { title: "error", css: "error", of: ({ error }) => error },
   { title: "attempts", css: "n", of: ({ attempts }) => attempts },
   { title: "worker", css: "id", of: ({ worker }) => worker },
-  { title: "died", css: "n", of: ({ died_at }) => Date.parse(died_at) || null },
+  { title: "died", css: "n", of: ({ died_at }) => Date.parse(died_at) || null, brief: true },
   { title: "Actions", hide: true },
 ];
 const table = new Table($("dead-table"), "letters", columns, () => shown && draw(shown));
 gate(table.heads[0]);
 
+// What is listed: the filter and the page.
+const query = () => new URLSearchParams({ ...filterOf(), page }).toString();
+
 // `expected`: the number of letters in the queue, as far as it is known.
 export async function loadLetters(expected = waiting) {
   waiting = expected;
-  if (loading) return;
-  loading = true;
+  if (loading !== null) return;
+  loading = query();
   try {
-    const result = await ask(`/api/dead?page=${page}`);
+    const result = await ask(`/api/dead?${loading}`);
     page = Math.min(page, result.pages);
-    draw(result);
-    // Another page was chosen while this one was read, or this one is beyond the last.
-    if (page !== result.page) setTimeout(loadLetters);
+    if (query() === loading) draw(result);
     // The server caches the list for five seconds, and dead letters arrive while it reads them.
     if (!result.more && result.read !== waiting) setTimeout(loadLetters, 5500);
   } catch (error) {
     set($("dead-note"), error.message);
   } finally {
-    loading = false;
+    // Another filter or page was chosen while this one was read, or the page is beyond the last.
+    if (query() !== loading) setTimeout(loadLetters);
+    loading = null;
   }
 }
 
@@ -58,6 +63,14 @@ async function move(action, count, subject, selection) {
   if (!done || !selection.ids) return;
   selection.ids.forEach((id) => chosen.delete(id));
   showChosen();
+}
+
+// The selected letters, else all that the filter matches.
+function moveMany(action) {
+  const ids = [...chosen];
+  if (ids.length) return move(action, ids.length, "The selected letters, and others with the same ids, are", { ids });
+  const more = shown.more ? `At least as many: the oldest ${shown.read.toLocaleString("en")} letters were looked at. ` : "";
+  return move(action, shown.matched, `${more}All letters (${filterWords()}), also those that arrive until the job begins, are`, filterOf());
 }
 
 async function showPayload(id) {
@@ -81,31 +94,28 @@ function showChosen() {
   const count = rows.filter((row) => row.box.checked).length;
   all.checked = count > 0 && count === rows.length;
   all.indeterminate = count > 0 && count < rows.length;
-  for (const id of ["bulk-replay", "bulk-drop"]) $(id).disabled = chosen.size === 0;
-  set($("bulk-note"), `${short(chosen.size)} selected`);
+  const size = chosen.size || (isFiltered() && shown ? shown.matched : 0);
+  for (const [id, verb] of [["bulk-replay", "Replay"], ["bulk-drop", "Drop"]]) {
+    $(id).disabled = size === 0;
+    set($(id), chosen.size ? `${verb} ${many(size, "selected letter")}` : size ? `${verb} ${many(size, "letter")}` : verb);
+  }
+  set($("bulk-note"), chosen.size ? `${short(chosen.size)} selected` : isFiltered() ? "all that match" : "select letters, or set a filter to move all that match");
 }
 
 function note(result) {
-  const part = result.pages > 1 ? `, page ${result.page} of ${result.pages}` : "";
-  const others = result.ungrouped ? `, ${short(result.ungrouped)} of further kinds` : "";
-  const read = result.more ? `the oldest ${short(result.read)}` : `${short(result.read)} in total`;
-  return result.read ? `${read}, newest first${part}${others}` : "";
-}
-
-function makeChip({ kind, reason }) {
-  const chip = h("span", "chip"), acts = gate(h("span", "acts")), selection = { kind, reason };
-  for (const [action, text, css] of [["replay", "Replay all", "small"], ["drop", "Drop all", "small danger"]]) {
-    const subject = `All dead letters of kind ${kind} with reason ${reason} are`;
-    acts.append(label(button(text, css, () => move(action, chip.count, subject, selection)), `${text} ${kind} with reason ${reason}`));
-  }
-  chip.append(h("b"), h("span", "", `${kind}, ${reason}`), acts);
-  return chip;
+  const part = result.pages > 1 ? `, page ${result.page} of ${result.pages}` : "", all = result.read.toLocaleString("en");
+  const read = result.more ? `the oldest ${all} looked at` : `${all} in total`;
+  const matched = isFiltered() ? `${result.matched.toLocaleString("en")} match, ` : "";
+  return result.read ? `${matched}${read}, newest first${part}` : "";
 }
 
 function makeRow(letter) {
   const { id, kind, group, reason, error, attempts, worker } = letter;
   const box = gate(h("span")), acts = h("div", "acts"), died = h("time"), commands = gate(h("span", "acts"));
-  const contents = [box, id ?? "–", kind + (group ? `, group ${group}` : ""), h("span", "pill silent", reason), error ?? "", String(attempts), worker ?? "–", died, acts];
+  const what = h("span", "flags"), why = conditionButton(reason, "pill silent", { reason });
+  what.append(conditionButton(kind, "", { kind }));
+  if (group) what.append(conditionButton(`group ${group}`, "pill", { group }));
+  const contents = [box, id ?? "–", what, why, error ?? "", String(attempts), worker ?? "–", died, acts];
   const row = tr(...columns.map(({ title, css, of }, n) => [of ? title : "", css, contents[n]]));
   row.died = died;
   gate(row.children[0]);
@@ -126,11 +136,12 @@ function makeRow(letter) {
 function draw(result) {
   shown = result;
   $("no-dead").hidden = result.letters.length > 0;
+  set($("no-dead"), result.read ? "None matches the filter." : "None.");
   set($("dead-note"), note(result));
   $("newer").hidden = $("older").hidden = result.pages === 1;
   $("newer").disabled = result.page === 1;
   $("older").disabled = result.page >= result.pages;
-  keyed($("dead-groups"), result.groups, ({ kind, reason }) => kind + " " + reason, makeChip, (chip, { count }) => { chip.count = count; set(chip.firstChild, short(count)); });
+  drawErrors(result);
   // Several dead letters can be equal in all properties. Each one gets a row.
   const rows = new Map(), ids = new Set();
   for (const letter of result.letters) {
@@ -155,10 +166,12 @@ function turn(step) {
 
 // The state of the address.
 export function readLetters() {
-  const given = Number(parameter("page", "1")), before = page;
+  const given = Number(parameter("page", "1")), before = query();
   page = Number.isInteger(given) && given >= 1 && given <= 100 ? given : 1;
+  readFilter(() => { page = 1; loadLetters(); });
   table.read();
-  if (shown && page === before) draw(shown);
+  readErrors();
+  if (shown && query() === before) draw(shown);
   else if (shown) loadLetters();
 }
 
@@ -170,8 +183,5 @@ all.addEventListener("change", () => {
   showChosen();
 });
 for (const action of ["replay", "drop"]) {
-  $(`bulk-${action}`).addEventListener("click", () => {
-    const ids = [...chosen];
-    move(action, ids.length, `The selected letters, and others with the same ids, are`, { ids });
-  });
+  $(`bulk-${action}`).addEventListener("click", () => moveMany(action));
 }

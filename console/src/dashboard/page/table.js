@@ -1,6 +1,6 @@
 // Tables that are sorted by a column. The order is in the address.
 import { parameter, remember } from "/address.js";
-import { button, h, keyed } from "/dom.js";
+import { button, h, keyed, set } from "/dom.js";
 
 // Numbers by size, texts by their words and numbers. What is missing comes last.
 function compare(a, b) {
@@ -12,7 +12,8 @@ function compare(a, b) {
 
 export class Table {
   // `columns` are {title, css, of, head, hide}. One with `of`, the value to sort by, can be sorted. `head` is an element
-  // that takes the place of the title; with `hide` only screen readers have the title.
+  // that takes the place of the title; with `hide` only screen readers have the title. Where rows are blocks, a row shows
+  // only cells with `brief` until it is unfolded.
   constructor(node, name, columns, redraw) {
     Object.assign(this, { node, columns, redraw, parameter: `sort-${name}` });
     node.setAttribute("role", "table");
@@ -68,6 +69,23 @@ export class Table {
 
   draw(items, key, make, update) {
     this.node.hidden = items.length === 0;
-    keyed(this.body, this.sorted(items), key, make, update);
+    keyed(this.body, this.sorted(items), key, (item) => this.foldable(make(item)), update);
+  }
+
+  // A button that only narrow screens show.
+  foldable(row) {
+    if (!this.columns.some(({ brief }) => brief)) return row;
+    this.columns.forEach(({ brief }, n) => { if (brief) row.children[n].dataset.brief = ""; });
+    const cell = h("td", "fold"), fold = button("More", "small", () => {
+      const isOpen = row.classList.toggle("unfolded");
+      set(fold, isOpen ? "Less" : "More");
+      fold.setAttribute("aria-expanded", isOpen);
+    });
+    cell.setAttribute("role", "cell");
+    cell.dataset.name = cell.dataset.brief = "";
+    fold.setAttribute("aria-expanded", false);
+    cell.append(fold);
+    row.append(cell);
+    return row;
   }
 }

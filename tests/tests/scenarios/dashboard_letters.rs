@@ -1,0 +1,133 @@
+//! The dead letters on the page: grouped by error, searched, and moved as the filter says.
+
+use anyhow::Result;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use garenne_tests::harness::{
+    browser::{self, Browser},
+    client::{headers, text, with_id},
+    dashboard::{Dashboard, TOKEN},
+    suite,
+    test_env::TestEnv,
+};
+use lapin::types::AMQPValue;
+
+const DEAD: &str = "garenne.dead";
+
+/// Ten thousand letters of two kinds: 3,003 with errors that differ in their values only, the others without an error.
+async fn publish(env: &TestEnv) -> Result<()> {
+    let letter = |n: usize| {
+        let (kind, reason, error) = match n {
+            0..3_003 => ("reading.process", "conflict", format!("value {n}.5 is stored, {n}.7 came")),
+            _ => ("bench.noop", "rejected", "refused by <b>hall</b>".to_owned()),
+        };
+        let at = 1_700_000_000_000 + i64::try_from(n).unwrap_or(0);
+        let letter = with_id(&format!("letter-{n}")).with_type(kind.into()).with_delivery_mode(2);
+        letter.with_headers(headers([
+            ("garenne-reason", text(reason)),
+            ("garenne-error", text(&error)),
+            ("garenne-group", text(["even", "odd"][n % 2])),
+            ("garenne-died-at", AMQPValue::LongLongInt(at)),
+        ]))
+    };
+    let published = stream::iter(0..10_000).map(|n| env.client().publish("", DEAD, letter(n), b"{}"));
+    published.buffered(500).try_collect::<()>().await?;
+    env.until_ready_in(DEAD, 10_000).await
+}
+
+async fn click(browser: &mut Browser, element: &str) -> Result<()> {
+    browser.until(&format!("!!({element})?.checkVisibility() && !({element}).disabled")).await?;
+    browser.value(&format!("({element}).click()")).await.map(drop)
+}
+
+fn note_begins(text: &str) -> String {
+    format!("document.getElementById('dead-note').textContent.startsWith('{text}')")
+}
+
+#[tokio::test]
+async fn one_filter_selects_among_ten_thousand_letters_what_is_listed_and_what_is_dropped() -> Result<()> {
+    let Some(program) = browser::installed() else {
+        suite::leave_out("no Chromium is installed (apt-get install chromium)");
+        return Ok(());
+    };
+    let env = TestEnv::new().await?;
+    env.worker("declares")?.start().await?.stop().await?;
+    publish(&env).await?;
+    let dashboard = Dashboard::start(&env).await?;
+    let mut browser = Browser::start(&program).await?;
+    browser.resize(1280, 900).await?;
+    browser.open(dashboard.url(), false).await?;
+    // A row for each kind, reason and error, whatever the values in it.
+    browser.until("document.querySelectorAll('#error-table tbody tr').length === 2").await?;
+    let rows = "[...document.querySelectorAll('#error-table tbody tr')]
+        .map((it) => [...it.children].slice(0, 4).map((cell) => cell.textContent).join(' ')).join('; ')";
+    let wanted = "6,997 refused by <b>hall</b> bench.noop rejected; 3,003 value … is stored, … came reading.process conflict";
+    assert_eq!(browser.value(rows).await?, wanted);
+    click(&mut browser, "document.getElementById('account')").await?;
+    browser.until("document.activeElement.id === 'token'").await?;
+    browser.write(TOKEN).await?;
+    browser.press("Enter").await?;
+    browser.until("document.getElementById('account').textContent === 'Log out'").await?;
+
+    browser.until("document.getElementById('bulk-drop').disabled").await?;
+    browser.value("document.getElementById('dead').scrollIntoView({behavior: 'instant'})").await?;
+    browser.picture("dashboard-errors").await?;
+
+    // Search by id, by group, by kind; the address keeps it.
+    for (search, matched) in [("LETTER-7777", "1"), ("odd", "5,000"), ("process", "3,003"), ("2999.5", "1")] {
+        browser.value("document.getElementById('dead-search').value = ''; document.getElementById('dead-search').focus()").await?;
+        browser.write(search).await?;
+        browser.until(&note_begins(&format!("{matched} match, 10,000 in total"))).await?;
+        assert_eq!(browser.value("new URLSearchParams(location.search).get('letter-text')").await?, search);
+    }
+    click(&mut browser, "document.getElementById('clear-filter')").await?;
+    browser.until(&note_begins("10,000 in total")).await?;
+    // The chips of a letter set the filter.
+    click(&mut browser, "[...document.querySelectorAll('#dead-table .condition')].find((it) => it.textContent === 'group odd')").await?;
+    browser.until(&note_begins("5,000 match")).await?;
+    browser.until("document.getElementById('bulk-drop').textContent === 'Drop 5,000 letters'").await?;
+    click(&mut browser, "document.querySelector('#dead-filter button')").await?;
+
+    // The commands follow the filter, and the dialog states their count.
+    click(&mut browser, "document.querySelectorAll('#error-table tbody tr')[1].querySelector('.condition')")
+        .await?;
+    browser.until(&note_begins("3,003 match")).await?;
+    click(&mut browser, "document.getElementById('bulk-drop')").await?;
+    browser.until("document.getElementById('confirm').open").await?;
+    let yes = "document.getElementById('confirm-yes')";
+    assert_eq!(
+        browser.value(&format!("{yes}.textContent + ' ' + {yes}.className")).await?,
+        "Drop 3,003 letters danger"
+    );
+    let says = browser.value("document.getElementById('confirm-text').textContent").await?;
+    assert!(says.as_str().unwrap_or_default().contains("error value … is stored, … came"), "{says}");
+    browser.picture("dashboard-confirm").await?;
+    click(&mut browser, yes).await?;
+    browser.until("document.getElementById('toast').textContent === '3003 dropped'").await?;
+    env.until_ready_in(DEAD, 6_997).await?;
+    browser.until("document.getElementById('no-dead').textContent === 'None matches the filter.'").await?;
+
+    // At 400 pixels a letter is a card with its id, reason and time, until it is unfolded.
+    click(&mut browser, "document.getElementById('clear-filter')").await?;
+    browser.until(&note_begins("6,997 in total")).await?;
+    browser.resize(400, 900).await?;
+    let first = "document.querySelector('#dead-table tbody tr')";
+    let cells = format!(
+        "[...{first}.children].filter((it) => it.checkVisibility()).map((it) => it.dataset.name).filter(Boolean).join()"
+    );
+    assert_eq!(browser.value(&cells).await?, "task,reason,died");
+    click(&mut browser, &format!("{first}.querySelector('.fold button')")).await?;
+    assert_eq!(browser.value(&cells).await?, "task,kind,reason,error,attempts,worker,died");
+    assert_eq!(browser.value("document.documentElement.scrollWidth <= 400").await?, true);
+    assert_eq!(
+        browser
+            .value(
+                "document.querySelectorAll('#dead b').length === document.querySelectorAll('#jobs b').length"
+            )
+            .await?,
+        true
+    );
+    browser.value("document.getElementById('dead').scrollIntoView({behavior: 'instant'})").await?;
+    browser.picture("dashboard-400-letters").await?;
+    assert!(browser.errors.is_empty(), "{:?}", browser.errors);
+    Ok(())
+}
