@@ -22,6 +22,7 @@ mod proxy_login;
 mod read_api;
 mod routes;
 mod session;
+mod test_task;
 mod user;
 mod workers_database;
 

@@ -7,6 +7,7 @@
 
 mod cli;
 mod copy;
+mod edit;
 mod error_pattern;
 mod filter;
 mod listing;
@@ -40,6 +41,7 @@ use crate::{
 };
 use cli::ShowArgs;
 pub(crate) use cli::{ListOptions, MoveOptions};
+pub(crate) use edit::{EDIT, edit_record, replay_edited};
 pub(crate) use listing::{Listing, Page};
 pub(crate) use view::shown_letter;
 
@@ -58,6 +60,7 @@ pub async fn run(operator: &Operator, verb: DeadVerb) -> Result<Exit, Failure> {
         DeadVerb::Replay(args) => {
             move_selected(operator, queue, args.selection()?, &args.options, MoveAction::Replay).await
         }
+        DeadVerb::Edit(args) => edit::run(operator, args).await,
         DeadVerb::Drop { yes, args } => {
             let filter = args.selection()?;
             args.options.confirmed(queue, yes)?;

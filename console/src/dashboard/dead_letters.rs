@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Query, State, rejection::QueryRejection},
     http::StatusCode,
 };
@@ -15,8 +15,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{app_state::App, letter_filter::LetterFilter, listed_page::ListedPage, problem::Problem};
-use crate::dead::{self, Conditions, Filter, Listing, Page, shown_letter};
+use super::{
+    actions::command, app_state::App, letter_filter::LetterFilter, listed_page::ListedPage, problem::Problem,
+    user::Requester,
+};
+use crate::dead::{self, Conditions, EDIT, Filter, Listing, Page, edit_record, replay_edited, shown_letter};
 
 /// Limit on the letters read. A queue is read from its oldest letter on, and a walk holds every letter that it reads.
 const MAX_READ: u64 = 100_000;
@@ -112,4 +115,30 @@ pub(super) async fn letter(
     let missing = || Problem::new(StatusCode::NOT_FOUND, format!("no dead letter has the id {id:?}"));
     let (letter, delivery) = found.ok_or_else(missing)?;
     Ok(Json(shown_letter(&letter, &delivery)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EditedPayload {
+    id: String,
+    payload: String,
+}
+
+/// Publishes the newest letter with an id with another payload and a new id, and removes it.
+pub(super) async fn edit(
+    State(app): App,
+    Extension(requester): Extension<Requester>,
+    Json(EditedPayload { id, payload }): Json<EditedPayload>,
+) -> Result<Json<Value>, Problem> {
+    // Refuses while a job moves letters. One that comes later waits behind this walk.
+    drop(app.walk().await?);
+    command(app, requester, EDIT, edit_record(&id, payload.len()), move |app| {
+        Box::pin(async move {
+            let _walk = app.walk.lock().await;
+            let edited = replay_edited(app.operator(), &id, payload.into_bytes()).await?;
+            app.forget_listed();
+            Ok(json!(edited))
+        })
+    })
+    .await
 }

@@ -16,7 +16,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// The files that the pages load: name, media type and text.
-const FILES: [(&str, &str, &str); 26] = [
+const FILES: [(&str, &str, &str); 28] = [
     ("style.css", CSS, include_str!("page/style.css")),
     ("icon.svg", SVG, include_str!("page/icon.svg")),
     ("favicon.ico", SVG, include_str!("page/icon.svg")),
@@ -33,12 +33,14 @@ const FILES: [(&str, &str, &str); 26] = [
     ("jobs.js", SCRIPT, include_str!("page/jobs.js")),
     ("kinds.js", SCRIPT, include_str!("page/kinds.js")),
     ("lanes.js", SCRIPT, include_str!("page/lanes.js")),
+    ("letter_dialog.js", SCRIPT, include_str!("page/letter_dialog.js")),
     ("letter_errors.js", SCRIPT, include_str!("page/letter_errors.js")),
     ("letter_filter.js", SCRIPT, include_str!("page/letter_filter.js")),
     ("letters.js", SCRIPT, include_str!("page/letters.js")),
     ("pause.js", SCRIPT, include_str!("page/pause.js")),
     ("session.js", SCRIPT, include_str!("page/session.js")),
     ("table.js", SCRIPT, include_str!("page/table.js")),
+    ("test_task.js", SCRIPT, include_str!("page/test_task.js")),
     ("tiles.js", SCRIPT, include_str!("page/tiles.js")),
     ("verdict.js", SCRIPT, include_str!("page/verdict.js")),
     ("worker_card.js", SCRIPT, include_str!("page/worker_card.js")),

@@ -20,7 +20,7 @@ use super::{
     app_state::{App, AppState},
     dead_letters, feed, jobs, page,
     problem::Problem,
-    read_api,
+    read_api, test_task,
     user::Requester,
 };
 use crate::{
@@ -37,6 +37,9 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Request bodies are ids or a token.
 const MAX_BODY: usize = 64 * 1024;
 
+/// Those with a payload: 64 KiB, each byte of which may be an escape of six.
+const MAX_PAYLOAD_BODY: usize = 6 * MAX_BODY;
+
 pub(super) fn router(app: Arc<AppState>) -> Router {
     let commands = Router::new()
         .route("/api/tasks/stop", post(actions::stop_task))
@@ -47,6 +50,8 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
         .route("/api/kinds/{kind}/{command}", pausing(Paused::Kind))
         .route("/api/dead/replay", post(jobs::replay))
         .route("/api/dead/drop", post(jobs::remove))
+        .route("/api/dead/edit", post(dead_letters::edit).layer(DefaultBodyLimit::max(MAX_PAYLOAD_BODY)))
+        .route("/api/tasks", post(test_task::publish).layer(DefaultBodyLimit::max(MAX_PAYLOAD_BODY)))
         .route("/api/jobs/{job}/stop", post(jobs::stop))
         .route("/api/alarms/{alarm}/{command}", post(alarms::change))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), commanding));

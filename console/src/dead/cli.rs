@@ -8,6 +8,7 @@ use garenne_operator::dead::HeldQueue;
 use serde_json::{Value, json};
 
 use super::{
+    edit::EditArgs,
     filter::{Conditions, Filter},
     listing::Page,
     view::DEFAULT_LIMIT,
@@ -32,6 +33,12 @@ pub enum DeadVerb {
                             garenne dead replay --kind alert.notify --error timeout --older-than 1h --rate 50 --dry-run\n  \
                             garenne dead replay --all     # includes stopped tasks")]
     Replay(MoveArgs),
+    /// Publish a dead letter with another payload under a new id
+    ///
+    /// Of several letters with the id, the newest. It is removed after the broker has confirmed the copy; if anything
+    /// fails, it stays.
+    #[command(after_help = "Example:\n  garenne dead edit 0198c5c2-… --payload corrected.json")]
+    Edit(EditArgs),
     /// Remove dead letters permanently
     #[command(after_help = "Examples:\n  garenne dead drop --reason malformed --older-than 7d --yes\n  \
                             garenne dead drop --all --yes")]

@@ -10,6 +10,7 @@ use garenne_operator::{
 };
 use garenne_protocol::task::{epoch_ms, header};
 use lapin::{BasicProperties, message::Delivery, types::AMQPValue};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::listing::Listing;
@@ -131,7 +132,16 @@ pub(crate) fn shown_letter(letter: &DeadLetter, delivery: &Delivery) -> Value {
     let mut whole = object(letter);
     whole["headers"] = headers(&delivery.properties);
     whole["payload"] = cut(&body(&delivery.data), MAX_BODY).into();
+    whole["editable"] = editable(&delivery.data).into();
     whole
+}
+
+/// The payload as a person may edit it: unchanged but for hidden characters in JSON, which are escaped. None if it is long,
+/// not text, or has hidden characters that cannot be escaped.
+fn editable(data: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(data).ok().filter(|text| text.len() <= MAX_BODY)?;
+    let shown = printable_json(text);
+    (shown == text || serde_json::from_str::<IgnoredAny>(text).is_ok()).then(|| shown.into_owned())
 }
 
 /// Everything about each dead letter, as text.
@@ -202,5 +212,25 @@ fn plain(value: &AMQPValue) -> Value {
             (None, Some(number)) => json!(number),
             (None, None) => Value::Null,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_edited_as_it_is_unless_a_person_could_not_see_it() {
+        let shown = |data: &[u8]| editable(data);
+        assert_eq!(
+            shown(b"{\"a\":\n 1.000}").as_deref(),
+            Some("{\"a\":\n 1.000}"),
+            "numbers stay as they are"
+        );
+        assert_eq!(shown("\"a\u{202e}\"".as_bytes()).as_deref(), Some(r#""a\u202e""#), "the same in JSON");
+        assert_eq!(shown(b"a;b\nc;d").as_deref(), Some("a;b\nc;d"));
+        for hidden in ["a\u{202e}".as_bytes(), b"\xff", &[b' '; MAX_BODY + 1]] {
+            assert_eq!(shown(hidden), None);
+        }
     }
 }

@@ -11,6 +11,7 @@ import { drawKinds } from "/kinds.js";
 import { drawLanes } from "/lanes.js";
 import { loadLetters, readLetters } from "/letters.js";
 import { ask, isLoggedOut, login, session } from "/session.js";
+import { offerKinds } from "/test_task.js";
 import { drawTiles } from "/tiles.js";
 import { drawVerdict } from "/verdict.js";
 import { drawWorkers, readWorkers } from "/workers.js";
@@ -22,7 +23,7 @@ function render() {
   const { now } = fleet;
   if (!now) return;
   set($("where"), `${now.prefix} at ${now.broker}`);
-  for (const draw of [drawVerdict, drawTiles, drawGroups, drawLanes, drawKinds, drawWorkers, drawGateways]) draw(fleet);
+  for (const draw of [drawVerdict, drawTiles, drawGroups, drawLanes, drawKinds, drawWorkers, drawGateways, offerKinds]) draw(fleet);
   const title = now.point?.dead ? `(${short(now.point.dead)}) Garenne` : "Garenne";
   if (document.title !== title) document.title = title;
 }

@@ -1,12 +1,13 @@
 // The dead letters that match the filter: their errors, and a page of them, newest first. Letters are moved by jobs.
 import { parameter, remember } from "/address.js";
 import { many, short, span } from "/charts.js";
-import { closed, confirmed, toast } from "/dialogs.js";
+import { confirmed } from "/dialogs.js";
 import { $, button, h, label, set, setTime, tr } from "/dom.js";
 import { startJob } from "/jobs.js";
 import { drawErrors, readErrors } from "/letter_errors.js";
+import { showPayload } from "/letter_dialog.js";
 import { conditionButton, filterOf, filterWords, isFiltered, readFilter } from "/letter_filter.js";
-import { ask, askPrivately, gate } from "/session.js";
+import { ask, gate } from "/session.js";
 import { Table } from "/table.js";
 
 let shown = null, loading = null, page = 1, waiting = 0;
@@ -73,21 +74,6 @@ function moveMany(action) {
   return move(action, shown.matched, `${more}All letters (${filterWords()}), also those that arrive until the job begins, are`, filterOf());
 }
 
-async function showPayload(id) {
-  try {
-    const letter = await askPrivately(`/api/dead/letter?${new URLSearchParams({ id })}`);
-    set($("letter-title"), `${letter.kind} ${letter.id}`);
-    set($("letter-note"), `${short(letter.bytes)} bytes${letter.payload.length < letter.bytes && letter.bytes > 65536 ? "; the beginning is shown" : ""}`);
-    // Line ends stay, other control characters are escaped.
-    const lines = (node, text) => node.replaceChildren(...text.split("\n").flatMap((line) => [h("span", "", line), document.createTextNode("\n")]));
-    lines($("letter-payload"), letter.payload);
-    lines($("letter-headers"), JSON.stringify(letter.headers, null, 2));
-    await closed($("letter"));
-  } catch (error) {
-    toast(error.message, true);
-  }
-}
-
 function showChosen() {
   const rows = [...table.body.rows].filter((row) => row.box);
   for (const row of rows) row.box.checked = chosen.has(row.task);
@@ -129,7 +115,7 @@ function makeRow(letter) {
   for (const [action, text, css] of [["replay", "Replay", "small"], ["drop", "Drop", "small danger"]]) {
     commands.append(label(button(text, css, () => move(action, 1, `The letters with this id (${kind}, ${reason}) are`, { ids: [id] })), `${text} ${id}`));
   }
-  acts.append(commands, label(gate(button("Payload", "small", () => showPayload(id)), "login"), `Payload of ${id}`));
+  acts.append(commands, label(gate(button("Payload", "small", () => showPayload(id, loadLetters)), "login"), `Payload of ${id}`));
   return row;
 }
 

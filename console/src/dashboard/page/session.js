@@ -28,7 +28,8 @@ export async function ask(path, options = {}) {
 // Reads what only people who are logged in may see.
 export const askPrivately = (path) => ask(path, { headers: { "x-garenne-csrf": known.csrf ?? "" } });
 
-function post(path, body) {
+// A command. Throws the error that the server names.
+export function post(path, body) {
   const headers = { "content-type": "application/json", "x-garenne-csrf": known.csrf };
   return ask(path, { method: "POST", headers, body: JSON.stringify(body ?? {}) });
 }
