@@ -282,6 +282,18 @@ async fn a_device_has_a_page_with_its_curve() -> Result<()> {
     assert_eq!(browser.value(&text("#device-title")).await?, "hall/rack-2");
     assert_eq!(browser.value(&text(".flags")).await?, "impossible");
     assert_eq!(browser.value(&text("#alarm-table tbody .pill")).await?, "open");
+    // How old the newest reading is, whatever the curve shows. Alarms are cards that unfold.
+    browser
+        .until("/^last data [0-9]+ (d|years) ago$/.test(document.getElementById('last-data').textContent)")
+        .await?;
+    assert_eq!(browser.value("document.getElementById('last-data').className").await?, "old");
+    let cells =
+        "[...document.querySelector('#alarm-table tbody tr').children].filter((it) => it.checkVisibility())
+        .map((it) => it.dataset.name).filter(Boolean).join()";
+    assert_eq!(browser.value(cells).await?, "rule,since,until");
+    browser.value("document.querySelector('#alarm-table .fold button').click()").await?;
+    assert_eq!(browser.value(cells).await?, "rule,metric,since,until,value");
+    assert_eq!(browser.value(&text("#alarm-table td[data-name=since]")).await?, "1 Sept 2026, 11:00");
     let wide = "document.documentElement.scrollWidth > innerWidth";
     assert_eq!(browser.value(wide).await?, false, "the page scrolls sideways at 400 px");
 
@@ -301,6 +313,21 @@ async fn a_device_has_a_page_with_its_curve() -> Result<()> {
     browser.until(&format!("{spoken}.startsWith('temperature of the last 7 d: from 20 to 26 Cel')")).await?;
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
     browser.screenshot("device").await?;
+
+    // A range of dates, which the address keeps.
+    browser.value("document.getElementById('range-from').value = '2026-09-01'; document.getElementById('range-to').value = '2026-09-01'").await?;
+    browser.value("document.querySelector('#range button').click()").await?;
+    browser.until(&format!("{spoken}.startsWith('temperature on 1 Sept 2026: from 20.5 to 22 Cel')")).await?;
+    let address = browser.value("location.search").await?;
+    assert!(address.as_str().is_some_and(|it| it.ends_with("from=2026-09-01&to=2026-09-01")), "{address}");
+    browser
+        .open(&format!("{}/devices{}", dashboard.url(), address.as_str().unwrap_or_default()), false)
+        .await?;
+    browser.until(&format!("{spoken}?.startsWith('temperature on 1 Sept')")).await?;
+    browser.value("document.querySelector('#periods input[value=\"7 d\"]').click()").await?;
+    browser.until(&format!("{spoken}.startsWith('temperature of the last 7 d')")).await?;
+    browser.open(&format!("{}/devices", dashboard.url()), false).await?;
+    browser.until("document.querySelectorAll('#device-table td.old').length === 2").await?;
     Ok(())
 }
 

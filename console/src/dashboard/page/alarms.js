@@ -1,7 +1,7 @@
 // The open alarms, and what operators do with them.
 import { short, span } from "/charts.js";
 import { closed } from "/dialogs.js";
-import { $, button, h, label, set, setTime, tr, visible } from "/dom.js";
+import { $, button, h, label, moment, set, setTime, tr, visible } from "/dom.js";
 import { act, ask, gate } from "/session.js";
 import { Table } from "/table.js";
 
@@ -17,12 +17,12 @@ function summarize(summary) {
 }
 
 const columns = [
-  { title: "severity", of: ({ severity }) => severity },
-  { title: "device", css: "id", of: ({ device }) => device },
+  { title: "severity", of: ({ severity }) => severity, brief: true },
+  { title: "device", css: "id", of: ({ device }) => device, brief: true },
   { title: "metric", of: ({ metric }) => metric },
-  { title: "rule", of: ({ rule }) => rule },
+  { title: "rule", of: ({ rule }) => rule, brief: true },
   { title: "value", css: "n", of: ({ value }) => value },
-  { title: "since", of: ({ since }) => Date.parse(since) },
+  { title: "since", of: ({ since }) => Date.parse(since), brief: true },
   { title: "state", of: (alarm) => stateOf(alarm) },
   { title: "Actions", hide: true },
 ];
@@ -52,7 +52,7 @@ export async function loadAlarms() {
 function stateOf(alarm) {
   const words = [alarm.missing ? "never sent" : "open"];
   if (alarm.acked_by) words.push(`acknowledged by ${alarm.acked_by}`);
-  if (alarm.snoozed_until) words.push(`snoozed until ${new Date(alarm.snoozed_until).toLocaleString()}`);
+  if (alarm.snoozed_until) words.push(`snoozed until ${moment(alarm.snoozed_until)}`);
   if (alarm.in_maintenance) words.push("in maintenance");
   return words.join(", ");
 }
@@ -89,7 +89,7 @@ function draw(result) {
     set(row.pill, alarm.severity);
     set(row.children[4], alarm.value === null ? "–" : `${alarm.value}${alarm.unit ? " " + alarm.unit : ""}`);
     const since = Date.parse(alarm.since);
-    setTime(row.since, since, `${new Date(since).toLocaleString()} (${span(Math.max(0, at - since) / 1000)})`);
+    setTime(row.since, since, `${moment(since)} (${span(Math.max(0, at - since) / 1000)})`);
     set(row.children[6], stateOf(alarm));
     row.isSnoozed = Boolean(alarm.snoozed_until);
     row.ack.disabled = Boolean(alarm.acked_by);

@@ -26,7 +26,8 @@ export function span(s) {
   if (s < 1) return (s * 1e3).toPrecision(s < 0.1 ? 2 : 3) + " ms";
   if (s < 120) return (s < 10 ? s.toFixed(1) : Math.round(s)) + " s";
   if (s < 7200) return Math.round(s / 60) + " min";
-  return s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " d";
+  if (s < 172800) return Math.round(s / 3600) + " h";
+  return s < 2 * 31557600 ? Math.round(s / 86400) + " d" : Math.floor(s / 31557600) + " years";
 }
 
 const clock = (at) => new Date(at).toLocaleTimeString("en-GB");

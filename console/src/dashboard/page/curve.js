@@ -1,5 +1,6 @@
 // The curve of a metric: the mean of each bucket as a line, between its minimum and maximum.
 import { svg } from "/charts.js";
+import { moment } from "/dom.js";
 
 const H = 190, LEFT = 58, RIGHT = 8, TOP = 10, BOTTOM = 22;
 
@@ -9,9 +10,10 @@ export function number(value) {
   return size !== 0 && (size >= 1e6 || size < 1e-3) ? value.toExponential(3) : String(Number(value.toPrecision(6)));
 }
 
+// A moment on an axis over so many seconds.
 export function when(at, seconds) {
-  const options = seconds > 2 * 86400 ? { dateStyle: "medium", ...(seconds <= 62 * 86400 && { timeStyle: "short" }) } : { weekday: "short", hour: "2-digit", minute: "2-digit" };
-  return new Date(at).toLocaleString("en-GB", options);
+  if (seconds > 62 * 86400) return moment(at, { dateStyle: "medium" });
+  return seconds > 2 * 86400 ? moment(at) : moment(at, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 }
 
 // Round numbers that enclose the values, about four steps apart.

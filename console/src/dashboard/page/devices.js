@@ -1,14 +1,30 @@
 // The list of devices, and the page of one device: its curves, newest readings, flags and alarms.
 import { span } from "/charts.js";
 import { Curve, number, when } from "/curve.js";
-import { $, h, set, setTime, tip } from "/dom.js";
+import { $, h, moment, set, setTime, tip, tr } from "/dom.js";
+import { foldable } from "/table.js";
 
 // Name, length in seconds, and step of the curves: at most 366 buckets.
 const PERIODS = [["6 h", 21600, "1m"], ["1 d", 86400, "5m"], ["7 d", 604800, "1h"], ["30 d", 2592000, "3h"], ["1 year", 31536000, "1d"]];
 const REFRESH = 30000;
+// Steps for a range of dates: the first with at most as many buckets.
+const STEPS = [["1m", 60], ["5m", 300], ["1h", 3600], ["3h", 10800], ["1d", 86400]], MOST_BUCKETS = 366;
+// A device that sent nothing for longer is marked.
+const OLD = 86400000;
 
 const parameters = new URLSearchParams(location.search), device = parameters.get("device");
 let period = Math.max(0, PERIODS.findIndex(([name]) => name === (parameters.get("period") ?? "1 d")));
+
+// What the curves show: from, to, step, and the same in words.
+function shownPeriod() {
+  const [first, last] = [parameters.get("from"), parameters.get("to")].map((date) => Date.parse(`${date}T00:00`));
+  if (Number.isFinite(first) && Number.isFinite(last) && last >= first) {
+    const to = last + 86400000, [step] = STEPS.find(([, length]) => (to - first) / 1000 / length <= MOST_BUCKETS) ?? STEPS.at(-1);
+    return { from: first, to, step, words: first === last ? `on ${moment(first, { dateStyle: "medium" })}` : `from ${moment(first, { dateStyle: "medium" })} to ${moment(last, { dateStyle: "medium" })}` };
+  }
+  const [name, seconds, step] = PERIODS[period], to = Date.now();
+  return { from: to - seconds * 1000, to, step, words: `of the last ${name}` };
+}
 
 async function ask(path) {
   const answer = await fetch(path, { headers: { accept: "application/json" } });
@@ -21,7 +37,7 @@ function problem(error) {
   $("problems").replaceChildren(...(error ? [h("div", "", error.message)] : []));
 }
 
-const age = (time) => span(Math.max(0, Date.now() - Date.parse(time)) / 1000);
+const age = (time) => span(Math.max(0, Date.now() - new Date(time)) / 1000);
 
 function timeOf(time, text) {
   const node = h("time");
@@ -36,13 +52,12 @@ function flags(node, quality) {
 // --- the list ------------------------------------------------------------------------------------------
 
 function row({ device, metric, value, unit, quality, time }) {
-  const row = h("tr"), name = h("td", "id"), link = h("a", "", device), marks = h("td");
+  const link = h("a", "", device), marks = h("span", "flags");
   link.href = `/devices?device=${encodeURIComponent(device)}`;
-  name.append(link);
   flags(marks, quality);
-  const last = h("td", "n");
-  last.append(timeOf(time, age(time)));
-  row.append(name, h("td", "", metric), h("td", "n", number(value)), h("td", "", unit ?? ""), marks, last);
+  const isOld = Date.now() - Date.parse(time) > OLD, last = timeOf(time, `${age(time)} ago`);
+  const cells = [["device", "id", link], ["metric", "", metric], ["newest value", "n", number(value)], ["unit", "", unit ?? ""], ["flags", "", marks], ["last data", isOld ? "n old" : "n", last]];
+  const row = foldable(tr(...cells), [true, true, true, false, false, true]);
   row.words = `${device} ${metric}`.toLowerCase();
   return row;
 }
@@ -92,13 +107,12 @@ function card(metric) {
 
 async function load(newest) {
   const { metric, value, unit, quality, time } = newest;
-  const made = cards.get(metric) ?? card(metric), [name, seconds, step] = PERIODS[period];
-  set(made.last, `${number(value)} ${unit ?? ""}, ${age(time)} ago`);
+  const made = cards.get(metric) ?? card(metric), { from, to, step, words } = shownPeriod();
+  made.last.replaceChildren(`${number(value)} ${unit ?? ""}, `, timeOf(time, `${age(time)} ago`));
   flags(made.marks, quality);
-  const to = Date.now(), from = to - seconds * 1000, now = new Date(to).toISOString();
-  const query = new URLSearchParams({ device, metric, step, to: now, from: new Date(from).toISOString() });
+  const query = new URLSearchParams({ device, metric, step, to: new Date(to).toISOString(), from: new Date(from).toISOString() });
   made.csv.href = `/v1/readings?${query}&format=csv`;
-  made.csv.setAttribute("aria-label", `Download ${metric} of the last ${name} as CSV`);
+  made.csv.setAttribute("aria-label", `Download ${metric} ${words} as CSV`);
   const { buckets } = await ask(`/v1/readings?${query}`);
   const last = buckets.findLast((bucket) => bucket.count > 0);
   const shown = buckets.filter((bucket) => bucket.count > 0 && bucket.unit === last?.unit);
@@ -107,9 +121,9 @@ async function load(newest) {
   const low = Math.min(...points.map((point) => point.min)), high = Math.max(...points.map((point) => point.max));
   const range = points.length ? `from ${number(low)} to ${number(high)} ${last.unit ?? ""}` : "no readings";
   const used = shown.some((bucket) => bucket.consumption !== null) && shown.reduce((sum, bucket) => sum + bucket.consumption, 0);
-  const notes = [`Last ${name}: ${range}`, used !== false && `consumption ${number(used)} ${last.unit ?? ""}`.trim(), flagged && `${flagged} flagged readings left out`, others && "readings in other units left out"];
+  const notes = [`${words[0].toUpperCase()}${words.slice(1)}: ${range}`, used !== false && `consumption ${number(used)} ${last.unit ?? ""}`.trim(), flagged && `${flagged} flagged readings left out`, others && "readings in other units left out"];
   set(made.note, notes.filter(Boolean).join("; ") + ".");
-  made.curve.draw(points, from, to, `${metric} of the last ${name}: ${range}. Arrow keys read the values.`, last?.unit);
+  made.curve.draw(points, from, to, `${metric} ${words}: ${range}. Arrow keys read the values.`, last?.unit);
   made.points = points;
   made.isCounter = used !== false;
   show(metric);
@@ -117,7 +131,7 @@ async function load(newest) {
 
 // The newest values as a table.
 function show(metric) {
-  const { values, table, isCounter, points = [] } = cards.get(metric), seconds = PERIODS[period][1];
+  const { values, table, isCounter, points = [] } = cards.get(metric), { from, to } = shownPeriod(), seconds = (to - from) / 1000;
   if (!values.open) return;
   const line = (cell, texts) => {
     const row = h("tr");
@@ -134,11 +148,13 @@ async function refresh() {
   try {
     const { devices, alarms } = await ask(`/v1/devices?${new URLSearchParams({ device })}`);
     const rows = alarms.map((alarm) => {
-      const row = h("tr"), until = h("td");
-      until.append(alarm.ended ? document.createTextNode(when(alarm.ended, 86400 * 30)) : h("span", "pill silent", "open"));
-      row.append(h("td", "", alarm.rule), h("td", "", alarm.metric), h("td", "", when(alarm.since, 86400 * 30)), until, h("td", "n", number(alarm.value)));
-      return row;
+      const until = alarm.ended ? timeOf(alarm.ended, moment(alarm.ended)) : h("span", "pill silent", "open");
+      const cells = [["rule", "", alarm.rule], ["metric", "", alarm.metric], ["since", "", timeOf(alarm.since, moment(alarm.since))], ["until", "", until], ["value", "n", number(alarm.value)]];
+      return foldable(tr(...cells), [true, false, true, true, false]);
     });
+    const newest = devices[0].metrics.map(({ time }) => Date.parse(time)).reduce((a, b) => Math.max(a, b));
+    setTime($("last-data"), newest, `last data ${age(newest)} ago`);
+    $("last-data").className = Date.now() - newest > OLD ? "old" : "quiet-text";
     $("alarm-table").tBodies[0].replaceChildren(...rows);
     $("alarm-table").hidden = rows.length === 0;
     $("no-alarms").hidden = rows.length > 0;
@@ -164,16 +180,30 @@ if (device === null) {
   document.title = `${$("device-title").textContent} · Garenne`;
   PERIODS.forEach(([name], n) => {
     const label = h("label"), input = h("input");
-    Object.assign(input, { type: "radio", name: "period", value: name, checked: n === period });
+    Object.assign(input, { type: "radio", name: "period", value: name, checked: n === period && !parameters.has("from") });
     input.addEventListener("change", () => {
       period = n;
       parameters.set("period", name);
+      for (const end of ["from", "to"]) { parameters.delete(end); $(`range-${end}`).value = ""; }
       history.replaceState(null, "", `?${parameters}`);
       refresh();
     });
     label.append(input, ` ${name}`);
     $("periods").append(label);
   });
+  for (const end of ["from", "to"]) $(`range-${end}`).value = parameters.get(end) ?? "";
+  $("range").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const [from, to] = ["from", "to"].map((end) => $(`range-${end}`).value);
+    $("range-to").setCustomValidity(to < from ? "This date is before the first one." : "");
+    if (!$("range").reportValidity()) return;
+    parameters.set("from", from);
+    parameters.set("to", to);
+    for (const input of document.querySelectorAll("input[name=period]")) input.checked = false;
+    history.replaceState(null, "", `?${parameters}`);
+    refresh();
+  });
+  $("range-to").addEventListener("input", () => $("range-to").setCustomValidity(""));
   refresh();
   setInterval(refresh, REFRESH);
 }

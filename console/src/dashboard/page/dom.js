@@ -32,13 +32,16 @@ export function button(text, css, act) {
   return node;
 }
 
+// A moment as text, in the local zone: 28 Nov 2026, 23:51.
+export const moment = (at, options = { dateStyle: "medium", timeStyle: "short" }) => new Date(at).toLocaleString("en-GB", options);
+
 // A time: the text may be relative, the tooltip and `datetime` are absolute. `at` is in milliseconds since 1970.
 export function setTime(node, at, text) {
   set(node, text);
   const iso = Number.isFinite(at) ? new Date(at).toISOString() : "";
   if (node.dateTime === iso) return;
   node.dateTime = iso;
-  node.title = iso ? new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" }) : "";
+  node.title = iso ? moment(at, { dateStyle: "medium", timeStyle: "long" }) : "";
 }
 
 // A row of a table. `cells` are [column, css, text or element]. The roles stay where a narrow screen shows the row as a

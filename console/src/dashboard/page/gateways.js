@@ -18,9 +18,9 @@ function waiting({ spool }, now) {
   return records + oldest + (spool.set_aside ? `; ${spool.set_aside} segments set aside` : "");
 }
 
-const id = (title) => ({ title, css: "id", of: ({ id }) => id, text: ({ id }) => id });
-const state = { title: "state", of: ({ state }) => state };
-const spool = { title: "spool", of: ({ spool }) => spool?.records ?? -1, text: waiting };
+const id = (title) => ({ title, css: "id", of: ({ id }) => id, text: ({ id }) => id, brief: true });
+const state = { title: "state", of: ({ state }) => state, brief: true };
+const spool = { title: "spool", of: ({ spool }) => spool?.records ?? -1, text: waiting, brief: true };
 const version = { title: "version", of: ({ version }) => version, text: ({ version }) => version };
 const gatewayColumns = [
   id("gateway"), state,

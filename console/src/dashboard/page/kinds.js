@@ -10,9 +10,9 @@ const NONE = { done_rate: 0, failed_rate: 0, dead: 0, p50: null, p95: null, p99:
 
 const of = (what) => ([, kind]) => kind[what];
 const columns = [
-  { title: "kind", of: ([name]) => name },
-  { title: "done/s", css: "n", of: of("done_rate") },
-  { title: "failed/s", css: "n", of: of("failed_rate") },
+  { title: "kind", of: ([name]) => name, brief: true },
+  { title: "done/s", css: "n", of: of("done_rate"), brief: true },
+  { title: "failed/s", css: "n", of: of("failed_rate"), brief: true },
   { title: "rate over time" },
   { title: "p50", css: "n", of: of("p50") },
   { title: "p95", css: "n", of: of("p95") },

@@ -5,9 +5,11 @@ import { pauseButton, updatePause } from "/pause.js";
 
 const FIGURES = ["ready", "unacked", "retrying", "arrivals/s", "removals/s", "service time", "busy slots"];
 
-// The busy slots of a lane, of workers that take tasks.
-export function busyIn(now, name) {
-  return now.workers.filter((worker) => worker.state === "open").reduce((n, worker) => n + (worker.lanes[name]?.busy ?? 0), 0);
+// The busy slots of a lane and all of them, of workers that take tasks.
+export function slotsIn(now, name) {
+  const open = now.workers.filter((worker) => worker.state === "open").map((worker) => worker.lanes[name]);
+  const sum = (what) => open.reduce((n, lane) => n + (lane?.[what] ?? 0), 0);
+  return { busy: sum("busy"), all: sum("slots") };
 }
 
 // Nothing came, waited or left for a minute. What is not known is not idle.
@@ -22,8 +24,9 @@ function backlog(lane, unknown) {
   return lane.backlog_seconds === null ? (lane.slots ? "unknown" : "no workers") : span(lane.backlog_seconds);
 }
 
-function slots(name, lane, now) {
-  return now.unknown.workers ? "unknown" : `${short(busyIn(now, name))} / ${short(lane.slots)}`;
+function slots(name, now) {
+  const { busy, all } = slotsIn(now, name);
+  return now.unknown.workers ? "unknown" : `${short(busy)} / ${short(all)}`;
 }
 
 function make([name]) {
@@ -63,7 +66,7 @@ function updateRow(row, [name, lane], now) {
   const unserved = !lane.slots && !lane.paused && !now.unknown.workers;
   set(row.pill, lane.paused ? "paused" : unserved ? "idle, no worker" : "idle");
   row.pill.className = "pill" + (lane.paused || unserved ? " quiet" : "");
-  set(row.slots, `${slots(name, lane, now)} slots busy`);
+  set(row.slots, `${slots(name, now)} slots busy`);
   updatePause(row.pause, "lane", name, lane.paused);
 }
 
@@ -79,8 +82,8 @@ export function drawLanes({ now, points, minutes }) {
     node.big.lastChild.data = unknown ? " backlog" : lane.paused ? " in the backlog" : lane.backlog && !unserved ? " of backlog" : "";
     node.big.className = unserved ? "big bad" : "big";
     const figures = unknown ? Array(5).fill("unknown") : [lane.ready, lane.unacked, lane.retrying, lane.arrival_rate, lane.removal_rate].map(short);
-    [...figures, span(lane.service_seconds), slots(name, lane, now)].forEach((text, n) => set(node.figures[n], text));
-    const share = lane.slots && !now.unknown.workers ? busyIn(now, name) / lane.slots : 0;
+    [...figures, span(lane.service_seconds), slots(name, now)].forEach((text, n) => set(node.figures[n], text));
+    const { busy, all } = slotsIn(now, name), share = all && !now.unknown.workers ? busy / all : 0;
     node.meter.firstChild.style.width = Math.min(100, share * 100) + "%";
     node.meter.className = "meter" + (share > 0.95 ? " full" : "");
     node.chart.draw(points, minutes, now.at);

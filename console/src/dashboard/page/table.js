@@ -10,6 +10,23 @@ function compare(a, b) {
   return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
+// Where rows are blocks, shows only the cells that are brief, and a button that unfolds the others.
+export function foldable(row, brief) {
+  if (!brief.includes(true)) return row;
+  brief.forEach((isBrief, n) => { if (isBrief) row.children[n].dataset.brief = ""; });
+  const cell = h("td", "fold"), fold = button("More", "small", () => {
+    const isOpen = row.classList.toggle("unfolded");
+    set(fold, isOpen ? "Less" : "More");
+    fold.setAttribute("aria-expanded", isOpen);
+  });
+  cell.setAttribute("role", "cell");
+  cell.dataset.name = cell.dataset.brief = "";
+  fold.setAttribute("aria-expanded", false);
+  cell.append(fold);
+  row.append(cell);
+  return row;
+}
+
 export class Table {
   // `columns` are {title, css, of, head, hide}. One with `of`, the value to sort by, can be sorted. `head` is an element
   // that takes the place of the title; with `hide` only screen readers have the title. Where rows are blocks, a row shows
@@ -69,23 +86,6 @@ export class Table {
 
   draw(items, key, make, update) {
     this.node.hidden = items.length === 0;
-    keyed(this.body, this.sorted(items), key, (item) => this.foldable(make(item)), update);
-  }
-
-  // A button that only narrow screens show.
-  foldable(row) {
-    if (!this.columns.some(({ brief }) => brief)) return row;
-    this.columns.forEach(({ brief }, n) => { if (brief) row.children[n].dataset.brief = ""; });
-    const cell = h("td", "fold"), fold = button("More", "small", () => {
-      const isOpen = row.classList.toggle("unfolded");
-      set(fold, isOpen ? "Less" : "More");
-      fold.setAttribute("aria-expanded", isOpen);
-    });
-    cell.setAttribute("role", "cell");
-    cell.dataset.name = cell.dataset.brief = "";
-    fold.setAttribute("aria-expanded", false);
-    cell.append(fold);
-    row.append(cell);
-    return row;
+    keyed(this.body, this.sorted(items), key, (item) => foldable(make(item), this.columns.map(({ brief }) => brief)), update);
   }
 }

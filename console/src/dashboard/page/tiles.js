@@ -2,15 +2,15 @@
 import { alarmSummary } from "/alarms.js";
 import { many, short, span } from "/charts.js";
 import { $, h, keyed, set } from "/dom.js";
-import { busyIn } from "/lanes.js";
+import { slotsIn } from "/lanes.js";
 
 const UNKNOWN = { value: "unknown", css: "", note: "" };
 
 // How badly a lane is served: one with work and no slot first, then by the share of busy slots, lanes with waiting tasks
 // before others.
 function strain(now, [name, lane]) {
-  const waiting = lane.backlog > lane.running, share = lane.slots ? busyIn(now, name) / lane.slots : 0;
-  return waiting && !lane.slots && !lane.paused ? 3 : share + (waiting ? 1 : 0);
+  const waiting = lane.backlog > lane.running, { busy, all } = slotsIn(now, name), share = all ? busy / all : 0;
+  return waiting && !all && !lane.paused ? 3 : share + (waiting ? 1 : 0);
 }
 
 function alarmTile() {
@@ -25,11 +25,11 @@ function alarmTile() {
 function slotTile(now, lanes) {
   const name = "busy slots of the fullest lane", known = lanes.filter(([, lane]) => !lane.problem);
   if (!known.length) return { name, ...UNKNOWN };
-  const [lane, it] = known.toSorted((a, b) => strain(now, b) - strain(now, a))[0];
-  const busy = busyIn(now, lane), waiting = Math.max(0, it.backlog - it.running), unserved = waiting > 0 && !it.slots && !it.paused;
-  const css = unserved ? "bad" : it.slots && busy >= it.slots && waiting ? "warn" : "";
+  const [lane, it] = known.toSorted((a, b) => strain(now, b) - strain(now, a) || b[1].slots - a[1].slots)[0];
+  const { busy, all } = slotsIn(now, lane), waiting = Math.max(0, it.backlog - it.running), unserved = waiting > 0 && !all && !it.paused;
+  const css = unserved ? "bad" : all && busy >= all && waiting ? "warn" : "";
   const note = `${lane}: ${waiting ? `${short(waiting)} waiting` : "none waits"}${unserved ? ", no worker" : it.paused ? ", paused" : ""}`;
-  return { name, value: `${short(busy)} / ${short(it.slots)}`, css, note };
+  return { name, value: `${short(busy)} / ${short(all)}`, css, note };
 }
 
 // Growth comes first: letters of last week are no news.

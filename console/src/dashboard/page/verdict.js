@@ -13,6 +13,11 @@ const SECTIONS = {
 const SHOWN = 6;
 let showsAll = false, drawn = null;
 
+function lasted({ since }, now) {
+  if (since === null) return "";
+  return now - since < 1000 ? " (new)" : ` (for ${span((now - since) / 1000)})`;
+}
+
 // The problem as text. The figures in it and the time are not read aloud again with each update.
 export function drawVerdict(fleet) {
   drawn = fleet;
@@ -34,7 +39,7 @@ export function drawVerdict(fleet) {
     pill.className = "pill " + it.severity;
     set(pill, it.severity);
     set(link.children[0], it.subject ? it.subject + ": " : "");
-    set(link.children[1], it.detail + (it.since === null ? "" : ` (for ${span(Math.max(0, now.at - it.since) / 1000)})`));
+    set(link.children[1], it.detail + lasted(it, now.at));
     set(next, it.next);
   });
 }
