@@ -24,7 +24,7 @@ const columns = [
   { title: "value", css: "n", of: ({ value }) => value },
   { title: "since", of: ({ since }) => Date.parse(since), brief: true },
   { title: "state", of: (alarm) => stateOf(alarm) },
-  { title: "Actions", hide: true },
+  { title: "Actions", hide: true, brief: true },
 ];
 const table = new Table($("alarm-table"), "alarms", columns, () => shown && draw(shown));
 

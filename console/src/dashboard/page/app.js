@@ -105,7 +105,7 @@ addEventListener("keydown", (event) => {
   else if (section && !section.hidden) {
     section.scrollIntoView();
     // The first button that does something with a row, else the section itself.
-    const first = [...section.querySelectorAll("tbody button, article button")].find((it) => it.checkVisibility() && !it.disabled);
+    const first = [...section.querySelectorAll("tbody button:not(.condition, .fold *), article button")].find((it) => it.checkVisibility() && !it.disabled);
     (first ?? section).focus({ preventScroll: true });
   }
 });

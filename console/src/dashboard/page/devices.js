@@ -121,7 +121,8 @@ async function load(newest) {
   const low = Math.min(...points.map((point) => point.min)), high = Math.max(...points.map((point) => point.max));
   const range = points.length ? `from ${number(low)} to ${number(high)} ${last.unit ?? ""}` : "no readings";
   const used = shown.some((bucket) => bucket.consumption !== null) && shown.reduce((sum, bucket) => sum + bucket.consumption, 0);
-  const notes = [`${words[0].toUpperCase()}${words.slice(1)}: ${range}`, used !== false && `consumption ${number(used)} ${last.unit ?? ""}`.trim(), flagged && `${flagged} flagged readings left out`, others && "readings in other units left out"];
+  const begin = words.replace(/^of the /, "");
+  const notes = [`${begin[0].toUpperCase()}${begin.slice(1)}: ${range}`, used !== false && `consumption ${number(used)} ${last.unit ?? ""}`.trim(), flagged && `${flagged} flagged readings left out`, others && "readings in other units left out"];
   set(made.note, notes.filter(Boolean).join("; ") + ".");
   made.curve.draw(points, from, to, `${metric} ${words}: ${range}. Arrow keys read the values.`, last?.unit);
   made.points = points;
