@@ -55,11 +55,11 @@ impl SampleHistory {
         Some((grown, counts.first()?.0))
     }
 
-    /// Dead letters that are added per minute, over the same time.
+    /// Dead letters that are added per minute, over the same time. Those of a shorter time are not extrapolated.
     pub fn dead_rate(&self) -> Option<f64> {
         let (grown, since) = self.new_letters()?;
         let over = self.newest()?.at - since;
-        (over >= MIN_RATE_WINDOW).then(|| grown as f64 * 60_000.0 / over as f64)
+        (over >= MIN_RATE_WINDOW).then(|| grown as f64 * 60_000.0 / over.max(60_000) as f64)
     }
 
     /// The known loads of a lane since `from`, oldest first, and whether the history reaches back that far without a gap.
@@ -118,9 +118,10 @@ mod tests {
             history.dead_rate()
         };
         assert_eq!([rate(0, 100), rate(5_000, 100)], [None, None]);
-        assert_eq!(rate(20_000, 104), Some(12.0));
-        assert_eq!(rate(30_000, 10), Some(8.0), "94 were dropped");
-        assert_eq!(rate(400_000, 10), None, "the others are too old");
+        assert_eq!(rate(20_000, 104), Some(4.0));
+        assert_eq!(rate(30_000, 10), Some(4.0), "94 were dropped");
+        assert_eq!(rate(120_000, 14), Some(4.0), "8 in two minutes");
+        assert_eq!(rate(500_000, 10), None, "the others are too old");
     }
 
     #[test]
