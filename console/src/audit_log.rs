@@ -2,6 +2,7 @@
 
 mod cli;
 mod os_user;
+mod pauses;
 mod reader;
 mod view;
 
@@ -23,6 +24,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 pub use cli::AuditVerb;
+pub use pauses::{PauseRecords, PausedBy, read_pauses};
 
 /// Time limit for writing a record.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,21 +1,21 @@
 //! Decides what is wrong with a fleet, from everything that a console knows of it. `status`, `top`, the dashboard's page,
 //! `GET /v1/problems` and the metric `garenne_problems` show its result first.
 
+mod broker;
+mod paused;
 mod problem;
+mod producers;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use garenne_operator::{
     operator::Operator,
     queues::{LaneStatus, Snapshot},
     table::{duration, grouped},
 };
-use garenne_protocol::heartbeat::{Heartbeat, Program, UnhandledBeat};
+use garenne_protocol::heartbeat::{Program, UnhandledBeat};
 
 pub use problem::{Code, Problem, Severity, needs_attention, text, verdict};
 use problem::{
@@ -24,6 +24,7 @@ use problem::{
 };
 
 use crate::{
+    audit_log::PauseRecords,
     fleet::{MIN_HUNG, MemberView, Pauses, Roster, State, add_buckets, hangs, quantile, unhandled},
     lane_sample::LaneSample,
 };
@@ -32,8 +33,6 @@ use crate::{
 const MIN_STALL: Duration = Duration::from_secs(10);
 /// The same for a lane of which no task has ended yet.
 const MIN_FIRST_STALL: Duration = Duration::from_secs(600);
-/// How long tasks may wait in a spool before that is a problem.
-const MAX_SPOOLED: i64 = 60_000;
 /// Tasks whose retry is this far ahead are named.
 const FAR_AHEAD: Duration = Duration::from_secs(3600);
 /// The largest difference of two clocks, in milliseconds. Alarms and expiry compare times of several hosts.
@@ -63,13 +62,15 @@ pub struct Facts<'f> {
     pub roster: &'f Roster,
     /// The longest wait of a task that arrives now.
     pub objective: Duration,
+    /// Who paused what, or why that is not known.
+    pub pauses: Result<&'f PauseRecords, &'f str>,
     /// How many dead letters were added, and since when; unknown to a console that looks once.
     pub new_letters: Option<(u64, i64)>,
 }
 
 /// What is wrong, the worst first.
 pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
-    let mut problems = broker(facts);
+    let mut problems = broker::problems(facts);
     let workers = facts.roster.members(Program::Worker, facts.now);
     let pauses = Pauses::of(&workers);
     // What is not heard cannot be judged: every worker would be silent, and every lane would lack workers.
@@ -100,56 +101,13 @@ pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
         problems.extend(hung_tasks(&workers, &durations, &problems));
         problems.extend(sinks(&workers));
         problems.extend(kinds_without_worker(facts, &workers));
-        problems.extend(paused(&workers, &pauses));
+        problems.extend(paused::problems(facts, &workers));
         for program in [Program::Gateway, Program::Bridge] {
             let members = facts.roster.members(program, facts.now);
-            problems.extend(members.iter().flat_map(|member| producer_problems(facts, member)));
+            problems.extend(members.iter().flat_map(|member| producers::problems(facts, member)));
         }
     }
     problems.sort_by(|a, b| (a.severity, a.key()).cmp(&(b.severity, b.key())));
-    problems
-}
-
-fn broker(facts: &Facts<'_>) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let Facts { queue_problem, fleet_problem, alarm, database_problem, .. } = facts;
-    let address = || format!("broker {}", facts.operator.broker.address());
-    if let Some(alarm) = alarm {
-        problems.push(
-            Problem::new(BrokerAlarm, Critical, address())
-                .detail(format!("an alarm blocks publishers ({alarm}): results, copies and heartbeats wait, and readings are refused or spooled"))
-                .next("give the broker's host memory or disk space; `rabbitmq-diagnostics alarms` names the node"),
-        );
-    }
-    let check = "check that the broker runs, --amqp-url, and the rights of its user";
-    match (queue_problem, fleet_problem) {
-        (Some(problem), _) => {
-            let detail = format!("the queues cannot be read: {problem}");
-            problems.push(Problem::new(BrokerUnavailable, Critical, address()).detail(detail).next(check));
-        }
-        (None, Some(problem)) => {
-            let detail = format!("no heartbeats arrive, so what workers do is not known: {problem}");
-            problems.push(Problem::new(NoHeartbeats, Critical, address()).detail(detail).next(check));
-        }
-        (None, None) => {}
-    }
-    if let Some(problem) = database_problem {
-        problems.push(
-            Problem::new(DatabaseUnavailable, Critical, "database")
-                .detail(format!("it does not answer: {problem}"))
-                .next(
-                    "check that PostgreSQL runs, and --postgres-url; workers keep results until it answers",
-                ),
-        );
-    }
-    let missing = facts.snapshot.map_or(&[][..], |snapshot| &snapshot.missing);
-    if !missing.is_empty() && queue_problem.is_none() {
-        problems.push(
-            Problem::new(MissingQueue, Critical, "")
-                .detail(format!("missing: {}", missing.join(", ")))
-                .next("run `garenne topology apply`"),
-        );
-    }
     problems
 }
 
@@ -371,49 +329,4 @@ fn kinds_without_worker(facts: &Facts<'_>, workers: &[MemberView]) -> Vec<Proble
             .next("start a worker that has it; after unknown_kind_wait they become dead letters")
     };
     unhandled(workers).into_iter().map(problem).collect()
-}
-
-/// What operators have paused.
-fn paused(workers: &[MemberView], pauses: &Pauses) -> Vec<Problem> {
-    let mut all: BTreeSet<_> = pauses.all().map(|(noun, name, _)| (noun, name.to_owned())).collect();
-    let beats = workers.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat());
-    all.extend(beats.flat_map(|beat: &Heartbeat| &beat.paused).map(|name| ("group", name.clone())));
-    let problem = |(noun, name): (&str, String)| {
-        Problem::new(Paused, Notice, format!("{noun} {name}")).detail("it is paused").next(format!(
-            "`garenne {noun} resume {name}` ends that; `garenne audit list` says who paused it"
-        ))
-    };
-    all.into_iter().map(problem).collect()
-}
-
-fn producer_problems(facts: &Facts<'_>, member: &MemberView) -> Vec<Problem> {
-    let Some(beat) = member.process.heartbeat().filter(|_| member.state == State::Open) else {
-        return Vec::new();
-    };
-    let program: &str = beat.program.into();
-    let (subject, mut problems) = (format!("{program} {}", beat.id), Vec::new());
-    if let Some(bridge) = beat.bridge.as_ref().filter(|bridge| !bridge.connected) {
-        problems.push(
-            Problem::new(BridgeDisconnected, Critical, subject.clone())
-                .detail(format!("it is not subscribed to the MQTT broker at {}", bridge.broker))
-                .next("its log says why; MQTT brokers keep messages of persistent sessions meanwhile"),
-        );
-    }
-    let Some(spool) = beat.spool else { return problems };
-    if spool.oldest_at.is_some_and(|oldest| facts.now.saturating_sub(oldest) > MAX_SPOOLED) {
-        problems.push(
-            Problem::new(SpoolWaiting, Warning, subject.clone())
-                .since(spool.oldest_at)
-                .detail(format!("{} tasks wait in its spool", grouped(spool.records)))
-                .next("they leave when the broker confirms again; `garenne-producer spool` shows them"),
-        );
-    }
-    if spool.set_aside > 0 {
-        problems.push(
-            Problem::new(SpoolSegmentsAside, Warning, subject)
-                .detail(format!("{} segments of its spool were set aside", spool.set_aside))
-                .next("`garenne-producer spool verify` says what is wrong with them"),
-        );
-    }
-    problems
 }

@@ -18,7 +18,7 @@ use garenne_protocol::heartbeat::Heartbeat;
 pub use control_queues::ControlQueues;
 pub use groups::{GroupTotals, groups};
 pub use listener::HeartbeatListener;
-pub use pauses::Pauses;
+pub use pauses::{Pauses, paused};
 pub use poll::{poll_and_alarm, poll_fleet};
 pub use roster::{MemberView, Process, Roster, State};
 pub use seen::{unseen_group, unseen_kind, unseen_lane, unseen_task};

@@ -4,6 +4,7 @@
 mod backlog;
 mod history;
 mod lane;
+mod pauses;
 mod sample;
 mod state;
 mod view;
@@ -53,7 +54,7 @@ const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 const CONFIRM_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Watches one fleet: a task receives heartbeats, one takes snapshots of the queues, one finds out which new workers are
-/// real.
+/// real, one asks the database, and one reads who paused what.
 pub struct FleetMonitor {
     /// The fleet.
     pub operator: Operator,
@@ -65,17 +66,18 @@ pub struct FleetMonitor {
 impl FleetMonitor {
     /// Starts the monitor, which runs until the returned tasks are dropped. It waits for a broker that cannot
     /// be reached yet.
-    pub fn start(operator: Operator, objective: Duration) -> (Arc<Self>, [TaskHandle<()>; 4]) {
+    pub fn start(operator: Operator, objective: Duration) -> (Arc<Self>, [TaskHandle<()>; 5]) {
         // A read-only console may send no command to a worker; then the management API lists the workers' queues.
         let checks = !operator.read_only || operator.management.is_some();
         let state = Mutex::new(MonitorState::new(checks, now()));
         let monitor = Arc::new(Self { operator, objective, state });
-        let [listener, sampler, confirmer, database] = [(); 4].map(|()| Arc::clone(&monitor));
+        let [listener, sampler, confirmer, database, pauses] = [(); 5].map(|()| Arc::clone(&monitor));
         let listener = supervise::restarting("heartbeats", listener, |it| it.keep_listening().boxed());
         let sampler = supervise::restarting("queue samples", sampler, |it| it.keep_sampling().boxed());
         let confirmer = supervise::restarting("new workers", confirmer, |it| it.keep_confirming().boxed());
         let database = supervise::restarting("database check", database, |it| it.keep_asking().boxed());
-        (monitor, [listener.spawn(), sampler.spawn(), confirmer.spawn(), database.spawn()])
+        let pauses = supervise::restarting("pauses", pauses, |it| it.keep_reading_pauses().boxed());
+        (monitor, [listener.spawn(), sampler.spawn(), confirmer.spawn(), database.spawn(), pauses.spawn()])
     }
 
     async fn keep_listening(&self) {

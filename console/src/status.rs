@@ -14,8 +14,9 @@ use garenne_protocol::{heartbeat::Program, task::epoch_ms, topology::Names};
 use serde_json::json;
 
 use crate::{
+    audit_log::{PauseRecords, read_pauses},
     diagnose::{self, Facts, diagnose, needs_attention, verdict},
-    fleet::{Pauses, Roster, count_unacked, poll_and_alarm, unhandled},
+    fleet::{Pauses, Roster, count_unacked, paused, poll_and_alarm, unhandled},
     monitor::{database_problem, lanes},
 };
 
@@ -54,6 +55,11 @@ pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) ->
     let unheard = Roster::new(now);
     let roster = poll.as_ref().unwrap_or(&unheard);
     let fleet_problem = poll.as_ref().err().map(ToString::to_string);
+    let workers = roster.members(Program::Worker, now);
+    let pauses = match paused(&workers).is_empty() {
+        true => Ok(PauseRecords::new()),
+        false => read_pauses(operator).await.map_err(|failure| failure.to_string()),
+    };
     let problems = diagnose(&Facts {
         now,
         operator,
@@ -66,8 +72,8 @@ pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) ->
         roster,
         objective,
         new_letters: None,
+        pauses: pauses.as_ref().map_err(String::as_str),
     });
-    let workers = roster.members(Program::Worker, now);
     let pauses = Pauses::of(&workers);
     // As of the answers: tasks that are due since are not counted any more.
     let unhandled = unhandled(&roster.members(Program::Worker, polled));

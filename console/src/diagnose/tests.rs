@@ -7,7 +7,7 @@ use garenne_operator::{
 use serde_json::{Value, json};
 
 use super::*;
-use crate::scale::Load;
+use crate::{audit_log::PausedBy, scale::Load};
 
 const NOW: i64 = 1_000_000;
 
@@ -22,6 +22,7 @@ struct Fleet {
     alarm: Option<&'static str>,
     database_problem: Option<&'static str>,
     new_letters: Option<(u64, i64)>,
+    pauses: Result<PauseRecords, &'static str>,
 }
 
 impl Fleet {
@@ -52,6 +53,7 @@ impl Fleet {
             alarm: None,
             database_problem: None,
             new_letters: None,
+            pauses: Ok(PauseRecords::new()),
         };
         fleet.hear("worker", "w", json!({}));
         fleet
@@ -89,6 +91,7 @@ impl Fleet {
             roster: &self.roster,
             objective: Duration::from_secs(30),
             new_letters: self.new_letters,
+            pauses: self.pauses.as_ref().map_err(|why| *why),
         })
     }
 
@@ -183,7 +186,7 @@ fn queues_are_judged_by_what_they_lack() {
             "warning unroutable 2 messages match no binding",
             "notice dead-letters 3 dead letters",
             "notice retries-far-ahead lane fast: tasks wait long for their next attempt: 5 in 1h",
-            "notice paused lane slow: it is paused",
+            "notice paused lane slow: it is paused; by whom and since when is unknown: the audit log has no record of it",
         ]
     );
     fleet.new_letters = Some((2, NOW - 60_000));
@@ -247,6 +250,8 @@ fn workers_and_their_tasks_are_judged() {
     fields["paused"] = json!(["import-7"]);
     fields["paused_kinds"] = json!(["image.resize"]);
     fleet.hear("worker", "w", fields);
+    let by = PausedBy { who: "anna (dashboard 192.0.2.7)".into(), at: NOW - 60_000 };
+    fleet.pauses = Ok([(("group".to_owned(), "import-7".to_owned()), by)].into());
     assert_eq!(
         fleet.lines(),
         [
@@ -255,10 +260,21 @@ fn workers_and_their_tasks_are_judged() {
             "critical kind-without-worker kind email.send: 20 tasks wait in lane default, and no running worker has a handler for them (for 35s)",
             "warning hung-tasks kind reading.process: 2 tasks in lane default run for much longer than usual, older for 2h",
             "warning silent-worker worker gone: it sends no heartbeats: it has crashed, hangs, or cannot reach the broker",
-            "notice paused group import-7: it is paused",
-            "notice paused kind image.resize: it is paused",
+            "notice paused group import-7: paused by anna (dashboard 192.0.2.7) (for 60s)",
+            "notice paused kind image.resize: it is paused; by whom and since when is unknown: the audit log has no record of it",
         ]
     );
+}
+
+#[test]
+fn why_it_is_unknown_who_paused_something_is_said() {
+    let mut fleet = Fleet::new();
+    fleet.hear("worker", "w", json!({"paused": ["g"]}));
+    fleet.pauses = Err("the broker denied access to \"garenne.audit\"");
+    let expected = "notice paused group g: it is paused; by whom and since when is unknown: \
+                    the broker denied access to \"garenne.audit\"";
+    assert_eq!(fleet.lines(), [expected]);
+    assert_eq!(fleet.problems()[0].since, None);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! The lanes and kinds that workers have paused, over the whole fleet.
+//! The lanes, kinds and groups that workers have paused, over the whole fleet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::roster::MemberView;
 
@@ -34,4 +34,13 @@ impl Pauses {
         let lanes = self.lanes.iter().map(|(name, count)| ("lane", name.as_str(), *count));
         lanes.chain(self.kinds.iter().map(|(name, count)| ("kind", name.as_str(), *count)))
     }
+}
+
+/// The paused objects: `lane`, `kind` or `group`, and the name.
+pub fn paused(workers: &[MemberView]) -> BTreeSet<(String, String)> {
+    let pauses = Pauses::of(workers);
+    let beats = workers.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat());
+    let groups = beats.flat_map(|beat| &beat.paused).map(|name| ("group", name.as_str()));
+    let others = pauses.all().map(|(noun, name, _)| (noun, name));
+    groups.chain(others).map(|(noun, name)| (noun.to_owned(), name.to_owned())).collect()
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use garenne_operator::{operator::Operator, queues::Snapshot};
 
-use super::{history::SampleHistory, lane, sample::Sample};
+use super::{history::SampleHistory, lane, pauses::KnownPauses, sample::Sample};
 use crate::{
     diagnose::{Code, Facts, Problem, diagnose},
     fleet::Roster,
@@ -24,6 +24,8 @@ pub(super) struct MonitorState {
     pub(super) alarm: Option<String>,
     /// Why the workers' database does not answer.
     pub(super) database_problem: Option<String>,
+    /// Who paused what.
+    pub(super) pauses: KnownPauses,
     /// Since when the present problems last.
     since: BTreeMap<(Code, String), i64>,
     /// Unroutable messages since the console started.
@@ -41,6 +43,7 @@ impl MonitorState {
             fleet_problem: Some("not connected yet".to_owned()),
             alarm: None,
             database_problem: None,
+            pauses: KnownPauses::none(),
             since: BTreeMap::new(),
             unroutable: 0,
         }
@@ -72,11 +75,16 @@ impl MonitorState {
             roster: &self.roster,
             objective,
             new_letters: self.history.new_letters(),
+            pauses: self.pauses.records.as_ref().map_err(String::as_str),
         });
         let mut lasting = BTreeMap::new();
         for problem in &mut problems {
             let (code, subject) = problem.key();
             let key = (code, subject.to_owned());
+            // A pause is older than its first heartbeat here.
+            if problem.since.is_none() && code == Code::Paused {
+                continue;
+            }
             let since = problem.since.or_else(|| self.since.get(&key).copied()).unwrap_or(now);
             problem.since = Some(since);
             lasting.insert(key, since);

@@ -1,6 +1,10 @@
 //! What is wrong with a fleet, provoked for real: `status`, `/v1/problems`, the page's state and the metric say the same.
 
+use std::time::SystemTime;
+
 use anyhow::{Context, Result, ensure};
+use garenne_console::audit_log::command_line;
+use garenne_protocol::task::{StandingOrder, epoch_ms};
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::with_id,
@@ -26,13 +30,11 @@ async fn until_seen(
     subject: &str,
     code: i32,
 ) -> Result<Value> {
-    let seen = eventually(format!("the problem {name} {subject}"), async || {
-        let answer = dashboard.json("/v1/problems").await?;
-        let found = find(&answer["problems"], name, subject).cloned();
-        Ok(found.map_or_else(|| Seen::Other(answer.to_string()), Seen::Wanted))
+    let seen = until(name, dashboard, |problems| {
+        // Who paused something is looked up after it is seen.
+        find(problems, name, subject).filter(|it| it["since"].is_i64()).cloned()
     })
     .await?;
-    ensure!(seen["since"].is_i64(), "since when: {seen}");
     ensure!(seen["detail"] != "" && seen["next"] != "", "no sentence or no next step: {seen}");
     let now = dashboard.json("/api/now").await?;
     find(&now["problems"], name, subject)
@@ -48,6 +50,15 @@ async fn until_seen(
     let before_the_table = text.split("RabbitMQ ").next().unwrap_or_default();
     ensure!(before_the_table.contains(subject) && before_the_table.contains(severity), "{subject}: {text}");
     Ok(seen)
+}
+
+/// Waits for something in the dashboard's list of problems.
+async fn until<T>(what: &str, dashboard: &Dashboard, wanted: impl Fn(&Value) -> Option<T>) -> Result<T> {
+    eventually(what, async || {
+        let answer = dashboard.json("/v1/problems").await?;
+        Ok(wanted(&answer["problems"]).map_or_else(|| Seen::Other(answer.to_string()), Seen::Wanted))
+    })
+    .await
 }
 
 /// Waits until the dashboard sees no problem but notices.
@@ -83,7 +94,24 @@ async fn problems_of_lanes_and_workers_are_said_by_every_tool() -> Result<()> {
     );
 
     env.garenne(&["lane", "pause", "fast"]).await?;
-    until_seen(&env, &dashboard, "paused", "lane fast", 0).await?;
+    let paused = until_seen(&env, &dashboard, "paused", "lane fast", 0).await?;
+    let by = format!("paused by {} (command-line ", command_line().name);
+    ensure!(paused["detail"].as_str().is_some_and(|detail| detail.starts_with(&by)), "{by}: {paused}");
+    let text = env.garenne(&["status"]).await?.stdout.join("\n");
+    ensure!(text.contains(&format!("lane fast: {by}")), "{text}");
+    env.garenne(&["lane", "resume", "fast"]).await?;
+    until("no pause", &dashboard, |problems| find(problems, "paused", "lane fast").is_none().then_some(()))
+        .await?;
+    // A program without an audit record: nobody is named.
+    let order = format!(r#"{{"pause_lane":"fast","at":{}}}"#, epoch_ms(SystemTime::now()));
+    env.client()
+        .publish("garenne.control", StandingOrder::ROUTING_KEY, with_id("foreign"), order.as_bytes())
+        .await?;
+    let unknown = until("a pause by nobody", &dashboard, |problems| {
+        let found = find(problems, "paused", "lane fast")?;
+        found["detail"].as_str()?.contains("by whom and since when is unknown").then(|| found.clone())
+    });
+    ensure!(unknown.await?["since"].is_null());
     env.garenne(&["lane", "resume", "fast"]).await?;
 
     env.client().publish("garenne.tasks", "spectrum.any", with_id("unserved"), b"{}").await?;
