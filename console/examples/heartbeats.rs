@@ -87,6 +87,7 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
             .map(|role| (role.to_owned(), ConnectionBeat { up: true, epoch: 0 }))
             .into(),
         blocked: false,
+        denied: None,
         sinks: [("postgres".to_owned(), SinkBeat { up: true, ..SinkBeat::default() })].into(),
         gateway: None,
         bridge: None,

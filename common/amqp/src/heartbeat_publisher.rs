@@ -79,7 +79,7 @@ impl HeartbeatPublisher {
         let _ = task.await;
         let last = Heartbeat { stance: Stance::Stopped, ..(sender.snapshot)() };
         // With a confirm: the connection closes next, and an unconfirmed message may be lost with it.
-        match timeout(SEND_TIMEOUT, sender.publisher.publish(sender.message(&last))).await {
+        match timeout(SEND_TIMEOUT, sender.publisher.publish(sender.message(last))).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "final heartbeat not confirmed"),
             Err(_) => tracing::debug!("final heartbeat not confirmed in time"),
@@ -88,8 +88,9 @@ impl HeartbeatPublisher {
 }
 
 impl HeartbeatSender {
-    fn message(&self, heartbeat: &Heartbeat) -> Message {
-        let body = serde_json::to_vec(heartbeat).expect("text and numbers");
+    fn message(&self, heartbeat: Heartbeat) -> Message {
+        let heartbeat = Heartbeat { denied: self.publisher.denied(), ..heartbeat };
+        let body = serde_json::to_vec(&heartbeat).expect("text and numbers");
         // Transient: a heartbeat is worthless after a broker restart.
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
@@ -100,7 +101,7 @@ impl HeartbeatSender {
     }
 
     async fn send(&self) -> Result<(), PublishError> {
-        let message = self.message(&(self.snapshot)());
+        let message = self.message((self.snapshot)());
         match timeout(SEND_TIMEOUT, self.publisher.announce(message)).await {
             Ok(sent) => sent,
             Err(_) => Err(PublishError::Blocked),

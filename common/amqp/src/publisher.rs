@@ -198,6 +198,11 @@ impl Publisher {
         self.routes.problem()
     }
 
+    /// The broker's last refusal, if the user lacks a right to publish. Shown as long as [`route_problem`](Self::route_problem).
+    pub fn denied(&self) -> Option<String> {
+        self.routes.denied()
+    }
+
     /// Forgets the problem, because the exchange and its bindings were declared again.
     pub fn forget_route_problem(&self) {
         self.routes.forget();
@@ -254,8 +259,13 @@ impl Publisher {
             && closed.connection.upgrade().is_some_and(|connection| connection.status().connected())
         {
             let exchange = address.exchange.as_str();
+            let broker = &queue.pool.manager().broker;
+            let user = broker.user().map(|user| format!(" {user:?}")).unwrap_or_default();
             let problem = format!(
-                "the broker refused a message to {exchange:?}: does this user have the write permission?"
+                "the broker refused a message to {exchange:?}: user{user} lacks the right write on exchange {exchange:?} in \
+                 virtual host {:?}, or on routing keys such as {:?}",
+                broker.vhost(),
+                address.routing_key.as_str()
             );
             return Err(PublishError::AnnounceRefused(problem));
         }

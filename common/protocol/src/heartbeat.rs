@@ -104,6 +104,10 @@ pub struct Heartbeat {
     /// Whether the broker blocks publishing (`connection.blocked`).
     #[serde(default)]
     pub blocked: bool,
+    /// The broker's last refusal of a message, because the process's user lacks a right; absent after half a minute without
+    /// one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<String>,
     /// The sinks, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sinks: BTreeMap<String, SinkBeat>,

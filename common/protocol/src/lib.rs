@@ -1,4 +1,5 @@
-//! The wire format: tasks and their copies, sensor data, the broker topology, heartbeats and records of commands.
+//! The wire format: tasks and their copies, sensor data, the broker topology and rights on it, heartbeats and records of
+//! commands.
 //!
 //! All code here is pure: it does no I/O, reads no clock and has no AMQP client. Every program of a fleet
 //! encodes and decodes its messages with this crate.
@@ -7,6 +8,7 @@ pub mod audit;
 pub mod heartbeat;
 pub mod list;
 mod quoted;
+pub mod rights;
 pub mod sensor;
 pub mod task;
 pub mod topology;

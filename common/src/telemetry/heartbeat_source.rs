@@ -60,6 +60,7 @@ impl HeartbeatSource {
             kinds: self.metrics.kind_counts(),
             connections: self.metrics.connection_counts(),
             blocked: self.metrics.connection().blocked.get() != 0,
+            denied: None,
             sinks: Default::default(),
             gateway: None,
             bridge: None,

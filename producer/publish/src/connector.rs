@@ -148,7 +148,8 @@ impl Connector {
         loop {
             tick.tick().await;
             let is_broken = !self.has_topology && self.ensure_topology().await.is_err();
-            if self.has_topology && self.publisher.route_problem().is_some() {
+            let is_unrouted = self.publisher.route_problem().is_some() && self.publisher.denied().is_none();
+            if self.has_topology && is_unrouted {
                 self.restore_routes().await;
             }
             if self.state.borrow().is_declared() && self.connected.get() == 0 {

@@ -65,7 +65,7 @@ pub enum PublishError {
     InDoubt(String),
     /// The broker closed the channel because the user lacks a permission. In doubt as well: every message in
     /// flight on the channel gets this error, and only one of them was denied.
-    #[error("the broker denied the message: {0}; does this user have the write permission?")]
+    #[error("the broker denied the message: {0}")]
     Denied(String),
 }
 

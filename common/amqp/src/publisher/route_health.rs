@@ -1,4 +1,4 @@
-//! Whether messages reach a queue: an exchange that is gone, or has no binding, fails all of them.
+//! Whether messages reach a queue: an exchange that is gone, has no binding, or may not be published to, fails all of them.
 
 use std::{
     sync::{
@@ -26,6 +26,8 @@ pub(super) struct RouteHealth {
 struct Failure {
     exchange: String,
     problem: String,
+    /// Whether a right is missing. Otherwise a declaration may help.
+    is_denied: bool,
     at: Instant,
 }
 
@@ -44,20 +46,26 @@ impl RouteHealth {
                 return;
             }
             // The queue of a single message is no matter of an exchange.
-            Err(PublishError::Unroutable { exchange, .. }) if !exchange.is_empty() => {
-                (exchange.clone(), format!("exchange {exchange:?} has no binding that leads to a queue"))
-            }
+            Err(PublishError::Unroutable { exchange, .. }) if !exchange.is_empty() => (
+                exchange.clone(),
+                format!("exchange {exchange:?} has no binding that leads to a queue"),
+                false,
+            ),
             Err(PublishError::InDoubt(text)) => match missing_exchange(text) {
-                Some(exchange) => (exchange.to_owned(), format!("exchange {exchange:?} is missing")),
+                Some(exchange) => (exchange.to_owned(), format!("exchange {exchange:?} is missing"), false),
+                None => return,
+            },
+            Err(PublishError::Denied(text)) => match denied_exchange(text) {
+                Some(exchange) => (exchange.to_owned(), text.clone(), true),
                 None => return,
             },
             Err(_) => return,
         };
-        let (exchange, problem) = failure;
+        let (exchange, problem, is_denied) = failure;
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::error!(exchange, problem, "messages reach no queue");
         }
-        *self.last() = Some(Failure { exchange, problem, at: Instant::now() });
+        *self.last() = Some(Failure { exchange, problem, is_denied, at: Instant::now() });
     }
 
     pub(super) fn forget(&self) {
@@ -68,8 +76,17 @@ impl RouteHealth {
     }
 
     pub(super) fn problem(&self) -> Option<String> {
+        self.recent(|_| true)
+    }
+
+    /// The broker's refusal, if the user lacks a right.
+    pub(super) fn denied(&self) -> Option<String> {
+        self.recent(|it| it.is_denied)
+    }
+
+    fn recent(&self, wanted: impl Fn(&Failure) -> bool) -> Option<String> {
         let last = self.last();
-        last.as_ref().filter(|it| it.at.elapsed() < PROBLEM_FOR).map(|it| it.problem.clone())
+        last.as_ref().filter(|it| it.at.elapsed() < PROBLEM_FOR && wanted(it)).map(|it| it.problem.clone())
     }
 
     fn last(&self) -> MutexGuard<'_, Option<Failure>> {
@@ -80,6 +97,13 @@ impl RouteHealth {
 /// The exchange in the broker's `NOT_FOUND - no exchange 'name' in vhost '/'`.
 fn missing_exchange(text: &str) -> Option<&str> {
     text.split_once("NOT_FOUND - no exchange '")?.1.split_once('\'').map(|(name, _)| name)
+}
+
+/// The exchange in the broker's `write access to exchange 'name' in vhost '/' refused …`, or the one of a topic. The name of the
+/// default exchange is empty.
+fn denied_exchange(text: &str) -> Option<&str> {
+    let name = text.split_once("exchange '")?.1.split_once('\'').map(|(name, _)| name)?;
+    Some(if name == "amq.default" { "" } else { name })
 }
 
 #[cfg(test)]
@@ -108,5 +132,18 @@ mod tests {
         assert_eq!(health.problem(), None);
         health.note(&unroutable(""), None);
         assert_eq!(health.problem(), None, "a queue is no exchange");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_right_is_a_problem_and_told_from_a_missing_exchange() {
+        let health = RouteHealth::default();
+        health.note(&unroutable("g.tasks"), None);
+        assert_eq!(health.denied(), None);
+        let refusal =
+            "ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' refused for user 'w' (403)";
+        health.note(&Err(PublishError::Denied(refusal.into())), None);
+        assert_eq!((health.denied(), health.problem()), (Some(refusal.to_owned()), Some(refusal.to_owned())));
+        health.note(&Ok(()), Some(""));
+        assert_eq!(health.denied(), None, "a message to the default exchange was stored");
     }
 }

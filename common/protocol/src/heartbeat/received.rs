@@ -52,6 +52,7 @@ impl Heartbeat {
         self.every_ms = self.every_ms.clamp(*INTERVAL_MS.start(), *INTERVAL_MS.end());
         self.running = self.running.min(MAX_COUNT);
         [&mut self.incarnation, &mut self.host, &mut self.version].into_iter().for_each(text);
+        self.denied.iter_mut().for_each(text);
         [&mut self.paused, &mut self.paused_kinds].into_iter().for_each(texts);
         keep(&mut self.groups, MOST_TASKS);
         for group in self.groups.values_mut() {

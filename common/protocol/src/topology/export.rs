@@ -45,6 +45,18 @@ pub struct Difference {
     pub detail: String,
 }
 
+impl Difference {
+    /// One that does not exist.
+    pub fn missing(what: &'static str, name: String) -> Self {
+        Self { what, name, detail: "missing".to_owned() }
+    }
+
+    /// Whether it does not exist.
+    pub fn is_missing(&self) -> bool {
+        self.detail == "missing"
+    }
+}
+
 /// Compares the topology with the management API's arrays `exchanges`, `queues` and `bindings` in `actual`.
 ///
 /// Anything else on the broker is ignored, except bindings of [`Topology::unbound`]: a second route to a lane
@@ -73,7 +85,7 @@ pub fn compare(topology: &Topology, actual: &Value) -> Vec<Difference> {
         rows.iter().any(|row| fields.iter().all(|field| row[*field] == one[*field]))
     };
     for want in wanted.iter().filter(|want| !contains(&present, want)) {
-        differences.push(Difference { what: "binding", name: describe(want), detail: "missing".into() });
+        differences.push(Difference::missing("binding", describe(want)));
     }
     // With any routing key: a pattern that is no longer in the settings misroutes tasks as well.
     let is_unbound = |have: &Value| {

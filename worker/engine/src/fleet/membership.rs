@@ -12,6 +12,7 @@ use garenne_common::{
     supervise::{self, Failure},
     telemetry::Metrics,
 };
+use garenne_protocol::rights::MissingRight;
 use humantime::format_duration;
 use serde::Deserialize;
 use thiserror::Error;
@@ -52,6 +53,14 @@ pub enum FleetError {
     /// The broker does not allow it to read a stream.
     #[error(transparent)]
     Denied(BrokerError),
+    /// The broker does not allow it to publish to a stream, and thus to no retry queue either.
+    #[error("cannot publish to stream {stream:?}: {right}; see the rights of a worker in docs/settings.md")]
+    MayNotPublish {
+        /// The name of the stream.
+        stream: String,
+        /// What its user lacks.
+        right: Box<MissingRight>,
+    },
     /// It could not read a stream to its end in time.
     #[error("stream {stream:?} was not read to its end within {}: {problem}", format_duration(*.waited))]
     Behind {
@@ -68,6 +77,7 @@ impl HasExit for FleetError {
     fn exit(&self) -> Exit {
         match self {
             Self::Denied(error) => error.exit(),
+            Self::MayNotPublish { .. } => Exit::Denied,
             Self::Behind { .. } => Exit::BrokerUnavailable,
         }
     }
@@ -188,13 +198,20 @@ impl StreamRead {
     async fn until_caught_up(self, member: &Member, read_timeout: Duration) -> Result<(), FleetError> {
         let Self { stream, mut progress } = self;
         // Completes only if no mark can be published.
-        let publishers_blocked = async {
+        let not_marked = async {
             let mut backoff = Backoff::default();
             loop {
                 match member.publish_mark(&stream).await {
                     Ok(()) => std::future::pending().await,
                     // An alarm for memory may end only once more workers run, so a worker must be able to start.
-                    Err(PublishError::Blocked) => return tokio::time::sleep(UNMARKED_READ_TIME).await,
+                    Err(PublishError::Blocked) => {
+                        tokio::time::sleep(UNMARKED_READ_TIME).await;
+                        return None;
+                    }
+                    // A right that is missing from the start does not appear by waiting.
+                    Err(PublishError::Denied(refusal)) if let Some(right) = MissingRight::of(&refusal) => {
+                        return Some(right);
+                    }
                     Err(error) => tracing::debug!(%error, stream, "cannot publish a mark, retrying"),
                 }
                 tokio::time::sleep(backoff.next_wait()).await;
@@ -204,7 +221,10 @@ impl StreamRead {
         tokio::select! {
             biased;
             _ = timeout(read_timeout, finished) => {}
-            () = publishers_blocked => {
+            right = not_marked => {
+                if let Some(right) = right {
+                    return Err(FleetError::MayNotPublish { stream, right: Box::new(right) });
+                }
                 tracing::warn!(stream, "publishers are blocked, so the stream may not be read to its end");
                 return Ok(());
             }
