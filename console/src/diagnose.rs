@@ -5,8 +5,10 @@ mod broker;
 mod paused;
 mod problem;
 mod producers;
+mod rights;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +17,10 @@ use garenne_operator::{
     queues::{LaneStatus, Snapshot},
     table::{duration, grouped},
 };
-use garenne_protocol::heartbeat::{Program, UnhandledBeat};
+use garenne_protocol::{
+    heartbeat::{Program, UnhandledBeat},
+    topology::Difference,
+};
 
 pub use problem::{Code, Problem, Severity, needs_attention, text, verdict};
 use problem::{
@@ -62,6 +67,10 @@ pub struct Facts<'f> {
     pub roster: &'f Roster,
     /// The longest wait of a task that arrives now.
     pub objective: Duration,
+    /// How the broker differs from the settings, or why that is not known.
+    pub differences: Result<&'f [Difference], &'f str>,
+    /// Why an alarm could not be seen.
+    pub alarms_unseen: Option<&'f str>,
     /// Who paused what, or why that is not known.
     pub pauses: Result<&'f PauseRecords, &'f str>,
     /// How many dead letters were added, and since when; unknown to a console that looks once.
@@ -81,6 +90,7 @@ pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
             problems.extend(unconsumed(lane).filter(|_| !is_paused));
             problems.extend(far_ahead(facts.operator, lane));
         }
+        problems.extend(topology::problems(facts, snapshot));
         problems.extend(dead_letters(facts, snapshot));
         if snapshot.unroutable.ready > 0 {
             let count = grouped(snapshot.unroutable.ready);
@@ -92,6 +102,11 @@ pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
             );
         }
     }
+    let programs = [Program::Worker, Program::Gateway, Program::Bridge];
+    let members: Vec<_> = programs.into_iter().flat_map(|it| facts.roster.members(it, facts.now)).collect();
+    let running =
+        members.iter().filter(|it| is_heard && it.state.runs()).filter_map(|it| it.process.heartbeat());
+    problems.extend(rights::problems(facts, running));
     if is_heard {
         let durations = Durations::of(&workers);
         for (name, lane) in facts.lanes {

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 use garenne_common::{
     backoff::Backoff,
     exit::Failure,
@@ -41,6 +41,7 @@ use crate::{
     fleet::{ControlQueues, HeartbeatListener, MemberView, Roster},
     lane_sample::LaneSample,
     scale::{self, Goal},
+    topology::find_differences,
 };
 use state::MonitorState;
 
@@ -50,11 +51,14 @@ const FIRST_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for an answer of the workers' database.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Pause between two comparisons of the topology. Each reads every exchange, queue and binding.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Pause between two searches for the control queues of new workers.
 const CONFIRM_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Watches one fleet: a task receives heartbeats, one takes snapshots of the queues, one finds out which new workers are
-/// real, one asks the database, and one reads who paused what.
+/// real, and the others ask the database, compare the topology, look for alarms, and read who paused what.
 pub struct FleetMonitor {
     /// The fleet.
     pub operator: Operator,
@@ -66,18 +70,23 @@ pub struct FleetMonitor {
 impl FleetMonitor {
     /// Starts the monitor, which runs until the returned tasks are dropped. It waits for a broker that cannot
     /// be reached yet.
-    pub fn start(operator: Operator, objective: Duration) -> (Arc<Self>, [TaskHandle<()>; 5]) {
+    pub fn start(operator: Operator, objective: Duration) -> (Arc<Self>, [TaskHandle<()>; 7]) {
         // A read-only console may send no command to a worker; then the management API lists the workers' queues.
         let checks = !operator.read_only || operator.management.is_some();
         let state = Mutex::new(MonitorState::new(checks, now()));
         let monitor = Arc::new(Self { operator, objective, state });
-        let [listener, sampler, confirmer, database, pauses] = [(); 5].map(|()| Arc::clone(&monitor));
-        let listener = supervise::restarting("heartbeats", listener, |it| it.keep_listening().boxed());
-        let sampler = supervise::restarting("queue samples", sampler, |it| it.keep_sampling().boxed());
-        let confirmer = supervise::restarting("new workers", confirmer, |it| it.keep_confirming().boxed());
-        let database = supervise::restarting("database check", database, |it| it.keep_asking().boxed());
-        let pauses = supervise::restarting("pauses", pauses, |it| it.keep_reading_pauses().boxed());
-        (monitor, [listener.spawn(), sampler.spawn(), confirmer.spawn(), database.spawn(), pauses.spawn()])
+        type Run = for<'a> fn(&'a mut Arc<FleetMonitor>) -> BoxFuture<'a, ()>;
+        let run = |name, task: Run| supervise::restarting(name, Arc::clone(&monitor), task).spawn();
+        let tasks = [
+            run("heartbeats", |it| it.keep_listening().boxed()),
+            run("queue samples", |it| it.keep_sampling().boxed()),
+            run("new workers", |it| it.keep_confirming().boxed()),
+            run("database check", |it| it.keep_asking().boxed()),
+            run("pauses", |it| it.keep_reading_pauses().boxed()),
+            run("topology check", |it| it.keep_comparing().boxed()),
+            run("alarm check", |it| it.keep_checking_alarms().boxed()),
+        ];
+        (monitor, tasks)
     }
 
     async fn keep_listening(&self) {
@@ -124,6 +133,32 @@ impl FleetMonitor {
             tick.tick().await;
             let problem = database_problem(&pool).await;
             self.state().database_problem = problem;
+        }
+    }
+
+    /// Compares the broker's topology with the settings.
+    async fn keep_comparing(&self) {
+        let mut tick = ticks(COMPARE_INTERVAL);
+        loop {
+            tick.tick().await;
+            let found = find_differences(&self.operator).await.map_err(|failure| failure.to_string());
+            self.state().differences = found;
+        }
+    }
+
+    /// Asks the management API for alarms, if this console publishes nothing that an alarm would block.
+    async fn keep_checking_alarms(&self) {
+        if !self.operator.read_only {
+            return std::future::pending().await;
+        }
+        let mut tick = ticks(SAMPLE_INTERVAL);
+        loop {
+            tick.tick().await;
+            let reported = match &self.operator.management {
+                Some(management) => management.alarms().await.map_err(|failure| failure.to_string()),
+                None => Err("this console publishes nothing, and no --management-url is set".to_owned()),
+            };
+            self.state().reported_alarm = reported;
         }
     }
 

@@ -18,6 +18,7 @@ use crate::{
     diagnose::{self, Facts, diagnose, needs_attention, verdict},
     fleet::{Pauses, Roster, count_unacked, paused, poll_and_alarm, unhandled},
     monitor::{database_problem, lanes},
+    topology::find_differences,
 };
 
 /// `garenne status`.
@@ -43,7 +44,9 @@ pub struct StatusArgs {
 pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) -> Result<Exit, Failure> {
     let asking = async { database_problem(&operator.database_with(1).ok()?.0).await };
     // The queues last: they are read in milliseconds, and a poll may take a second.
-    let (database_problem, polled) = tokio::join!(asking, poll_and_alarm(operator, args.wait));
+    let (database_problem, polled, differences) =
+        tokio::join!(asking, poll_and_alarm(operator, args.wait), find_differences(operator));
+    let differences = differences.map_err(|failure| failure.to_string());
     let (poll, alarm) = match polled {
         Ok((roster, alarm)) => (Ok(roster), alarm),
         Err(failure) => (Err(failure), None),
@@ -72,6 +75,8 @@ pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) ->
         roster,
         objective,
         new_letters: None,
+        differences: differences.as_deref().map_err(String::as_str),
+        alarms_unseen: None,
         pauses: pauses.as_ref().map_err(String::as_str),
     });
     let pauses = Pauses::of(&workers);

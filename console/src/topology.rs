@@ -110,19 +110,28 @@ async fn declare(operator: &Operator, wanted: &Topology) -> Result<Result<(), To
     retry_while_unavailable(DECLARE_TIMEOUT, |failure: &Failure| failure.exit, attempt).await
 }
 
+/// The differences between the broker and the settings. Without the management API only missing exchanges and queues, and
+/// queues of former shards.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn find_differences(operator: &Operator) -> Result<Vec<Difference>, Failure> {
+    let wanted = operator.topology(operator.broker.version().await?);
+    if let Some(management) = &operator.management {
+        return differences(management, &wanted, &operator.broker.vhost()).await;
+    }
+    let connection = operator.connect().await?;
+    let found = missing(&connection, &wanted).await;
+    Operator::leave(connection).await;
+    found
+}
+
 async fn check(operator: &Operator) -> Result<Exit, Failure> {
     let version = operator.broker.version().await?;
-    let wanted = operator.topology(version);
-    let (found, how) = match &operator.management {
-        Some(management) => {
-            (differences(management, &wanted, &operator.broker.vhost()).await?, "arguments compared")
-        }
-        None => {
-            let connection = operator.connect().await?;
-            let found = missing(&connection, &wanted).await?;
-            Operator::leave(connection).await;
-            (found, "existence only; --management-url compares the arguments too")
-        }
+    let found = find_differences(operator).await?;
+    let how = match &operator.management {
+        Some(_) => "arguments compared",
+        None => "existence only; --management-url compares the arguments too",
     };
     for difference in &found {
         stdout::print_line(printable(&line(difference)))?;
@@ -182,15 +191,14 @@ fn leftover_difference(Leftover { queue, lane, shards }: &Leftover, messages: u6
 async fn missing(connection: &Connection, wanted: &Topology) -> Result<Vec<Difference>, Failure> {
     let mut inspector = QueueInspector::new(connection);
     let mut found = Vec::new();
-    let missing = |what, name: &str| Difference { what, name: name.to_owned(), detail: "missing".into() };
     for exchange in &wanted.exchanges {
         if !inspector.has_exchange(&exchange.name).await? {
-            found.push(missing("exchange", &exchange.name));
+            found.push(Difference::missing("exchange", exchange.name.clone()));
         }
     }
     for queue in &wanted.queues {
         if inspector.find(&queue.name).await?.is_none() {
-            found.push(missing("queue", &queue.name));
+            found.push(Difference::missing("queue", queue.name.clone()));
         }
     }
     for leftover in &wanted.leftovers {

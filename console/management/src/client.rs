@@ -62,17 +62,7 @@ impl ManagementClient {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, Failure> {
-        let base = self.current().await;
-        let mut url = base.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().push("api").extend(path);
-        }
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
-        }
-        let response = self.http.get(url).send().await.map_err(|error| self.unreachable(&error))?;
-        let status = response.status();
-        let answer = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let (status, answer, base) = self.answer(path, query).await?;
         let failed = |detail: String| {
             let path = path.join("/");
             Failure::new(Exit::Failed, format_args!("GET {}/api/{path}: {detail}", self.address))
@@ -85,6 +75,45 @@ impl ManagementClient {
             StatusCode::NOT_FOUND => Err(failed("not found".into())),
             _ => Err(failed(format!("{status}: {}", reason(&answer)))),
         }
+    }
+
+    /// What the broker lacks, while an alarm blocks publishers, such as `memory at rabbit@a`.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn alarms(&self) -> Result<Option<String>, Failure> {
+        const PATH: [&str; 3] = ["health", "checks", "alarms"];
+        let (status, answer, base) = self.answer(&PATH, &[]).await?;
+        match status {
+            _ if status.is_success() => Ok(None),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.denied(status, &base)),
+            StatusCode::SERVICE_UNAVAILABLE => Ok(Some(alarms(&answer))),
+            _ => {
+                let problem =
+                    format!("GET {}/api/{}: {status}: {}", self.address, PATH.join("/"), reason(&answer));
+                Err(Failure::new(Exit::Failed, problem))
+            }
+        }
+    }
+
+    /// The status and body of `GET api/<path…>?<query>`, and the URL that was used.
+    async fn answer(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<(StatusCode, Vec<u8>, Url), Failure> {
+        let base = self.current().await;
+        let mut url = base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push("api").extend(path);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let response = self.http.get(url).send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        let answer = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        Ok((status, answer.to_vec(), base))
     }
 
     /// The URL that its file has now, or the first one if that cannot be read.
@@ -141,6 +170,22 @@ fn reason(body: &[u8]) -> String {
         Err(_) => String::from_utf8_lossy(body).into_owned(),
     };
     printable(text.trim()).chars().take(MAX_REASON).collect()
+}
+
+/// The alarms of a failed health check, or its reason.
+fn alarms(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Check {
+        alarms: Vec<Alarm>,
+    }
+    #[derive(Deserialize)]
+    struct Alarm {
+        resource: String,
+        node: String,
+    }
+    let Ok(Check { alarms }) = serde_json::from_slice::<Check>(body) else { return reason(body) };
+    let alarms = alarms.iter().map(|Alarm { resource, node }| format!("{resource} at {node}"));
+    printable(&alarms.collect::<Vec<_>>().join(", ")).into_owned()
 }
 
 /// The innermost cause: the HTTP client's own text does not include it.

@@ -1,11 +1,13 @@
 //! Problems of the broker and the database, as this console reaches them.
 
+use garenne_protocol::rights::MissingRight;
+
 use super::{
     Facts,
     problem::{
-        Code::{BrokerAlarm, BrokerUnavailable, DatabaseUnavailable, MissingQueue, NoHeartbeats},
+        Code::{AlarmsUnseen, BrokerAlarm, BrokerUnavailable, DatabaseUnavailable, NoHeartbeats},
         Problem,
-        Severity::Critical,
+        Severity::{Critical, Notice},
     },
 };
 
@@ -21,16 +23,24 @@ pub(super) fn problems(facts: &Facts<'_>) -> Vec<Problem> {
         );
     }
     let check = "check that the broker runs, --amqp-url, and the rights of its user";
-    match (queue_problem, fleet_problem) {
+    // A missing right is named as such.
+    let other = |problem: &str| MissingRight::of(problem).is_none();
+    match (queue_problem.filter(|it| other(it)), fleet_problem.filter(|it| other(it))) {
         (Some(problem), _) => {
             let detail = format!("the queues cannot be read: {problem}");
             problems.push(Problem::new(BrokerUnavailable, Critical, address()).detail(detail).next(check));
         }
-        (None, Some(problem)) => {
+        (None, Some(problem)) if queue_problem.is_none() => {
             let detail = format!("no heartbeats arrive, so what workers do is not known: {problem}");
             problems.push(Problem::new(NoHeartbeats, Critical, address()).detail(detail).next(check));
         }
-        (None, None) => {}
+        _ => {}
+    }
+    if let Some(problem) = facts.alarms_unseen.filter(|_| queue_problem.is_none()) {
+        let detail = format!("whether an alarm (memory or disk) blocks publishers cannot be seen: {problem}");
+        let next = "give this console's user the right write on the control exchange and leave out --read-only, or set --management-url, \
+                    whose user needs the tag management or monitoring";
+        problems.push(Problem::new(AlarmsUnseen, Notice, address()).detail(detail).next(next));
     }
     if let Some(problem) = database_problem {
         problems.push(
@@ -39,14 +49,6 @@ pub(super) fn problems(facts: &Facts<'_>) -> Vec<Problem> {
                 .next(
                     "check that PostgreSQL runs, and --postgres-url; workers keep results until it answers",
                 ),
-        );
-    }
-    let missing = facts.snapshot.map_or(&[][..], |snapshot| &snapshot.missing);
-    if !missing.is_empty() && queue_problem.is_none() {
-        problems.push(
-            Problem::new(MissingQueue, Critical, "")
-                .detail(format!("missing: {}", missing.join(", ")))
-                .next("run `garenne topology apply`"),
         );
     }
     problems

@@ -28,8 +28,18 @@ pub enum Code {
     BrokerAlarm,
     /// No heartbeats arrive, so what workers do is not known.
     NoHeartbeats,
-    /// A queue is missing.
+    /// A user of the broker lacks a right.
+    MissingRight,
+    /// A queue or a stream is missing.
     MissingQueue,
+    /// An exchange is missing.
+    MissingExchange,
+    /// A binding is missing.
+    MissingBinding,
+    /// Exchanges, queues or bindings have other arguments than the settings want, or too many of them exist.
+    TopologyDiffers,
+    /// Whether the broker has an alarm cannot be seen.
+    AlarmsUnseen,
     /// Tasks wait in a lane that no worker consumes.
     LaneWithoutWorker,
     /// Every slot of a lane is busy and nothing ends, or nothing leaves its queue.
@@ -124,6 +134,15 @@ impl Problem {
         let lasted = lasted.map(|time| format!(" (for {time})")).unwrap_or_default();
         format!("{subject}{detail}{lasted}")
     }
+}
+
+/// The first of many names in one line, and how many more there are.
+pub(super) fn listed<S: AsRef<str>>(names: &[S]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<_> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    shown.join(", ") + &more
 }
 
 /// The verdict on a fleet in a few words: how many problems of each severity it has.

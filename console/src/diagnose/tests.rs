@@ -1,3 +1,5 @@
+mod broker;
+
 use std::collections::BTreeMap;
 
 use garenne_operator::{
@@ -23,6 +25,8 @@ struct Fleet {
     database_problem: Option<&'static str>,
     new_letters: Option<(u64, i64)>,
     pauses: Result<PauseRecords, &'static str>,
+    differences: Result<Vec<Difference>, &'static str>,
+    alarms_unseen: Option<&'static str>,
 }
 
 impl Fleet {
@@ -54,6 +58,8 @@ impl Fleet {
             database_problem: None,
             new_letters: None,
             pauses: Ok(PauseRecords::new()),
+            differences: Ok(Vec::new()),
+            alarms_unseen: None,
         };
         fleet.hear("worker", "w", json!({}));
         fleet
@@ -92,6 +98,8 @@ impl Fleet {
             objective: Duration::from_secs(30),
             new_letters: self.new_letters,
             pauses: self.pauses.as_ref().map_err(|why| *why),
+            differences: self.differences.as_deref().map_err(|why| *why),
+            alarms_unseen: self.alarms_unseen,
         })
     }
 

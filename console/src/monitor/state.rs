@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use garenne_operator::{operator::Operator, queues::Snapshot};
+use garenne_protocol::topology::Difference;
 
 use super::{history::SampleHistory, lane, pauses::KnownPauses, sample::Sample};
 use crate::{
@@ -20,10 +21,14 @@ pub(super) struct MonitorState {
     pub(super) queue_problem: Option<String>,
     /// Why no heartbeats arrive; `None` while the listener is connected.
     pub(super) fleet_problem: Option<String>,
-    /// What the broker lacks, while an alarm blocks publishers.
+    /// What the broker lacks, while an alarm blocks this console's messages.
     pub(super) alarm: Option<String>,
     /// Why the workers' database does not answer.
     pub(super) database_problem: Option<String>,
+    /// How the broker differs from the settings, or why that is not known.
+    pub(super) differences: Result<Vec<Difference>, String>,
+    /// Whether the management API reports an alarm, for a console that may not publish, or why that is not known.
+    pub(super) reported_alarm: Result<Option<String>, String>,
     /// Who paused what.
     pub(super) pauses: KnownPauses,
     /// Since when the present problems last.
@@ -43,6 +48,8 @@ impl MonitorState {
             fleet_problem: Some("not connected yet".to_owned()),
             alarm: None,
             database_problem: None,
+            differences: Ok(Vec::new()),
+            reported_alarm: Ok(None),
             pauses: KnownPauses::none(),
             since: BTreeMap::new(),
             unroutable: 0,
@@ -57,7 +64,13 @@ impl MonitorState {
 
     /// Whether heartbeats can arrive.
     pub(super) fn is_heard(&self) -> bool {
-        self.fleet_problem.is_none() && self.alarm.is_none()
+        self.fleet_problem.is_none() && self.present_alarm().is_none()
+    }
+
+    /// What the broker lacks, while an alarm blocks publishers.
+    fn present_alarm(&self) -> Option<&str> {
+        let reported = self.reported_alarm.as_ref().ok().and_then(Option::as_deref);
+        self.alarm.as_deref().or(reported)
     }
 
     /// What is wrong, and since when, the worst first.
@@ -68,13 +81,15 @@ impl MonitorState {
             operator,
             queue_problem: self.queue_problem.as_deref(),
             fleet_problem: self.fleet_problem.as_deref(),
-            alarm: self.alarm.as_deref(),
+            alarm: self.present_alarm(),
             database_problem: self.database_problem.as_deref(),
             snapshot: self.snapshot.as_ref(),
             lanes: self.history.newest().map_or(&empty, |sample| &sample.lanes),
             roster: &self.roster,
             objective,
             new_letters: self.history.new_letters(),
+            differences: self.differences.as_deref().map_err(String::as_str),
+            alarms_unseen: self.reported_alarm.as_ref().err().map(String::as_str),
             pauses: self.pauses.records.as_ref().map_err(String::as_str),
         });
         let mut lasting = BTreeMap::new();

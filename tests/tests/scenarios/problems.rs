@@ -11,8 +11,10 @@ use garenne_tests::harness::{
     dashboard::Dashboard,
     gateway::GatewayPlan,
     postgres::Postgres,
-    process::Signal,
+    process::{Program, Signal},
     test_env::TestEnv,
+    users,
+    vhost::Rights,
     wait::{Seen, eventually},
 };
 use serde_json::{Value, json};
@@ -44,7 +46,9 @@ async fn until_seen(
     let metric =
         format!("garenne_problems{{problem=\"{name}\",severity=\"{severity}\",subject=\"{subject}\"}} 1");
     ensure!(metrics.contains(&metric), "{metric} in {metrics}");
-    let status = env.try_garenne(&["status"]).await?;
+    // With it, bindings are compared too.
+    let management = env.vhost().management_url();
+    let status = env.try_garenne(&["status", "--management-url", &management]).await?;
     let text = status.stdout.join("\n");
     ensure!(status.code == Some(code), "{status:?}");
     let before_the_table = text.split("RabbitMQ ").next().unwrap_or_default();
@@ -198,4 +202,143 @@ async fn problems_of_the_database_are_told_from_those_of_its_sink() -> Result<()
     until_none(&dashboard).await?;
     worker.kill().await?;
     Ok(())
+}
+
+/// Waits until the dashboard names a problem with this detail, and requires the same of the other tools.
+async fn until_said(
+    env: &TestEnv,
+    dashboard: &Dashboard,
+    (name, subject): (&str, &str),
+    detail: &str,
+) -> Result<Value> {
+    until(detail, dashboard, |problems| {
+        find(problems, name, subject).filter(|it| it["detail"] == detail).map(drop)
+    })
+    .await?;
+    let seen = until_seen(env, dashboard, name, subject, 1).await?;
+    let text = env
+        .try_garenne(&["status", "--management-url", &env.vhost().management_url()])
+        .await?
+        .stdout
+        .join("\n");
+    ensure!(text.contains(detail), "{detail}: {text}");
+    Ok(seen)
+}
+
+#[tokio::test]
+async fn problems_of_deleted_queues_streams_exchanges_and_bindings_are_said_by_every_tool() -> Result<()> {
+    let env = TestEnv::new().await?;
+    env.garenne(&["topology", "apply"]).await?;
+    let dashboard = Dashboard::start(&env).await?;
+    until_none(&dashboard).await?;
+    let channel = env.client().channel();
+    for queue in ["garenne.tasks.slow", "garenne.directives"] {
+        channel.queue_delete(queue.into(), Default::default()).await?;
+    }
+    channel.exchange_delete("garenne.results".into(), Default::default()).await?;
+    let (audit, events) = ("garenne.audit".into(), "garenne.events".into());
+    channel.queue_unbind(audit, events, "audit.#".into(), Default::default()).await?;
+    let queues = "missing: garenne.directives, garenne.tasks.slow";
+    let queues = until_said(&env, &dashboard, ("missing-queue", ""), queues).await?;
+    ensure!(
+        queues["next"].as_str().is_some_and(|next| next.contains("`garenne topology apply`")),
+        "{queues}"
+    );
+    until_said(&env, &dashboard, ("missing-exchange", ""), "missing: garenne.results").await?;
+    let binding = "missing: garenne.events -> garenne.audit (audit.#)";
+    until_said(&env, &dashboard, ("missing-binding", ""), binding).await?;
+    env.garenne(&["topology", "apply"]).await?;
+    until_none(&dashboard).await
+}
+
+#[tokio::test]
+async fn problems_of_missing_rights_name_the_user_the_right_and_the_command() -> Result<()> {
+    let env = TestEnv::new().await?;
+    env.garenne(&["topology", "apply"]).await?;
+    let dashboard = Dashboard::start(&env).await?;
+    dashboard.until_it_listens(&env).await?;
+    let vhost = env.vhost().name();
+    let detail = |user: &str, right: &str, resource: &str| {
+        format!(r#"user "{user}-{vhost}" lacks the right {right} on {resource} in virtual host "{vhost}""#)
+    };
+    // The test environment's workers have other retry delays.
+    let program =
+        Program::new("garenne").option("--amqp-url", env.vhost().amqp_url()).arg("topology").arg("apply");
+    let applied = program.env("GARENNE_RETRY__DELAYS", "200ms,400ms").run().await?;
+    ensure!(applied.code == Some(0), "{applied:?}");
+    // A worker that may publish no copy does not start.
+    let (configure, read) = (r"^garenne\.worker\..*", r"^garenne\..*");
+    let no_copies = Rights { configure, write: r"^garenne\..*", read };
+    let program = Program::new("garenne-worker")
+        .option("--amqp-url", env.vhost().user_url("no-copies", no_copies).await?)
+        .env("GARENNE_RETRY__DELAYS", "200ms,400ms")
+        .env("GARENNE_LOG", "off");
+    let ended = program.run().await?;
+    let lacks = detail("no-copies", "write", r#"exchange "amq.default""#);
+    ensure!(ended.code == Some(77) && ended.stderr.join("\n").contains(&lacks), "{lacks}: {ended:?}");
+
+    let write = r"^(amq\.default|garenne\.(events|retry\..*|worker\..*))$";
+    let url = env.vhost().user_url("no-results", Rights { configure, write, read }).await?;
+    let worker = env.worker_at("w", &url)?.stdout().option("--sink", "results").start().await?;
+    env.publish("bench.sleep", &json!({"ms": 1}), "task", 1).await?;
+    let lacks = detail("no-results", "write", r#"exchange "garenne.results""#);
+    let user = format!("no-results-{vhost}");
+    let seen = until_said(&env, &dashboard, ("missing-right", &format!("user {user}")), &lacks).await?;
+    let command = format!(
+        r"`rabbitmqctl set_permissions -p '{vhost}' '{user}' '^garenne\.worker\..*' '^(amq\.default|"
+    );
+    ensure!(seen["next"].as_str().is_some_and(|next| next.starts_with(&command)), "{command}: {seen}");
+    worker.kill().await?;
+
+    let no_tasks = Rights { configure: "^$", write: r"^garenne\.events$", read: "^$" };
+    let gateway = GatewayPlan::at(&env.vhost().user_url("no-tasks", no_tasks).await?)?;
+    let gateway = gateway.env("GARENNE_RETRY__DELAYS", "200ms,400ms").start().await?;
+    let reading = r#"{"device":"d","metric":"m","value":1}"#;
+    let lacks = detail("no-tasks", "write", r#"exchange "garenne.tasks""#);
+    let subject = format!("user no-tasks-{vhost}");
+    let seen = eventually("the gateway's missing right", async || {
+        let answer = gateway.post("/v1/readings", "application/json", reading).await?;
+        ensure!(answer.status != 202, "{answer:?}");
+        let answer = dashboard.json("/v1/problems").await?;
+        let found = find(&answer["problems"], "missing-right", &subject).cloned();
+        Ok(found.map_or_else(|| Seen::Other(answer.to_string()), Seen::Wanted))
+    });
+    let seen = seen.await?;
+    ensure!(seen["detail"] == lacks, "{seen}");
+    gateway.kill().await?;
+
+    // A console that may not read the heartbeats.
+    let deaf = Rights {
+        configure: r"^garenne\.console\..*",
+        write: ".*",
+        read: r"^garenne\.(audit|lifecycle|console\..*)$",
+    };
+    let url = env.vhost().user_url("deaf", deaf).await?;
+    let program = Program::new("garenne").option("--amqp-url", url).env("GARENNE_LOG", "off").arg("status");
+    let status = program.run().await?;
+    let text = status.stdout.join("\n");
+    let lacks = detail("deaf", "read", r#"exchange "garenne.events""#);
+    ensure!(
+        status.code == Some(77) && text.contains(&lacks) && !text.contains("no heartbeats"),
+        "{status:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn problems_of_an_alarm_are_seen_by_a_dashboard_that_publishes_nothing() -> Result<()> {
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let env = TestEnv::on(&broker).await?;
+    env.garenne(&["topology", "apply"]).await?;
+    let viewer = users::user(env.vhost(), "viewer").await?;
+    let dashboard = Dashboard::start_as(&env, &viewer, |program| program.arg("--read-only")).await?;
+    until_none(&dashboard).await?;
+    broker.set_memory_alarm(true).await?;
+    let alarm = until("the alarm", &dashboard, |problems| {
+        problems.as_array()?.iter().find(|it| it["problem"] == "broker-alarm").cloned()
+    });
+    let alarm = alarm.await?;
+    ensure!(alarm["detail"].as_str().is_some_and(|detail| detail.contains("memory at rabbit")), "{alarm}");
+    broker.set_memory_alarm(false).await?;
+    until_none(&dashboard).await
 }
