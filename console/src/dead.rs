@@ -148,18 +148,7 @@ pub(crate) async fn move_selected(
     action: MoveAction,
 ) -> Result<Exit, Failure> {
     if options.dry_run {
-        let limit = options.limit.unwrap_or(u64::MAX);
-        let mut listing = Listing::new(Page { number: 1, size: view::DEFAULT_LIMIT });
-        // A move begins at the front of the queue.
-        let add = |letter, _| {
-            if listing.matched() < limit {
-                listing.add(letter);
-            }
-        };
-        let read = read(operator, queue, filter, ALL, &progress::bar("reading"), add).await?;
-        output::lines(&view::list(queue, &listing, read))?;
-        output::note(format_args!("dry run: {} would be {}", listing.matched(), action.done()));
-        return Ok(Exit::Done);
+        return dry_run(operator, queue, filter, options, action).await;
     }
     let all = Mover::new(operator, queue, filter.clone(), action);
     let mover = Mover { limit: options.limit, rate: options.rate, ..all };
@@ -179,6 +168,40 @@ pub(crate) async fn move_selected(
     moved.remarks(action.done(), queue, &operator.names).into_iter().for_each(output::note);
     output::lines(&format!("{} {} of {} {}\n", action.done(), moved.moved, moved.read, queue.noun()))?;
     Ok(if moved.is_complete() { Exit::Done } else { Exit::Failed })
+}
+
+/// Lists the selected messages, and says what a move would do with them: the copies are made, and not published.
+async fn dry_run(
+    operator: &Operator,
+    queue: HeldQueue,
+    filter: &Filter,
+    options: &MoveOptions,
+    action: MoveAction,
+) -> Result<Exit, Failure> {
+    let limit = options.limit.unwrap_or(u64::MAX);
+    let mut listing = Listing::new(Page { number: 1, size: view::DEFAULT_LIMIT });
+    let mut predicted = MoveReport::default();
+    // A move begins at the front of the queue.
+    let add = |letter: DeadLetter, delivery: Delivery| {
+        if listing.matched() >= limit {
+            return;
+        }
+        let made = match action {
+            MoveAction::Replay => copy::copy(operator, queue, &letter, &delivery.properties, delivery.data)
+                .map(|copy| copy::is_for_lane(operator, queue, &copy)),
+            MoveAction::Drop => Ok(true),
+        };
+        match made {
+            Ok(is_for_lane) => predicted.moved(is_for_lane),
+            Err(why) => predicted.failed(why, report::name(&letter)),
+        }
+        listing.add(letter);
+    };
+    let read = read(operator, queue, filter, ALL, &progress::bar("reading"), add).await?;
+    output::lines(&view::list(queue, &listing, read))?;
+    output::note(format_args!("dry run: {} would be {}", predicted.moved, action.done()));
+    predicted.remarks(action.done(), queue, &operator.names).into_iter().for_each(output::note);
+    Ok(if predicted.is_complete() { Exit::Done } else { Exit::Failed })
 }
 
 /// The command's name in its records.

@@ -37,6 +37,12 @@ pub(super) fn copy(
     }
 }
 
+/// Whether a lane of the settings takes a copy. One that goes to the tasks exchange may be unroutable; an unroutable message came
+/// from there.
+pub(super) fn is_for_lane(operator: &Operator, queue: HeldQueue, copy: &Message) -> bool {
+    queue == HeldQueue::Unroutable || copy.target.exchange != operator.names.tasks()
+}
+
 /// The message as its publisher sent it, for the tasks exchange. It goes nowhere else: workers trust what comes to a
 /// lane's queue directly.
 ///

@@ -31,7 +31,7 @@ use tokio::time::{Instant, Interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    copy::{copy, stable},
+    copy::{copy, is_for_lane, stable},
     filter::Filter,
     move_progress::MoveProgress,
     report::{MoveReport, Multiset, name},
@@ -319,8 +319,7 @@ impl<'m> Run<'m> {
                 return Ok(());
             }
         };
-        // An unroutable message came from the exchange.
-        let to_lane = *queue == HeldQueue::Unroutable || message.target.exchange != operator.names.tasks();
+        let to_lane = is_for_lane(operator, *queue, &message);
         let id = message.properties.message_id().as_ref().map_or_else(String::new, ToString::to_string);
         while self.copies.len() >= MAX_IN_FLIGHT
             || self.in_flight_bytes + bytes > MAX_IN_FLIGHT_BYTES
@@ -352,8 +351,7 @@ impl<'m> Run<'m> {
             Ok(()) => {
                 waits::progress();
                 walk.remove(sent.tag).await?;
-                self.moved.moved += 1;
-                self.moved.without_lane += u64::from(!sent.to_lane);
+                self.moved.moved(sent.to_lane);
                 self.mover.progress.moved(sent.bytes as u64);
             }
             Err(error) => self.failed(error.to_string(), sent.name),

@@ -55,6 +55,12 @@ impl MoveReport {
         self.failures.is_empty() && self.missed == 0 && !self.interrupted
     }
 
+    /// Counts a dead letter that was moved. `to_lane` tells whether a lane takes it.
+    pub(super) fn moved(&mut self, to_lane: bool) {
+        self.moved += 1;
+        self.without_lane += u64::from(!to_lane);
+    }
+
     /// Records a dead letter that remains.
     pub(super) fn failed(&mut self, why: String, name: String) {
         let room = self.failures.len() < MAX_REASONS || self.failures.contains_key(&why);

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use garenne_tests::harness::{client::with_id, test_env::TestEnv};
+use garenne_tests::harness::{
+    client::{headers, text, with_id},
+    test_env::TestEnv,
+};
 use serde_json::{Value, json};
 
 async fn listed(env: &TestEnv, filter: &[&str]) -> Result<Vec<Value>> {
@@ -162,5 +165,29 @@ async fn dead_letter_commands_show_a_progress_bar_on_a_terminal() -> Result<()> 
     assert_eq!(watched.code, Some(0), "{watched:?}");
     assert_eq!(watched.stdout, ["dropped 6 of 6 dead letters"]);
     assert!(watched.terminal.contains("dropped ") && watched.terminal.contains("/6 "), "{watched:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_dry_run_of_a_replay_predicts_what_the_replay_does() -> Result<()> {
+    let env = with_dead_letters(2).await?;
+    // Its routing key is that of the queue: neither a kind nor a lane is known.
+    env.client().publish("", "garenne.dead", with_id("stray"), b"{}").await?;
+    let unmapped = headers([("garenne-reason", text("unmapped"))]);
+    env.client()
+        .publish("garenne.dead", "bench.sleep", with_id("unmapped").with_headers(unmapped), b"{}")
+        .await?;
+    for (arguments, moved) in
+        [(&["--id", "stray"][..], 0), (&["--limit", "1", "--kind", "bench.sleep"], 1), (&["--all"], 1)]
+    {
+        let replay = [&["dead", "replay"], arguments].concat();
+        let dry = env.try_garenne(&[&replay[..], &["--dry-run"]].concat()).await?;
+        let real = env.try_garenne(&replay).await?;
+        assert_eq!(dry.stderr[0], format!("dry run: {moved} would be replayed"), "{dry:?}");
+        assert_eq!((dry.code, &dry.stderr[1..]), (real.code, &real.stderr[..]), "{arguments:?}");
+        assert!(real.stdout[0].starts_with(&format!("replayed {moved} of ")), "{real:?}");
+    }
+    let left = env.try_garenne(&["dead", "replay", "--all", "--dry-run"]).await?;
+    assert_eq!((left.code, left.stderr.len()), (Some(1), 3), "{left:?}");
     Ok(())
 }
