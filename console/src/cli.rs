@@ -62,7 +62,7 @@ pub enum Command {
     #[command(subcommand)]
     Queue(QueueVerb),
     /// Shut a worker down; it requeues unfinished tasks
-    #[command(after_help = "Examples:\n  garenne drain worker-3\n  garenne drain --all --mode light")]
+    #[command(after_help = "Examples:\n  garenne drain worker-3\n  garenne drain --all --mode light --yes")]
     Drain {
         /// The worker, or all of them.
         #[command(flatten)]
@@ -70,6 +70,9 @@ pub enum Command {
         /// light, soft, soft-timeout or hard [default: soft-timeout]
         #[arg(long, value_name = "MODE")]
         mode: Option<Mode>,
+        /// Confirm that every worker is shut down [default: ask]
+        #[arg(long, requires = "all")]
+        yes: bool,
     },
     /// Stop a worker from taking tasks until it is resumed
     #[command(after_help = "Example:\n  garenne quiet worker-3")]

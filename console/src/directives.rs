@@ -6,6 +6,7 @@ use clap::Args;
 use garenne_amqp::{Message, PublishError, Publisher, PublisherConfig, Target};
 use garenne_common::{
     exit::{Exit, Failure},
+    shutdown::Mode,
     stdout,
 };
 use garenne_operator::{operator::Operator, output, waits};
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::{
     audit_log::{audited, command_line},
+    confirm::{confirm, is_interactive},
     fleet::{MemberView, poll_fleet, unseen_group, unseen_task},
     worker_command::{ALL_WORKERS, WorkerCommand, worker_key},
 };
@@ -171,6 +173,41 @@ pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure>
         if count == 1 { "1 task or group".to_owned() } else { format!("{count} tasks or groups") }
     ))?;
     Ok(Exit::Done)
+}
+
+/// `garenne drain`. With `--all` it asks first, because no command starts the workers again.
+///
+/// # Errors
+/// One line and an exit code. An unknown worker is named.
+pub async fn drain(
+    operator: &Operator,
+    args: &WorkerArgs,
+    mode: Option<Mode>,
+    yes: bool,
+) -> Result<Exit, Failure> {
+    if args.all && !yes {
+        let workers = match is_interactive() {
+            true => running(operator).await,
+            false => "every worker".to_owned(),
+        };
+        let consequence = format!("drain --all shuts {workers} down, and no command starts them again");
+        confirm(&consequence, "repeat with --yes", yes)?;
+    }
+    send(operator, args, WorkerCommand::Shutdown { mode }).await
+}
+
+/// How many workers run.
+async fn running(operator: &Operator) -> String {
+    match poll_fleet(operator, None).await {
+        Ok(roster) => {
+            let workers = roster.members(Program::Worker, epoch_ms(SystemTime::now()));
+            match workers.iter().filter(|worker| worker.state.runs()).count() {
+                1 => "the one worker that runs".to_owned(),
+                n => format!("all {n} workers that run"),
+            }
+        }
+        Err(failure) => format!("every worker (how many is unknown: {failure})"),
+    }
 }
 
 /// `garenne drain`, `garenne quiet` and `garenne resume`.

@@ -6,6 +6,7 @@ pub mod accounts;
 pub mod alarms;
 pub mod audit_log;
 pub mod cli;
+mod confirm;
 pub mod dashboard;
 pub mod database;
 pub mod dead;
@@ -91,9 +92,7 @@ async fn run_once(operator: &Operator, settings: &ConsoleConfig, command: Comman
         Command::Unroutable(verb) => unroutable::run(operator, verb).await,
         Command::Task(verb) => task::run(operator, verb).await,
         Command::Queue(verb) => queue::run(operator, verb).await,
-        Command::Drain { workers, mode } => {
-            directives::send(operator, &workers, WorkerCommand::Shutdown { mode }).await
-        }
+        Command::Drain { workers, mode, yes } => directives::drain(operator, &workers, mode, yes).await,
         Command::Quiet(workers) => directives::send(operator, &workers, WorkerCommand::Quiet).await,
         Command::Resume(workers) => directives::send(operator, &workers, WorkerCommand::Resume).await,
         Command::Group(verb) => pause::run(operator, Paused::Group, verb).await,

@@ -14,7 +14,10 @@ use garenne_operator::{
 use lapin::options::QueuePurgeOptions;
 use serde_json::{Value, json};
 
-use crate::audit_log::{audited, command_line};
+use crate::{
+    audit_log::{audited, command_line},
+    confirm::confirm,
+};
 
 /// Rows of a list.
 const DEFAULT_LIMIT: usize = 50;
@@ -61,7 +64,7 @@ pub enum QueueVerb {
     Purge {
         /// The queue
         name: String,
-        /// Confirm that the messages are removed permanently
+        /// Confirm that the messages are removed permanently [default: ask]
         #[arg(long)]
         yes: bool,
     },
@@ -171,12 +174,9 @@ pub(crate) fn row(task: &QueuedTask) -> [String; 7] {
 }
 
 async fn purge(operator: &Operator, name: &str, yes: bool, status: &QueueStatus) -> Result<Exit, Failure> {
-    if !yes {
-        let ready = grouped(status.ready);
-        let problem =
-            format!("purge removes the {ready} ready messages of {name:?} permanently: repeat with --yes");
-        return Err(Failure::new(Exit::Usage, problem));
-    }
+    let ready = grouped(status.ready);
+    let consequence = format!("purge removes the {ready} ready messages of {name:?} permanently");
+    confirm(&consequence, "repeat with --yes", yes)?;
     let connection = operator.connect().await?;
     let purging = async {
         let error = |error| failure(name, &error);

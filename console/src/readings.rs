@@ -1,5 +1,6 @@
 //! `garenne readings`: works on the readings that workers have stored in Postgres.
 
+mod age;
 mod cli;
 mod correcting;
 mod correction;
@@ -10,6 +11,7 @@ mod recalibration;
 mod report;
 mod row;
 mod selection;
+mod stored;
 
 use std::{path::Path, pin::pin};
 
@@ -35,6 +37,14 @@ use crate::audit_log::{audited, command_line};
 /// One line and an exit code.
 pub async fn run(operator: &Operator, verb: ReadingsVerb) -> Result<Exit, Failure> {
     match verb {
+        ReadingsVerb::Latest(args) => {
+            args.selection()?;
+            stored::latest(operator.tables().await?, &args).await
+        }
+        ReadingsVerb::List(args) => {
+            let selection = args.selection()?;
+            stored::list(operator.tables().await?, &selection, &args).await
+        }
         ReadingsVerb::Recalibrate(args) => recalibrate(operator, args).await,
         ReadingsVerb::Flag(args) => {
             let correction = Correction::Flag(args.flag());

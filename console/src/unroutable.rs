@@ -40,7 +40,7 @@ pub enum UnroutableVerb {
     /// Remove unroutable messages permanently
     #[command(after_help = "Example:\n  garenne unroutable drop --kind 'old.#' --older-than 7d --yes")]
     Drop {
-        /// Confirm that the messages are removed permanently
+        /// Confirm that the messages are removed permanently [default: ask]
         #[arg(long)]
         yes: bool,
         /// Selection.

@@ -13,6 +13,7 @@ use super::{
     listing::Page,
     view::DEFAULT_LIMIT,
 };
+use crate::confirm::confirm;
 
 /// `garenne dead …`.
 #[derive(Clone, Debug, Subcommand)]
@@ -43,7 +44,7 @@ pub enum DeadVerb {
     #[command(after_help = "Examples:\n  garenne dead drop --reason malformed --older-than 7d --yes\n  \
                             garenne dead drop --all --yes")]
     Drop {
-        /// Confirm that the dead letters are removed permanently
+        /// Confirm that the dead letters are removed permanently [default: ask]
         #[arg(long)]
         yes: bool,
         /// Selection and limits.
@@ -179,14 +180,8 @@ impl MoveOptions {
     /// # Errors
     /// It is neither confirmed nor a dry run.
     pub(crate) fn confirmed(&self, queue: HeldQueue, yes: bool) -> Result<(), Failure> {
-        if yes || self.dry_run {
-            return Ok(());
-        }
-        let problem = format!(
-            "drop removes {} permanently: check with --dry-run, then repeat with --yes",
-            queue.noun()
-        );
-        Err(Failure::new(Exit::Usage, problem))
+        let consequence = format!("drop removes {} permanently", queue.noun());
+        confirm(&consequence, "check with --dry-run, then repeat with --yes", yes || self.dry_run)
     }
 }
 

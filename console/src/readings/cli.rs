@@ -14,10 +14,21 @@ use super::{
     correction::{Amendment, Correction},
     selection::Selection,
 };
+use crate::confirm::confirm;
 
 /// `garenne readings …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ReadingsVerb {
+    /// Show the newest reading of each device's metric, with its age
+    #[command(
+        after_help = "Examples:\n  garenne readings latest\n  garenne readings latest --device 'greenhouse-*' --json | jq .age_seconds"
+    )]
+    Latest(LatestArgs),
+    /// List readings of a device, newest first
+    #[command(
+        after_help = "Example:\n  garenne readings list --device greenhouse-1 --metric temperature --from 2026-03-01T08:00:00Z"
+    )]
+    List(ListArgs),
     /// Compute stored readings again from their raw values with a calibration file
     ///
     /// Give the workers the file first. Values, units, flags and versions become what storing with the file would have
@@ -55,6 +66,73 @@ pub enum ReadingsVerb {
     Corrections(CorrectionsArgs),
 }
 
+/// `garenne readings latest`.
+#[derive(Args, Clone, Debug)]
+pub struct LatestArgs {
+    /// Database of the workers, such as postgres://user:password@127.0.0.1/garenne
+    #[arg(long, value_name = "URL")]
+    pub postgres_url: Option<String>,
+    /// This device only, or all that begin with a text: 'greenhouse-*'
+    #[arg(long, value_name = "PATTERN")]
+    pub device: Option<String>,
+    /// This metric only
+    #[arg(long, value_name = "METRIC")]
+    pub metric: Option<String>,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl LatestArgs {
+    /// The devices and metrics.
+    pub(super) fn selection(&self) -> Result<Selection, Failure> {
+        select(self.device.as_deref(), self.metric.clone(), None, None)
+    }
+}
+
+/// `garenne readings list`.
+#[derive(Args, Clone, Debug)]
+pub struct ListArgs {
+    /// Database of the workers, such as postgres://user:password@127.0.0.1/garenne
+    #[arg(long, value_name = "URL")]
+    pub postgres_url: Option<String>,
+    /// Readings of this device, or of all that begin with a text: 'greenhouse-*'
+    #[arg(long, value_name = "DEVICE")]
+    pub device: String,
+    /// Readings of this metric only
+    #[arg(long, value_name = "METRIC")]
+    pub metric: Option<String>,
+    /// Readings of this time and later, RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
+    pub from: Option<Timestamp>,
+    /// Readings before this time, RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
+    pub to: Option<Timestamp>,
+    /// List the newest N only
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: u32,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ListArgs {
+    /// The readings.
+    pub(super) fn selection(&self) -> Result<Selection, Failure> {
+        select(Some(&self.device), self.metric.clone(), self.from, self.to)
+    }
+}
+
+/// The readings that arguments select.
+fn select(
+    device: Option<&str>,
+    metric: Option<String>,
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+) -> Result<Selection, Failure> {
+    Selection::new(device, metric, from, to).map_err(|error| Failure::new(Exit::Usage, error))
+}
+
 /// The readings that a command takes: all, unless they are limited.
 #[derive(Args, Clone, Debug)]
 pub struct RangeArgs {
@@ -78,8 +156,7 @@ pub struct RangeArgs {
 impl RangeArgs {
     /// The readings that the arguments select.
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
-        let selection = Selection::new(self.device.as_deref(), self.metric.clone(), self.from, self.to);
-        selection.map_err(|error| Failure::new(Exit::Usage, error))
+        select(self.device.as_deref(), self.metric.clone(), self.from, self.to)
     }
 }
 
@@ -107,7 +184,7 @@ pub struct CorrectArgs {
     /// Count what would change, without changing it
     #[arg(long)]
     pub dry_run: bool,
-    /// Confirm the change
+    /// Confirm the change [default: ask]
     #[arg(long)]
     pub yes: bool,
     /// Print the counts as a JSON object
@@ -126,9 +203,7 @@ impl CorrectArgs {
 
     /// The readings that the arguments select.
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
-        let selection =
-            Selection::new(Some(&self.device), Some(self.metric.clone()), Some(self.from), Some(self.to));
-        selection.map_err(|error| Failure::new(Exit::Usage, error))
+        select(Some(&self.device), Some(self.metric.clone()), Some(self.from), Some(self.to))
     }
 
     /// Checks that the correction is confirmed.
@@ -136,12 +211,8 @@ impl CorrectArgs {
     /// # Errors
     /// It is neither confirmed nor a dry run.
     pub(super) fn confirmed(&self, correction: Correction) -> Result<(), Failure> {
-        if self.yes || self.dry_run {
-            return Ok(());
-        }
-        let name = correction.name();
-        let problem = format!("{name} changes stored readings: check with --dry-run, then repeat with --yes");
-        Err(Failure::new(Exit::Usage, problem))
+        let consequence = format!("{} changes stored readings", correction.name());
+        confirm(&consequence, "check with --dry-run, then repeat with --yes", self.yes || self.dry_run)
     }
 }
 
@@ -238,6 +309,8 @@ impl ReadingsVerb {
     /// The database of the command.
     pub fn postgres_url(&self) -> Option<&String> {
         match self {
+            Self::Latest(args) => args.postgres_url.as_ref(),
+            Self::List(args) => args.postgres_url.as_ref(),
             Self::Recalibrate(args) => args.range.postgres_url.as_ref(),
             Self::Flag(args) => args.range.postgres_url.as_ref(),
             Self::Amend(args) => args.range.postgres_url.as_ref(),

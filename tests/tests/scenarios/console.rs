@@ -80,3 +80,17 @@ async fn console_exports_definitions_of_the_topology() -> Result<()> {
     assert!(queues > 15 && definitions["exchanges"].as_array().map_or(0, Vec::len) == 7, "{definitions}");
     Ok(())
 }
+
+#[tokio::test]
+async fn console_drains_every_worker_only_if_that_is_confirmed() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let worker = env.worker("w")?.start().await?;
+    let refused = env.try_garenne(&["drain", "--all"]).await?;
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    let expected =
+        "garenne: drain --all shuts every worker down, and no command starts them again: repeat with --yes";
+    assert_eq!(refused.stderr, [expected]);
+    env.garenne(&["drain", "--all", "--yes"]).await?;
+    worker.stopped().await?;
+    Ok(())
+}

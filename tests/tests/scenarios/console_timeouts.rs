@@ -101,7 +101,12 @@ async fn console_commands_end_while_the_database_is_frozen() -> Result<()> {
     let url = database.url();
     env.garenne(&["database", "migrate", "--postgres-url", &url]).await?;
     postgres.pause().await?;
-    for command in [&["alarms", "list"][..], &["database", "check"], &["readings", "corrections"]] {
+    for command in [
+        &["alarms", "list"][..],
+        &["database", "check"],
+        &["readings", "corrections"],
+        &["readings", "latest"],
+    ] {
         let command = [command, &["--postgres-url", &url]].concat();
         let ended = ends(env.operator_url(), 1, &command).await?;
         let text = said(&ended);

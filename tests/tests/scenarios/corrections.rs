@@ -155,3 +155,58 @@ async fn corrections_keep_the_original_and_are_followed_and_never_undone() -> Re
     assert!(read.to_string().contains("\"corrected\""), "{read}");
     Ok(())
 }
+
+#[tokio::test]
+async fn stored_readings_are_shown_in_the_terminal_with_their_age() -> Result<()> {
+    let site = Site::new().await?;
+    rules(&site.env, "above = 40")?;
+    let worker = site.worker("first").await?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
+    let reading = |device: &str, value: f64, time: u64| json!({"device": device, "metric": "level", "value": value, "unit": "m", "time": time});
+    let old = 1_400_000_000;
+    publish(
+        &site,
+        "task",
+        &json!([
+            reading("old-1", 1.5, old),
+            reading("new-1", 2.5, now - 600),
+            reading("new-1", 3.5, now - 150)
+        ]),
+    )
+    .await?;
+    site.until_count("garenne_readings", 3).await?;
+    let url = site.database.url();
+    let readings = async |arguments: &[&str]| {
+        let ended = site.env.garenne(&[&["readings"], arguments, &["--postgres-url", &url]].concat()).await?;
+        anyhow::Ok(
+            ended
+                .stdout
+                .iter()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let latest = readings(&["latest"]).await?;
+    assert_eq!(latest[0], "device metric value unit flags age time");
+    assert!(latest[1].starts_with("new-1 level 3.5 m - 2 min ago "), "{latest:?}");
+    let years = (now - old) * 100 / 36_525 / 86_400;
+    assert_eq!(latest[2], format!("old-1 level 1.5 m - {years} years ago 2014-05-13T16:53:20Z"));
+    assert_eq!(readings(&["latest", "--device", "none*"]).await?, ["no readings"]);
+    let json: Value = serde_json::from_str(&readings(&["latest", "--device", "old*", "--json"]).await?[0])?;
+    assert_eq!(
+        (&json["value"], &json["unit"], &json["time"]),
+        (&json!(1.5), &json!("m"), &json!("2014-05-13T16:53:20Z"))
+    );
+    assert!(json["age_seconds"].as_u64() >= Some(now - old), "{json}");
+
+    let all = readings(&["list", "--device", "new-1"]).await?;
+    assert!(
+        all.len() == 3 && all[1].contains(" 3.5 m ") && all[2].contains(" 2.5 m - 10 min ago "),
+        "{all:?}"
+    );
+    assert_eq!(readings(&["list", "--device", "new-1", "--limit", "1"]).await?, all[..2]);
+    assert_eq!(readings(&["list", "--device", "*", "--to", "2015-01-01T00:00:00Z"]).await?[1], latest[2]);
+    assert_eq!(readings(&["list", "--device", "new-1", "--metric", "other"]).await?, ["no readings"]);
+    worker.kill().await?;
+    Ok(())
+}

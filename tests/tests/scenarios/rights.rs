@@ -70,14 +70,14 @@ async fn a_stolen_user_can_do_no_more_than_its_program() -> Result<()> {
     succeeds(&user(&env, "topology").await?, &["topology", "apply"]).await?;
     env.client().publish("garenne.dead", "any.kind", with_id("letter"), b"{}").await?;
     for (role, arguments) in [
-        ("gateway", &["drain", "--all"][..]),
+        ("gateway", &["drain", "--all", "--yes"][..]),
         ("gateway", &["task", "stop", "any"]),
         ("gateway", &["dead", "list"]),
-        ("bridge", &["drain", "--all"]),
+        ("bridge", &["drain", "--all", "--yes"]),
         ("bridge", &["dead", "list"]),
-        ("worker", &["drain", "--all"]),
+        ("worker", &["drain", "--all", "--yes"]),
         ("worker", &["dead", "list"]),
-        ("scaler", &["drain", "--all"]),
+        ("scaler", &["drain", "--all", "--yes"]),
         ("scaler", &["dead", "list"]),
     ] {
         let ended = garenne(&user(&env, role).await?, arguments).await?;
@@ -151,7 +151,7 @@ async fn a_read_only_dashboard_needs_no_right_to_write() -> Result<()> {
     ensure!(status == 502 && text.contains("denied access"), "{status} {text}");
     // The user can send no command, and neither can it remove a message.
     for arguments in [
-        &["drain", "--all"][..],
+        &["drain", "--all", "--yes"][..],
         &["task", "stop", "any"],
         &["group", "pause", "g"],
         &["dead", "replay", "--all"],
