@@ -1,4 +1,4 @@
-//! The people who may use the dashboard: a file with a name, a role and a password hash per line.
+//! The people who may use the dashboard: a file with a name, a role, a password hash and further rights per line.
 //!
 //! `garenne operators hash` makes a line. `#` begins a comment. A hash of `-` stands for no password: such a person logs
 //! in at a trusted proxy only.
@@ -20,6 +20,8 @@ pub(crate) use password::PasswordHash;
 const MAX_NAME: usize = 64;
 /// The hash of a person without a password.
 const NO_PASSWORD: &str = "-";
+/// The right to look at the messages of queues.
+pub(crate) const QUEUES_RIGHT: &str = "queues";
 const EXPECTED: &str = "expected NAME ROLE HASH, as `garenne operators hash` prints it";
 
 /// Rights of a person.
@@ -39,6 +41,8 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) role: Role,
+    /// Whether the person may look at the messages of queues.
+    pub(crate) may_look: bool,
     /// [`None`] without a password.
     pub(crate) password: Option<Arc<PasswordHash>>,
 }
@@ -75,7 +79,7 @@ fn parse(text: &str) -> Result<Accounts, String> {
 }
 
 fn entry<'a>(words: &[&'a str]) -> Result<(&'a str, Account), String> {
-    let [name, role, hash] = words else { return Err(EXPECTED.to_owned()) };
+    let [name, role, hash, rights @ ..] = words else { return Err(EXPECTED.to_owned()) };
     check_name(name)?;
     let role =
         role.parse().map_err(|_| format!("the role {role:?} is unknown, expected viewer or operator"))?;
@@ -83,7 +87,10 @@ fn entry<'a>(words: &[&'a str]) -> Result<(&'a str, Account), String> {
         NO_PASSWORD => None,
         hash => Some(Arc::new(PasswordHash::parse(hash)?)),
     };
-    Ok((name, Account { role, password }))
+    if let Some(right) = rights.iter().find(|right| **right != QUEUES_RIGHT) {
+        return Err(format!("the right {right:?} is unknown, expected {QUEUES_RIGHT}"));
+    }
+    Ok((name, Account { role, may_look: !rights.is_empty(), password }))
 }
 
 /// Checks a person's name, which is written to records and logs.
@@ -110,12 +117,14 @@ mod tests {
 
     #[test]
     fn a_file_has_a_name_a_role_and_a_hash_per_line() {
-        let accounts =
-            parse(&format!("# people\nanna operator {HASH}\n\nben@example.org viewer -  # by proxy\n"))
-                .unwrap();
+        let accounts = parse(&format!(
+            "# people\nanna operator {HASH}\n\nben@example.org viewer - queues  # by proxy\n"
+        ))
+        .unwrap();
         assert_eq!(accounts["anna"].role, Role::Operator);
-        assert!(accounts["anna"].password.is_some());
-        assert_eq!(accounts["ben@example.org"], Account { role: Role::Viewer, password: None });
+        assert!(accounts["anna"].password.is_some() && !accounts["anna"].may_look);
+        let ben = Account { role: Role::Viewer, may_look: true, password: None };
+        assert_eq!(accounts["ben@example.org"], ben);
     }
 
     #[test]
@@ -123,6 +132,7 @@ mod tests {
         for (text, expected) in [
             ("", "it has no line, expected NAME ROLE HASH, as `garenne operators hash` prints it"),
             ("\nanna operator", "line 2: expected NAME ROLE HASH, as `garenne operators hash` prints it"),
+            ("anna viewer - queue", "line 1: the right \"queue\" is unknown, expected queues"),
             ("anna admin -", "line 1: the role \"admin\" is unknown, expected viewer or operator"),
             (
                 "a,b viewer -",

@@ -22,6 +22,7 @@ mod proxy_login;
 mod read_api;
 mod routes;
 mod session;
+mod tasks;
 mod test_task;
 mod user;
 mod workers_database;
@@ -148,6 +149,7 @@ pub async fn run(mut operator: Operator, settings: ConsoleConfig) -> Result<Exit
         scale,
         database,
         walk: Mutex::default(),
+        look: Mutex::default(),
         listed: StdMutex::default(),
         jobs: JobBook::default(),
     });

@@ -14,6 +14,7 @@ pub mod diagnose;
 pub mod directives;
 pub mod fleet;
 pub mod lane_sample;
+mod look;
 pub mod monitor;
 pub mod pause;
 pub mod progress;

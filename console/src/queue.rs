@@ -8,7 +8,7 @@ use garenne_common::{
 use garenne_operator::{
     operator::Operator,
     output,
-    queues::{LookLimits, QueueStatus, QueuedTask, Snapshot, distance, failure, look},
+    queues::{LookLimits, QueueStatus, QueuedTask, Snapshot, distance, failure},
     table::{duration, grouped, lay_out},
 };
 use lapin::options::QueuePurgeOptions;
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     audit_log::{audited, command_line},
     confirm::confirm,
+    look::look_at,
 };
 
 /// Rows of a list.
@@ -116,7 +117,7 @@ fn list_queues(snapshot: &Snapshot, json: bool) -> Result<Exit, Failure> {
 async fn list_messages(operator: &Operator, name: &str, list: ListArgs) -> Result<Exit, Failure> {
     let (mut tasks, mut count) = (Vec::new(), 0);
     let connection = operator.connect().await?;
-    look(&connection, name, list.limits, |seen| {
+    look_at(operator, &connection, name, list.limits, |seen| {
         count += 1;
         if tasks.len() < list.limit() {
             tasks.push(seen.task);

@@ -1,6 +1,8 @@
-//! `garenne task`: stops tasks, finds them, and lists those that wait for their time.
+//! `garenne task`: stops tasks, finds them, lists those that wait for their time, and lets one run now.
 
 mod find;
+mod listing;
+mod run_now;
 mod waiting;
 
 use clap::Subcommand;
@@ -9,6 +11,9 @@ use garenne_operator::operator::Operator;
 
 use crate::directives::{self, StopArgs};
 use find::FindArgs;
+pub(crate) use listing::{TaskState, list};
+use run_now::RunNowArgs;
+pub(crate) use run_now::{AUDIT_NAME as RUN_NOW, run_now};
 use waiting::WaitingArgs;
 
 /// `garenne task …`.
@@ -28,6 +33,12 @@ pub enum TaskVerb {
         after_help = "Examples:\n  garenne task waiting --lane slow\n  garenne task waiting --json | jq .due_at"
     )]
     Waiting(WaitingArgs),
+    /// Move a task from its retry queue to its lane, so that it runs without waiting for its time
+    ///
+    /// The original is removed after its copy is confirmed. If the command is killed in between, both exist, under the
+    /// same id. What is paused stays so.
+    #[command(after_help = "Example:\n  garenne task run-now 0198c5c2-… --lane slow")]
+    RunNow(RunNowArgs),
 }
 
 /// Runs `garenne task …`.
@@ -39,5 +50,6 @@ pub async fn run(operator: &Operator, verb: TaskVerb) -> Result<Exit, Failure> {
         TaskVerb::Stop(args) => directives::stop(operator, &args).await,
         TaskVerb::Find(args) => find::run(operator, &args).await,
         TaskVerb::Waiting(args) => waiting::run(operator, &args).await,
+        TaskVerb::RunNow(args) => run_now::run(operator, &args).await,
     }
 }

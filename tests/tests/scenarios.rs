@@ -100,6 +100,7 @@ mod scenarios {
     mod start_refused;
     mod status_truth;
     mod stop_tasks;
+    mod task_lists;
     mod terminal_escapes;
     mod tls;
     mod traces;

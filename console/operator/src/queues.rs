@@ -8,7 +8,7 @@ mod snapshot_reader;
 mod walk;
 
 pub use inspector::{QueueInspector, QueueStatus, failure};
-pub use look::{LookLimits, QueuedTask, Seen, distance, look};
+pub use look::{LookLimits, QueuedTask, Seen, allowed, distance, look};
 pub use origin::{Origin, Source};
 pub use snapshot::{LaneStatus, Snapshot};
 pub use snapshot_reader::SnapshotReader;

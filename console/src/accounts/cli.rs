@@ -8,7 +8,7 @@ use garenne_common::{
     stdout,
 };
 
-use super::{Role, check_name, password::PasswordHash};
+use super::{QUEUES_RIGHT, Role, check_name, password::PasswordHash};
 
 /// Most bytes that are read of standard input.
 const MAX_INPUT: u64 = 4096;
@@ -26,6 +26,9 @@ pub enum OperatorsVerb {
         /// What the person may do
         #[arg(long, value_name = "ROLE", default_value = "viewer")]
         role: Role,
+        /// The person may also list the tasks in queues
+        #[arg(long)]
+        queues: bool,
     },
 }
 
@@ -34,12 +37,13 @@ pub enum OperatorsVerb {
 /// # Errors
 /// The name or the password is refused.
 pub fn run(verb: &OperatorsVerb) -> Result<Exit, Failure> {
-    let OperatorsVerb::Hash { name, role } = verb;
+    let OperatorsVerb::Hash { name, role, queues } = verb;
     let refused = |problem: String| Failure::new(Exit::Usage, problem);
     check_name(name).map_err(refused)?;
     let mut password = String::new();
     stdin().lock().take(MAX_INPUT).read_line(&mut password).map_err(anyhow::Error::from)?;
     let hash = PasswordHash::new(password.trim_end_matches(['\r', '\n'])).map_err(refused)?;
-    stdout::print_line(format_args!("{name} {role} {}", hash.as_str()))?;
+    let right = if *queues { format!(" {QUEUES_RIGHT}") } else { String::new() };
+    stdout::print_line(format_args!("{name} {role} {}{right}", hash.as_str()))?;
     Ok(Exit::Done)
 }

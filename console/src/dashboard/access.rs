@@ -25,7 +25,7 @@ use super::{
     user::{Login, Requester, TOKEN_USER, User},
 };
 use crate::{
-    accounts::{self, Accounts, PasswordHash, Role},
+    accounts::{self, Account, Accounts, PasswordHash, Role},
     settings::ConsoleConfig,
 };
 
@@ -132,7 +132,11 @@ impl Access {
                 Login::Password(hash) => {
                     let account = accounts.as_ref()?.get(name)?;
                     let same = account.password.as_ref() == Some(hash);
-                    same.then(|| User { role: account.role, ..session.user.clone() })
+                    same.then(|| User {
+                        role: account.role,
+                        may_look: account.may_look,
+                        ..session.user.clone()
+                    })
                 }
             }
         });
@@ -172,7 +176,7 @@ impl Access {
     ) -> Result<Requester, Problem> {
         same_site(headers)?;
         let Sender { address, user, session } = self.sender(extensions, headers);
-        let Some((User { name, role, .. }, session)) = user.zip(session) else {
+        let Some((User { name, role, may_look, .. }, session)) = user.zip(session) else {
             return Err(Problem::new(StatusCode::UNAUTHORIZED, "not logged in"));
         };
         let given = headers.get(CSRF).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -187,7 +191,7 @@ impl Access {
             let detail = format!("{name} has the role {role}, this needs the role {needed}");
             return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         }
-        Ok(Requester { name, address })
+        Ok(Requester { name, address, may_look })
     }
 
     /// Logs a person in. Returns the cookie to set.
@@ -233,11 +237,12 @@ impl Access {
             let detail = "expected name and password: this dashboard has a file of operators";
             return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
         };
+        let account = accounts.get().get(&name).cloned();
         let found =
-            accounts.get().get(&name).and_then(|account| Some((account.role, account.password.clone()?)));
+            account.and_then(|Account { role, may_look, password }| Some((role, may_look, password?)));
         let busy = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many logins at once: try again");
         let permit = self.checks.acquire().await.map_err(|_| busy())?;
-        let hash = found.as_ref().map(|(_, hash)| hash.clone());
+        let hash = found.as_ref().map(|(.., hash)| hash.clone());
         let checked = supervise::spawn_blocking("password", move || {
             // Held until the check ends, also if the client has gone away.
             let _permit = permit;
@@ -250,7 +255,9 @@ impl Access {
             }
         });
         match (checked.await, found) {
-            (Ok(true), Some((role, hash))) => Ok(User { name, role, login: Login::Password(hash) }),
+            (Ok(true), Some((role, may_look, hash))) => {
+                Ok(User { name, role, may_look, login: Login::Password(hash) })
+            }
             (Ok(_), _) => Err(Problem::new(StatusCode::UNAUTHORIZED, "wrong name or password")),
             (Err(_), _) => Err(busy()),
         }
@@ -264,7 +271,7 @@ impl Access {
         // Before the token is read: if it changes meanwhile, the session ends rather than outlives it.
         let login = Login::Token(token.generation());
         if given.is_some_and(|given| same(given.expose_secret().trim(), token.get().expose_secret())) {
-            return Ok(User { name: TOKEN_USER.to_owned(), role: Role::Operator, login });
+            return Ok(User { name: TOKEN_USER.to_owned(), role: Role::Operator, may_look: false, login });
         }
         Err(Problem::new(StatusCode::UNAUTHORIZED, "wrong admin token"))
     }
@@ -293,6 +300,7 @@ impl Access {
             "name": user.as_ref().map(|user| &user.name),
             "role": user.as_ref().map(|user| user.role),
             "commands": commands,
+            "queues": user.as_ref().is_some_and(|user| user.may_look) && !self.read_only,
             "by_proxy": user.is_some_and(|user| matches!(user.login, Login::Proxy)),
             "csrf": session.map(|session| session.csrf),
         });

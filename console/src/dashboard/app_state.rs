@@ -33,6 +33,8 @@ pub(super) struct AppState {
     /// Allows one walk over the dead letters at a time. Two walks at once would each see only the letters that the
     /// other one does not hold.
     pub(super) walk: Mutex<()>,
+    /// Allows one look at the queues of lanes at a time, for the same reason.
+    pub(super) look: Mutex<()>,
     /// The page of dead letters that was read last.
     pub(super) listed: StdMutex<Option<ListedPage>>,
     /// Replays and drops.

@@ -10,13 +10,14 @@ use super::problem::Problem;
 
 const INDEX: &str = concat!(include_str!("page/head.html"), include_str!("page/index.html"));
 const DEVICES: &str = concat!(include_str!("page/head.html"), include_str!("page/devices.html"));
+const TASKS: &str = concat!(include_str!("page/head.html"), include_str!("page/tasks.html"));
 
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// The files that the pages load: name, media type and text.
-const FILES: [(&str, &str, &str); 28] = [
+const FILES: [(&str, &str, &str); 29] = [
     ("style.css", CSS, include_str!("page/style.css")),
     ("icon.svg", SVG, include_str!("page/icon.svg")),
     ("favicon.ico", SVG, include_str!("page/icon.svg")),
@@ -40,6 +41,7 @@ const FILES: [(&str, &str, &str); 28] = [
     ("pause.js", SCRIPT, include_str!("page/pause.js")),
     ("session.js", SCRIPT, include_str!("page/session.js")),
     ("table.js", SCRIPT, include_str!("page/table.js")),
+    ("tasks.js", SCRIPT, include_str!("page/tasks.js")),
     ("test_task.js", SCRIPT, include_str!("page/test_task.js")),
     ("tiles.js", SCRIPT, include_str!("page/tiles.js")),
     ("verdict.js", SCRIPT, include_str!("page/verdict.js")),
@@ -53,6 +55,10 @@ pub(super) async fn index() -> Response {
 
 pub(super) async fn devices() -> Response {
     text("text/html; charset=utf-8", DEVICES)
+}
+
+pub(super) async fn tasks() -> Response {
+    text("text/html; charset=utf-8", TASKS)
 }
 
 pub(super) async fn file(Path(file): Path<String>) -> Result<Response, Problem> {
@@ -82,7 +88,7 @@ mod tests {
                 assert!(embedded(path), "{path} is imported");
             }
         }
-        for page in [INDEX, DEVICES] {
+        for page in [INDEX, DEVICES, TASKS] {
             for path in [linked(page, "src=\""), linked(page, "rel=\"stylesheet\" href=\"")].concat() {
                 assert!(embedded(path), "{path} is loaded");
             }
@@ -91,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_pages_have_no_inline_scripts_or_styles() {
-        for page in [INDEX, DEVICES] {
+        for page in [INDEX, DEVICES, TASKS] {
             assert!(!page.contains("style=") && !page.contains("<script>") && !page.contains("onclick"));
         }
     }

@@ -73,9 +73,10 @@ impl ProxyLogin {
         let mut names = headers.get_all(&self.user_header).iter();
         let (name, None) = (names.next()?.to_str().ok()?, names.next()) else { return None };
         accounts::check_name(name).ok()?;
-        let role = accounts.and_then(|accounts| accounts.get(name)).map(|account| account.role);
-        let role = role.unwrap_or_else(|| self.role_of_groups(headers));
-        Some(User { name: name.to_owned(), role, login: Login::Proxy })
+        let account = accounts.and_then(|accounts| accounts.get(name));
+        let role = account.map_or_else(|| self.role_of_groups(headers), |account| account.role);
+        let may_look = account.is_some_and(|account| account.may_look);
+        Some(User { name: name.to_owned(), role, may_look, login: Login::Proxy })
     }
 
     fn role_of_groups(&self, headers: &HeaderMap) -> Role {
@@ -111,7 +112,7 @@ mod tests {
     }
 
     fn user(peer: &str, pairs: &[(&str, &str)]) -> Option<(String, Role)> {
-        let account = Account { role: Role::Operator, password: None };
+        let account = Account { role: Role::Operator, may_look: false, password: None };
         let accounts = Accounts::from([("anna".to_owned(), account)]);
         let user = login().user(peer.parse().unwrap(), &headers(pairs), Some(&accounts))?;
         Some((user.name, user.role))

@@ -20,7 +20,7 @@ use super::{
     app_state::{App, AppState},
     dead_letters, feed, jobs, page,
     problem::Problem,
-    read_api, test_task,
+    read_api, tasks, test_task,
     user::Requester,
 };
 use crate::{
@@ -43,6 +43,7 @@ const MAX_PAYLOAD_BODY: usize = 6 * MAX_BODY;
 pub(super) fn router(app: Arc<AppState>) -> Router {
     let commands = Router::new()
         .route("/api/tasks/stop", post(actions::stop_task))
+        .route("/api/tasks/run", post(tasks::run_now))
         .route("/api/workers/{worker}/{command}", post(actions::worker))
         .route("/api/groups/{group}/stop", post(actions::stop_group))
         .route("/api/groups/{group}/{command}", pausing(Paused::Group))
@@ -71,11 +72,15 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
     let payloads = Router::new()
         .route("/api/dead/letter", get(dead_letters::letter))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), logged_in));
+    let queues = Router::new()
+        .route("/v1/lanes/{lane}/tasks", get(tasks::list))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), looking));
     // Without a login: files that everybody may have, and numbers for machines, which cannot log in.
     let open = Router::new()
         .route("/", get(page::index))
         .route("/{file}", get(page::file))
         .route("/devices", get(page::devices))
+        .route("/tasks", get(page::tasks))
         .route("/livez", get(async || "ok\n"))
         .route("/metrics", get(metrics))
         .route("/scale/{lane}", get(replicas))
@@ -85,6 +90,7 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
     let router = open
         .merge(views)
         .merge(payloads)
+        .merge(queues)
         .merge(commands)
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -123,6 +129,19 @@ async fn viewing(State(app): App, request: Request, next: Next) -> Result<Respon
 /// The header with the CSRF token keeps other sites from reading the queue through a person's browser.
 async fn logged_in(State(app): App, request: Request, next: Next) -> Result<Response, Problem> {
     app.access.may_act(Role::Viewer, request.extensions(), request.headers())?;
+    Ok(next.run(request).await)
+}
+
+/// A look takes messages from a queue and returns them, which the broker may count.
+async fn looking(State(app): App, mut request: Request, next: Next) -> Result<Response, Problem> {
+    let requester = app.access.may_act(Role::Viewer, request.extensions(), request.headers())?;
+    requester.check_look()?;
+    if app.access.is_read_only() {
+        let detail =
+            "this dashboard is read-only: a list of tasks takes messages from a queue and returns them";
+        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    }
+    request.extensions_mut().insert(requester);
     Ok(next.run(request).await)
 }
 

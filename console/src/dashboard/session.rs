@@ -107,7 +107,8 @@ mod tests {
     use crate::accounts::Role;
 
     fn start(sessions: &Sessions, name: &str) -> HeaderMap {
-        let user = User { name: name.to_owned(), role: Role::Operator, login: Login::Token(0) };
+        let user =
+            User { name: name.to_owned(), role: Role::Operator, may_look: false, login: Login::Token(0) };
         let (_, cookie) = sessions.start(user);
         assert!(cookie.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"), "{cookie}");
         let cookie = cookie.split(';').next().unwrap();
@@ -140,7 +141,8 @@ mod tests {
 
     #[test]
     fn a_cookie_of_a_server_with_tls_is_never_sent_without_it() {
-        let user = User { name: "anna".to_owned(), role: Role::Viewer, login: Login::Token(0) };
+        let user =
+            User { name: "anna".to_owned(), role: Role::Viewer, may_look: false, login: Login::Token(0) };
         assert!(Sessions::new(true).start(user).1.ends_with("; SameSite=Strict; Secure"));
     }
 }

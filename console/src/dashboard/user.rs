@@ -2,9 +2,11 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use axum::http::StatusCode;
 use garenne_protocol::audit::AuditActor;
 
-use crate::accounts::{PasswordHash, Role};
+use super::problem::Problem;
+use crate::accounts::{PasswordHash, QUEUES_RIGHT, Role};
 
 /// The name of everybody who logs in with the admin token.
 pub(super) const TOKEN_USER: &str = "admin-token";
@@ -14,6 +16,8 @@ pub(super) const TOKEN_USER: &str = "admin-token";
 pub(super) struct User {
     pub(super) name: String,
     pub(super) role: Role,
+    /// Whether they may look at the messages of queues.
+    pub(super) may_look: bool,
     pub(super) login: Login,
 }
 
@@ -33,9 +37,25 @@ pub(super) enum Login {
 pub(super) struct Requester {
     pub(super) name: String,
     pub(super) address: IpAddr,
+    pub(super) may_look: bool,
 }
 
 impl Requester {
+    /// Checks that the person may look at the messages of queues.
+    ///
+    /// # Errors
+    /// The person has no such right.
+    pub(super) fn check_look(&self) -> Result<(), Problem> {
+        if self.may_look {
+            return Ok(());
+        }
+        let detail = format!(
+            "{} has not the right {QUEUES_RIGHT}: write it at the end of their line in the file of operators (--operators)",
+            self.name
+        );
+        Err(Problem::new(StatusCode::FORBIDDEN, detail))
+    }
+
     /// As a record of a command names them.
     pub(super) fn actor(&self) -> AuditActor {
         AuditActor {

@@ -7,7 +7,7 @@ use garenne_common::exit::{Exit, Failure};
 use garenne_operator::{
     operator::Operator,
     output,
-    queues::{LookLimits, QueuedTask, Seen, Snapshot, look},
+    queues::{LookLimits, QueuedTask, Seen, Snapshot},
     table::{duration, lay_out},
 };
 use garenne_protocol::{heartbeat::Program, task::epoch_ms};
@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::{
     fleet::{MemberView, poll_fleet},
+    look::look_at,
     queue::row,
 };
 
@@ -119,7 +120,7 @@ async fn search(
                 found.push(seen.task);
             }
         };
-        if let Err(failure) = look(&connection, name, limits, visit).await {
+        if let Err(failure) = look_at(operator, &connection, name, limits, visit).await {
             if failure.exit == Exit::BrokerUnavailable {
                 return Err(failure);
             }

@@ -5,10 +5,10 @@ use garenne_common::exit::{Exit, Failure};
 use garenne_operator::{
     operator::Operator,
     output,
-    queues::{QueuedTask, Snapshot, look},
     table::{grouped, lay_out},
 };
 
+use super::listing::{TaskState, WaitingTask, list};
 use crate::queue::{ListArgs, print_json, row};
 
 /// `garenne task waiting`.
@@ -17,60 +17,38 @@ pub struct WaitingArgs {
     /// Only tasks of this lane
     #[arg(long, value_name = "NAME")]
     lane: Option<String>,
+    /// Only retries, or only tasks that have not begun: scheduled and deferred ones
+    #[arg(long, value_enum)]
+    state: Option<Later>,
     /// How the tasks are listed.
     #[command(flatten)]
     list: ListArgs,
 }
 
-/// A retry queue: its name, its lane and its delay as text.
-struct RetryQueue {
-    name: String,
-    delay: String,
-}
-
-/// The retry queues that hold tasks, shortest delay first.
-fn retry_queues(
-    operator: &Operator,
-    snapshot: &Snapshot,
-    lane: Option<&str>,
-) -> Result<Vec<RetryQueue>, Failure> {
-    let names = &operator.names;
-    let lanes: Vec<_> = operator.settings.lanes.defined().map(|(name, _)| name.to_owned()).collect();
-    if let Some(lane) = lane.filter(|lane| !lanes.iter().any(|it| it == lane)) {
-        let problem = format!("unknown lane {lane:?}, the lanes are {}", lanes.join(", "));
-        return Err(Failure::new(Exit::Usage, problem));
-    }
-    let wanted = |name: &&String| lane.is_none_or(|lane| *name == lane);
-    let mut queues = Vec::new();
-    for &delay in operator.ladder.rungs() {
-        for lane in lanes.iter().filter(wanted) {
-            let both = [names.retry(lane, delay), names.retry_shards(lane, delay)];
-            let held =
-                both.into_iter().filter(|name| snapshot.queues.get(name).is_some_and(|it| it.ready > 0));
-            queues.extend(held.map(|name| RetryQueue { name, delay: delay.to_string() }));
-        }
-    }
-    Ok(queues)
+/// Why a task is in a retry queue.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Later {
+    Retrying,
+    Scheduled,
 }
 
 pub(super) async fn run(operator: &Operator, args: &WaitingArgs) -> Result<Exit, Failure> {
-    let snapshot = Snapshot::take(operator).await?;
-    let connection = operator.connect().await?;
-    let mut found: Vec<(QueuedTask, String)> = Vec::new();
-    for RetryQueue { name, delay } in retry_queues(operator, &snapshot, args.lane.as_deref())? {
-        look(&connection, &name, args.list.limits, |seen| found.push((seen.task, delay.clone()))).await?;
-    }
-    Operator::leave(connection).await;
-    // Tasks without a due time come back when their queue's delay ends; those of short delays are read first.
-    found.sort_by_key(|(task, _)| task.due_at);
-    let total = found.len();
-    found.truncate(args.list.limit());
+    let state = match args.state {
+        None => TaskState::Later,
+        Some(Later::Retrying) => TaskState::Retrying,
+        Some(Later::Scheduled) => TaskState::Scheduled,
+    };
+    let (total, found) =
+        list(operator, args.lane.as_deref(), state, args.list.limits, args.list.limit()).await?;
     if args.list.json {
-        return print_json(&found.into_iter().map(|(task, _)| task).collect::<Vec<_>>());
+        return print_json(&found.into_iter().map(|it| it.task).collect::<Vec<_>>());
     }
-    let rows = found.iter().map(|(task, delay)| {
+    let rows = found.iter().map(|WaitingTask { task, within }| {
         let [id, kind, group, attempts, published, due, _] = row(task);
-        let due = if task.due_at.is_some() { due } else { format!("within {delay}") };
+        let due = match within {
+            Some(delay) if task.due_at.is_none() => format!("within {delay}"),
+            _ => due,
+        };
         [id, kind, group, attempts, published, due, task.queue.clone()]
     });
     let mut text = String::new();

@@ -145,7 +145,9 @@ impl TestEnv {
     fn operator(&self, arguments: &[&str]) -> Program {
         // The user who declares the topology and may take any message is not the one who observes and controls the fleet.
         let user = match arguments {
-            ["topology" | "queue", ..] | ["task", "find" | "waiting", ..] => &self.users.topology.url,
+            ["topology" | "queue", ..] | ["task", "find" | "waiting" | "run-now", ..] => {
+                &self.users.topology.url
+            }
             _ => &self.users.console,
         };
         let program = Program::new("garenne").option("--amqp-url", user);

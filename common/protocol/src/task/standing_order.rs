@@ -64,6 +64,14 @@ pub enum StandingOrder {
         /// When the directive was issued.
         at: i64,
     },
+    /// An operator looks at the messages of a lane and returns them, which a broker before 4.3 counts as one redelivery
+    /// of each.
+    Look {
+        /// The lane.
+        look: String,
+        /// When the look began.
+        at: i64,
+    },
 }
 
 impl StandingOrder {
@@ -86,6 +94,7 @@ mod tests {
             (StandingOrder::ResumeLane { resume_lane: "l".into(), at: 6 }, r#"{"resume_lane":"l","at":6}"#),
             (StandingOrder::PauseKind { pause_kind: "k".into(), at: 7 }, r#"{"pause_kind":"k","at":7}"#),
             (StandingOrder::ResumeKind { resume_kind: "k".into(), at: 8 }, r#"{"resume_kind":"k","at":8}"#),
+            (StandingOrder::Look { look: "l".into(), at: 9 }, r#"{"look":"l","at":9}"#),
         ] {
             assert_eq!(serde_json::to_string(&order).unwrap(), json);
             assert_eq!(serde_json::from_str::<StandingOrder>(json).unwrap(), order);

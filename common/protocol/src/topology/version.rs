@@ -32,6 +32,12 @@ impl BrokerVersion {
     pub fn cancels_late_consumers(self) -> bool {
         self >= Self { major: 4, minor: 3 }
     }
+
+    /// Whether the broker counts a message that a client returns on purpose as redelivered, like one that a crashed client
+    /// held.
+    pub fn counts_returns(self) -> bool {
+        self < Self { major: 4, minor: 3 }
+    }
 }
 
 impl FromStr for BrokerVersion {
@@ -56,6 +62,7 @@ mod tests {
         assert!(v("3.9.1") < v("3.10.8"));
         assert_eq!((v("3.13.7").unlimited_delivery(), v("4.0.5").unlimited_delivery()), (None, Some(-1)));
         assert!(!v("4.2.9").cancels_late_consumers() && v("4.3.0").cancels_late_consumers());
+        assert!(v("4.2.9").counts_returns() && !v("4.3.0").counts_returns());
         assert_eq!(
             "four".parse::<BrokerVersion>().unwrap_err().to_string(),
             "invalid broker version \"four\"; expected a form like \"4.0\" or \"3.13.7\""

@@ -33,6 +33,8 @@ pub struct QueuedTask {
     pub kind: String,
     /// The task's group.
     pub group: Option<String>,
+    /// The key that selects its queue in a lane with several.
+    pub key: Option<String>,
     /// Attempts already spent.
     pub attempts: i64,
     /// When it was published, in milliseconds since 1970, if its publisher wrote that.
@@ -59,6 +61,7 @@ impl QueuedTask {
             id: properties.message_id().as_ref().map(|id| id.as_str().to_owned()),
             kind: kind.unwrap_or(delivery.routing_key.as_str()).to_owned(),
             group: header::get(headers, header::GROUP).and_then(header::text),
+            key: header::get(headers, header::KEY).and_then(header::text),
             attempts: number(header::ATTEMPT).unwrap_or(0),
             published_at: number(header::PUBLISHED_AT).or_else(seconds),
             due_at: number(header::NOT_BEFORE),
@@ -121,21 +124,37 @@ impl LookLimits {
     }
 }
 
-/// Passes each message of a queue to `visit`, in the order of the queue. All of them are back when this returns.
+/// Checks that the limits allow to look at a queue. Returns its number of messages.
 ///
 /// # Errors
-/// One line and an exit code: the limits exclude the queue, the user may not read it, or the
-/// connection is lost. The broker requeues what was taken.
+/// One line and an exit code: the limits exclude the queue, it is missing, or the connection is lost.
+pub async fn allowed(connection: &Connection, queue: &str, limits: LookLimits) -> Result<u64, Failure> {
+    let status = QueueInspector::new(connection).depth(queue).await?;
+    match limits.obstacle(status) {
+        Some(obstacle) => {
+            let problem = format!("queue {queue:?} is not looked at: {obstacle}");
+            Err(Failure::new(Exit::Failed, problem))
+        }
+        None => Ok(status.ready),
+    }
+}
+
+/// Passes each message of a queue to `visit`, in the order of the queue, after `before` if there are any. All of them are
+/// back when this returns.
+///
+/// # Errors
+/// One line and an exit code: as [`allowed`], or the user may not read the queue. The broker requeues what was taken.
 pub async fn look(
     connection: &Connection,
     queue: &str,
     limits: LookLimits,
+    before: impl Future<Output = Result<(), Failure>>,
     mut visit: impl FnMut(Seen<'_>),
 ) -> Result<(), Failure> {
-    let status = QueueInspector::new(connection).depth(queue).await?;
-    if let Some(obstacle) = limits.obstacle(status) {
-        return Err(Failure::new(Exit::Failed, format_args!("queue {queue:?} is not looked at: {obstacle}")));
+    if allowed(connection, queue, limits).await? == 0 {
+        return Ok(());
     }
+    before.await?;
     let mut walk = QueueWalk::start(connection, queue, limits.max).await?;
     while let Some(delivery) = walk.next().await? {
         visit(Seen { task: QueuedTask::of(queue, &delivery), delivery: &delivery });

@@ -1,6 +1,8 @@
 //! The standing orders of operators: which tasks and groups are stopped, and which groups, lanes and kinds are
 //! paused.
 
+mod looks;
+
 use std::{
     collections::HashMap,
     sync::{PoisonError, RwLock, RwLockReadGuard},
@@ -12,6 +14,8 @@ use garenne_protocol::{
     topology::DIRECTIVES_KEPT,
 };
 use tokio::sync::watch;
+
+use looks::LaneLooks;
 
 /// Longest deferral of a task of a paused group or kind.
 const MAX_DEFERRAL: Duration = Duration::from_secs(300);
@@ -36,6 +40,7 @@ struct DirectiveState {
     group_pauses: LatestOrders,
     lane_pauses: LatestOrders,
     kind_pauses: LatestOrders,
+    lane_looks: LaneLooks,
 }
 
 /// The latest order for each task, group, lane or kind.
@@ -100,6 +105,7 @@ impl Directives {
             StandingOrder::ResumeKind { resume_kind, at } => {
                 (&mut state.kind_pauses, resume_kind, *at, false)
             }
+            StandingOrder::Look { look, at } => return state.lane_looks.add(look, *at),
         };
         if orders.get(name).is_some_and(|latest| latest.at >= at) {
             return false;
@@ -124,7 +130,7 @@ impl Directives {
         now: SystemTime,
     ) -> Option<DirectiveEffect> {
         let state = self.read();
-        let DirectiveState { task_stops, group_stops, group_pauses, lane_pauses, kind_pauses } = &*state;
+        let DirectiveState { task_stops, group_stops, group_pauses, lane_pauses, kind_pauses, .. } = &*state;
         if task_stops
             .get(task.id.as_str())
             .is_some_and(|stop| task.replayed_at.is_none_or(|at| at <= stop.at))
@@ -166,6 +172,11 @@ impl Directives {
         order_for(&self.read().kind_pauses, kind).is_some()
     }
 
+    /// The looks at a lane since a task was published: at most so many of its redeliveries are no worker's.
+    pub(crate) fn looks_at(&self, lane: &str, task: &Envelope) -> u32 {
+        self.read().lane_looks.since(lane, task.published_ms())
+    }
+
     /// Tells of each change of a lane's pause.
     pub(crate) fn lane_pauses_changed(&self) -> watch::Receiver<()> {
         self.lane_pauses_changed.subscribe()
@@ -175,7 +186,9 @@ impl Directives {
     pub(crate) fn remove_expired(&self, now: SystemTime) {
         let (oldest, oldest_resume) = (epoch_ms(now - DIRECTIVES_KEPT), epoch_ms(now - RESUME_KEPT));
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let DirectiveState { task_stops, group_stops, group_pauses, lane_pauses, kind_pauses } = &mut *state;
+        state.lane_looks.remove_before(oldest);
+        let DirectiveState { task_stops, group_stops, group_pauses, lane_pauses, kind_pauses, .. } =
+            &mut *state;
         for orders in [task_stops, group_stops, group_pauses, lane_pauses, kind_pauses] {
             orders.retain(|_, order| order.at >= if order.in_force { oldest } else { oldest_resume });
             orders.shrink_to_fit();

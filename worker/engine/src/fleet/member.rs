@@ -150,7 +150,8 @@ impl Member {
                 | StandingOrder::PauseLane { .. }
                 | StandingOrder::ResumeLane { .. }
                 | StandingOrder::PauseKind { .. }
-                | StandingOrder::ResumeKind { .. } => {}
+                | StandingOrder::ResumeKind { .. }
+                | StandingOrder::Look { .. } => {}
             }
         })
     }

@@ -129,6 +129,10 @@ impl LanePipeline {
         // The broker sets the count on redeliveries only. On a first delivery the publisher wrote it.
         if !delivery.head.redelivered {
             envelope.delivery_count = 0;
+        } else if envelope.delivery_count > 0 {
+            // The broker also counts returns by operators who looked at the queue.
+            let looks = self.member.directives.looks_at(&self.lane, &envelope);
+            envelope.delivery_count = envelope.delivery_count.saturating_sub(looks);
         }
         Ok(envelope)
     }

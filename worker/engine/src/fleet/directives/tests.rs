@@ -7,7 +7,7 @@ use super::*;
 impl Directives {
     /// The number of entries.
     fn len(&self) -> usize {
-        let DirectiveState { task_stops, group_stops, group_pauses, lane_pauses, kind_pauses } =
+        let DirectiveState { task_stops, group_stops, group_pauses, lane_pauses, kind_pauses, .. } =
             &*self.read();
         [task_stops, group_stops, group_pauses, lane_pauses, kind_pauses].iter().map(|it| it.len()).sum()
     }

@@ -1,0 +1,105 @@
+// The tasks of a lane that wait for a worker or for their time.
+import { parameter, remember } from "/address.js";
+import { span } from "/charts.js";
+import { confirmed } from "/dialogs.js";
+import { $, button, h, label, set, setTime, tr } from "/dom.js";
+import { act, ask, askPrivately, gate, login, session } from "/session.js";
+import { Table } from "/table.js";
+
+let tasks = [], lane = "", state = "";
+
+const table = new Table($("task-table"), "tasks", [
+  { title: "id", of: (task) => task.id },
+  { title: "kind", of: (task) => task.kind },
+  { title: "group", of: (task) => task.group },
+  { title: "key", of: (task) => task.key },
+  { title: "attempts", css: "n", of: (task) => task.attempts },
+  { title: "published", css: "n", of: (task) => task.published_at },
+  { title: "due", css: "n", of: (task) => task.due_at },
+  { title: "commands", hide: true },
+], draw);
+
+function time(at, text) {
+  const node = h("time");
+  setTime(node, at, text);
+  return node;
+}
+
+function due({ due_at: at, within }) {
+  if (at === null) return within === null ? "" : `within ${within}`;
+  const left = (at - Date.now()) / 1000;
+  return time(at, left > 0 ? `in ${span(left)}` : "now");
+}
+
+function commands(task) {
+  const box = h("span", "buttons");
+  if (task.id === null) return box;
+  const run = button("Run now", "", () => runNow(task)), drop = button("Drop", "danger", () => remove(task));
+  if (state !== "waiting") box.append(gate(label(run, `Run ${task.id} now`)));
+  box.append(gate(label(drop, `Drop ${task.id}`)));
+  return box;
+}
+
+function row(task) {
+  const kind = task.batch_of === null ? task.kind : `${task.kind} (batch of ${task.batch_of})`;
+  const published = task.published_at === null ? "" : time(task.published_at, `${span(Math.max(0, Date.now() - task.published_at) / 1000)} ago`);
+  return tr(["id", "id", task.id ?? "–"], ["kind", "", kind], ["group", "", task.group ?? ""], ["key", "", task.key ?? ""], ["attempts", "n", String(task.attempts)], ["published", "n", published], ["due", "n", due(task)], ["commands", "", commands(task)]);
+}
+
+// Ids can occur twice.
+const key = (task) => task.place;
+
+function draw() {
+  table.draw(tasks, key, row, () => {});
+}
+
+async function list() {
+  const query = new URLSearchParams({ state });
+  set($("tasks-note"), "reading");
+  try {
+    const answer = await askPrivately(`/v1/lanes/${encodeURIComponent(lane)}/tasks?${query}`);
+    const read = Date.now();
+    tasks = answer.tasks.map((task, n) => ({ ...task, place: `${read} ${n}` }));
+    const first = answer.more ? `, the first ${tasks.length} are shown` : "";
+    set($("tasks-note"), `${answer.total} ${state} in ${lane}${first}`);
+  } catch (error) {
+    tasks = [];
+    set($("tasks-note"), error.message);
+  }
+  draw();
+}
+
+async function runNow(task) {
+  const text = `A copy goes to the queue of ${lane} at once, and the original is removed when the broker has confirmed it.`;
+  if (!(await confirmed(`Run ${task.id} now`, text))) return;
+  if (await act("/api/tasks/run", { id: task.id, lane }, `${task.id} is in ${lane}`)) gone(task);
+}
+
+async function remove(task) {
+  const text = "It becomes a dead letter with the reason stopped when a worker receives it.";
+  if (!(await confirmed(`Drop ${task.id}`, text))) return;
+  if (await act("/api/tasks/stop", { id: task.id }, `${task.id} will be dropped`)) gone(task);
+}
+
+function gone(task) {
+  tasks = tasks.filter((other) => other !== task);
+  draw();
+}
+
+$("selection").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  [lane, state] = [$("lane").value, $("state").value];
+  remember({ lane, state });
+  const known = await ask("/api/session");
+  if (known.name || (await login(true))) await list();
+});
+
+await session();
+try {
+  const now = await ask("/api/now");
+  $("lane").append(...Object.keys(now.point?.lanes ?? {}).map((name) => h("option", "", name)));
+} catch (error) {
+  set($("tasks-note"), error.message);
+}
+$("lane").value = parameter("lane", $("lane").value);
+$("state").value = parameter("state", $("state").value);
