@@ -136,7 +136,7 @@ pub fn problems(page: &str) -> Vec<String> {
         let program = text.trim_start_matches("$ ").split_whitespace().next().unwrap_or_default();
         match (language.as_str(), rule) {
             ("sh", None) => {
-                found.push(format!("{line}: commands without a comment that says whether they are run"))
+                found.push(format!("{line}: commands without a comment that says whether they are run"));
             }
             ("", None) if PROGRAMS.contains(&program) => {
                 found.push(format!("{line}: commands in a block that is not `sh`"));

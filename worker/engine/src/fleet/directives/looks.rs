@@ -4,7 +4,7 @@
 //! at would be suspected of crashing workers. The order is in the stream before the look begins, and a paused lane is
 //! resumed by a later order of the same stream, so a worker knows of a look before it receives what was looked at.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Looks that are remembered for each lane. With more, tasks that were looked at may be suspected.
 const MOST_LOOKS: usize = 1_000;
@@ -13,7 +13,7 @@ const CLOCK_SKEW: i64 = 60_000;
 
 /// The times of the looks at each lane, in milliseconds since 1970.
 #[derive(Debug, Default)]
-pub(super) struct LaneLooks(HashMap<String, BTreeSet<i64>>);
+pub(super) struct LaneLooks(BTreeMap<String, BTreeSet<i64>>);
 
 impl LaneLooks {
     /// Adds a look. Returns whether it is new.
