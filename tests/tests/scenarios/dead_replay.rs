@@ -178,9 +178,10 @@ async fn letters_are_moved_only_by_an_explicit_selection() -> Result<()> {
     let env = env().await?;
     letters(&env, "stopped", "bench.noop", "stopped", 20).await?;
     letters(&env, "poison", "bench.noop", "poison", 20).await?;
-    let refusal =
-        ["garenne: no dead letters are selected: set --kind, --exact-kind, --reason, --error, --group, \
-                    --older-than, --newer-than, --id or --all"];
+    let refusal = [
+        "garenne: no dead letters are selected: set --kind, --exact-kind, --reason, --error, --error-like, --text, --group, \
+                    --older-than, --newer-than, --id or --all",
+    ];
     for refused in [
         &["dead", "replay"][..],
         &["dead", "replay", "--limit", "5"],
