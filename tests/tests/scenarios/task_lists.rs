@@ -5,8 +5,10 @@ use anyhow::{Context, Result};
 use garenne_protocol::task::header;
 use garenne_tests::harness::{
     broker::BrokerVersion,
+    browser::{self, Browser},
     client::{headers, with_id},
     dashboard::Dashboard,
+    suite,
     test_env::TestEnv,
     vhost::Rights,
     wait::{Seen, eventually},
@@ -217,6 +219,58 @@ async fn scheduled_and_retrying_tasks_are_listed_run_now_and_dropped() -> Result
     let (run, stop) = (Some("task.run-now"), Some("task.stop"));
     let (done, failed) = (Some("done"), Some("failed"));
     assert_eq!(ended, [(run, failed), (run, done), (run, done), (stop, done), (run, done)]);
+    running.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_page_lists_tasks_runs_one_now_and_drops_one() -> Result<()> {
+    let Some(program) = browser::installed() else {
+        suite::leave_out("no Chromium is installed (apt-get install chromium)");
+        return Ok(());
+    };
+    let env = TestEnv::new().await?;
+    env.garenne(&["topology", "apply"]).await?;
+    let running = worker(&env, "w").await?;
+    for n in 0..3 {
+        let delay = headers([(header::DELAY_MS, AMQPValue::LongLongInt(600_000))]);
+        let properties = with_id(&format!("later-{n}")).with_headers(delay);
+        env.client().publish("garenne.tasks", "bench.noop", properties, b"{}").await?;
+        env.until_ready_in(SCHEDULED, n + 1).await?;
+    }
+    let dashboard = dashboard(&env).await?;
+    let mut browser = Browser::start(&program).await?;
+    browser.open(&format!("{}/tasks?lane=fast&state=scheduled", dashboard.url()), false).await?;
+    browser.until("document.getElementById('lane').value === 'fast'").await?;
+    browser.value("document.querySelector('#selection button').click()").await?;
+    browser.until("document.getElementById('login').open").await?;
+    let log_in = format!(
+        "document.getElementById('name').value = 'anna'; document.getElementById('token').value = '{PASSWORD}';
+         document.querySelector('#login button[value=login]').click()"
+    );
+    browser.value(&log_in).await?;
+    let rows = |count: usize| format!("document.querySelectorAll('#task-table tbody tr').length === {count}");
+    browser.until(&rows(3)).await?;
+    browser.picture("tasks").await?;
+    for (id, command, does, class, left) in [
+        ("later-1", "Run now", "Run later-1 now", "primary", 2),
+        ("later-2", "Drop", "Drop later-2", "danger", 1),
+    ] {
+        let click = format!(
+            "[...document.querySelectorAll('#task-table tbody tr')].find((row) => row.textContent.includes('{id}'))
+                .querySelectorAll('button').forEach((it) => {{ if (it.textContent === '{command}') it.click(); }})"
+        );
+        browser.value(&click).await?;
+        browser.until("document.getElementById('confirm').open").await?;
+        let button = browser
+            .value("document.getElementById('confirm-yes').textContent + ' ' + document.getElementById('confirm-yes').className")
+            .await?;
+        assert_eq!(button, format!("{does} {class}"));
+        browser.value("document.getElementById('confirm-yes').click()").await?;
+        browser.until(&rows(left)).await?;
+    }
+    running.until_done_with("later-1").await?;
+    assert!(browser.errors.is_empty(), "{:?}", browser.errors);
     running.stop().await?;
     Ok(())
 }

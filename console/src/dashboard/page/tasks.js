@@ -71,13 +71,13 @@ async function list() {
 
 async function runNow(task) {
   const text = `A copy goes to the queue of ${lane} at once, and the original is removed when the broker has confirmed it.`;
-  if (!(await confirmed(`Run ${task.id} now`, text))) return;
+  if (!(await confirmed("Run this task now?", text, `Run ${task.id} now`))) return;
   if (await act("/api/tasks/run", { id: task.id, lane }, `${task.id} is in ${lane}`)) gone(task);
 }
 
 async function remove(task) {
   const text = "It becomes a dead letter with the reason stopped when a worker receives it.";
-  if (!(await confirmed(`Drop ${task.id}`, text))) return;
+  if (!(await confirmed("Drop this task?", text, `Drop ${task.id}`, true))) return;
   if (await act("/api/tasks/stop", { id: task.id }, `${task.id} will be dropped`)) gone(task);
 }
 
