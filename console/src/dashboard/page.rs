@@ -8,9 +8,17 @@ use axum::{
 
 use super::problem::Problem;
 
-const INDEX: &str = concat!(include_str!("page/head.html"), include_str!("page/index.html"));
+const INDEX: &str = concat!(
+    include_str!("page/head.html"),
+    include_str!("page/index.html"),
+    include_str!("page/dialogs.html")
+);
 const DEVICES: &str = concat!(include_str!("page/head.html"), include_str!("page/devices.html"));
-const TASKS: &str = concat!(include_str!("page/head.html"), include_str!("page/tasks.html"));
+const TASKS: &str = concat!(
+    include_str!("page/head.html"),
+    include_str!("page/tasks.html"),
+    include_str!("page/dialogs.html")
+);
 
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
