@@ -19,14 +19,14 @@ use garenne_tests::{
     },
 };
 
+/// The database that pages show.
+const POSTGRES: &str = "postgres://garenne:secret@127.0.0.1/garenne";
+/// The MQTT broker that pages show.
+const MQTT: &str = "mqtt://127.0.0.1";
+
 /// Runs the commands of a page. Addresses, folders and credentials in them become those of the test.
 async fn follow(page: &str) -> Result<()> {
     let env = TestEnv::new().await?;
-    let database = Postgres::shared().await?.database().await?;
-    let Some(mosquitto) = Mosquitto::start(env.folder(), None).await? else {
-        suite::leave_out("no Mosquitto is installed (apt-get install mosquitto)");
-        return Ok(());
-    };
     let root = env.folder().join("root");
     let output = env.folder().join("output");
     for folder in [&output, &root.join("home"), &root.join("etc/garenne"), &root.join("var/lib/garenne")] {
@@ -34,6 +34,25 @@ async fn follow(page: &str) -> Result<()> {
     }
     let text = fs::read_to_string(repository().join(page))?;
     let mut script = shown_commands::script(&text, &output.display().to_string());
+    // Only for pages that use them: the others need no Mosquitto on this machine.
+    let database = match script.contains(POSTGRES) {
+        true => Some(Postgres::shared().await?.database().await?),
+        false => None,
+    };
+    let mosquitto = match script.contains(MQTT) {
+        true => Mosquitto::start(env.folder(), None).await?,
+        false => None,
+    };
+    if script.contains(MQTT) && mosquitto.is_none() {
+        suite::leave_out("no Mosquitto is installed (apt-get install mosquitto)");
+        return Ok(());
+    }
+    if let Some(database) = &database {
+        script = script.replace(POSTGRES, &database.url());
+    }
+    if let Some(mosquitto) = &mosquitto {
+        script = script.replace(MQTT, &mosquitto.url());
+    }
     let listen = format!("127.0.0.1:{}", free_port()?);
     let dashboard = format!("127.0.0.1:{}", free_port()?);
     let binaries = process::binaries().await?;
@@ -41,8 +60,6 @@ async fn follow(page: &str) -> Result<()> {
     for (shown, here) in [
         ("amqp://guest:guest@127.0.0.1:5672/%2f", &env.vhost().amqp_url()),
         ("http://guest:guest@127.0.0.1:15672", &env.vhost().management_url()),
-        ("postgres://garenne:secret@127.0.0.1/garenne", &database.url()),
-        ("mqtt://127.0.0.1", &mosquitto.url()),
         ("0.0.0.0:8080", &listen),
         ("127.0.0.1:8080", &listen),
         ("127.0.0.1 8080", &listen.replace(':', " ")),
