@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 use garenne_common::exit::{Exit, Failure};
 use garenne_operator::waits;
 
-/// Whether somebody can be asked.
+/// Whether the command can ask for a confirmation: it has a terminal to read from and to write to.
 pub(crate) fn is_interactive() -> bool {
     stdin().is_terminal() && stderr().is_terminal()
 }
@@ -14,7 +14,7 @@ pub(crate) fn is_interactive() -> bool {
 /// `repeat` says how to confirm without a terminal.
 ///
 /// # Errors
-/// The exit code for bad usage: nobody can be asked, or the answer is not `y` or `yes`.
+/// The exit code for bad usage: there is no terminal, or the answer is not `y` or `yes`.
 pub(crate) fn confirm(consequence: &str, repeat: &str, yes: bool) -> Result<(), Failure> {
     if yes {
         return Ok(());
