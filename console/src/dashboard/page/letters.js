@@ -27,11 +27,13 @@ const columns = [
   { title: "died", css: "n", of: ({ died_at }) => Date.parse(died_at) || null, brief: true },
   { title: "Actions", hide: true },
 ];
-const table = new Table($("dead-table"), "letters", columns, () => shown && draw(shown));
+const table = new Table($("dead-table"), "letters", columns, () => isCurrent() && draw(shown));
 gate(table.heads[0]);
 
 // What is listed: the filter and the page.
 const query = () => new URLSearchParams({ ...filterOf(), page }).toString();
+// Until another filter or page is read, the list of the one before is shown as it was drawn.
+const isCurrent = () => shown?.query === query();
 
 // `expected`: the number of letters in the queue, as far as it is known.
 export async function loadLetters(expected = waiting) {
@@ -39,7 +41,7 @@ export async function loadLetters(expected = waiting) {
   if (loading !== null) return;
   loading = query();
   try {
-    const result = await ask(`/api/dead?${loading}`);
+    const result = { ...await ask(`/api/dead?${loading}`), query: loading };
     page = Math.min(page, result.pages);
     if (query() === loading) draw(result);
     // The server caches the list for five seconds, and dead letters arrive while it reads them.
@@ -144,6 +146,9 @@ function draw(result) {
   showChosen();
 }
 
+// The ages as of another time than that of the list.
+export const drawLetters = (at) => isCurrent() && draw({ ...shown, at });
+
 function turn(step) {
   page = Math.max(1, page + step);
   remember({ page: page > 1 ? page : null }, true);
@@ -152,12 +157,12 @@ function turn(step) {
 
 // The state of the address.
 export function readLetters() {
-  const given = Number(parameter("page", "1")), before = query();
+  const given = Number(parameter("page", "1"));
   page = Number.isInteger(given) && given >= 1 && given <= 100 ? given : 1;
   readFilter(() => { page = 1; loadLetters(); });
   table.read();
   readErrors();
-  if (shown && query() === before) draw(shown);
+  if (isCurrent()) draw(shown);
   else if (shown) loadLetters();
 }
 
