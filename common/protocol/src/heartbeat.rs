@@ -95,6 +95,9 @@ pub struct Heartbeat {
     /// tasks that this worker put off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unhandled: Vec<UnhandledBeat>,
+    /// The kinds, or patterns of kinds, whose handlers cannot run tasks; at most [`MOST_TASKS`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub not_ready: BTreeMap<String, NotReadyBeat>,
     /// Counters of attempts and dead letters, by kind. Kinds with only zeros are left out.
     #[serde(default)]
     pub kinds: BTreeMap<String, KindBeat>,
@@ -185,6 +188,17 @@ impl UnhandledBeat {
     pub const KEPT_MS: i64 = 10_000;
 }
 
+/// A handler that cannot run tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotReadyBeat {
+    /// Since when, in milliseconds since 1970.
+    pub since: i64,
+    /// Why; empty while it only starts.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub problem: String,
+}
+
 /// The tasks of a group that a worker holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -234,6 +248,37 @@ pub struct KindBeat {
     /// Ended attempts by duration, not cumulative: one count for each bound of the histogram
     /// `garenne_task_duration_seconds` and one above the last. Trailing zeros are left out.
     pub buckets: Vec<u64>,
+    /// What was counted within the last minutes.
+    #[serde(skip_serializing_if = "RecentBeat::is_zero")]
+    pub recent: RecentBeat,
+}
+
+/// Counters of a kind's attempts and dead letters within about the last five minutes. Readers that have just started know
+/// by them what happens now, as those do that have been reading for longer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecentBeat {
+    /// Ended attempts.
+    pub ended: u64,
+    /// Their total duration, in seconds.
+    pub seconds: f64,
+    /// Those that ended within about the last half minute.
+    pub latest_ended: u64,
+    /// Their total duration, in seconds.
+    pub latest_seconds: f64,
+    /// Dead letters.
+    pub dead: u64,
+}
+
+impl RecentBeat {
+    /// The time over which is counted, in milliseconds.
+    pub const WINDOW_MS: i64 = 5 * 60 * 1000;
+    /// The time over which the latest attempts are counted, in milliseconds.
+    pub const LATEST_MS: i64 = 30 * 1000;
+
+    fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl KindBeat {
@@ -245,6 +290,11 @@ impl KindBeat {
     /// Attempts that succeeded.
     pub fn done(&self) -> u64 {
         self.outcomes.get("success").copied().unwrap_or(0)
+    }
+
+    /// Dead letters of any reason.
+    pub fn dead_letters(&self) -> u64 {
+        self.dead.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 }
 
@@ -344,6 +394,9 @@ impl Heartbeat {
         self.paused.truncate(MOST_TASKS);
         self.paused_kinds.truncate(MOST_TASKS);
         self.unhandled.truncate(MOST_TASKS);
+        while self.not_ready.len() > MOST_TASKS {
+            self.not_ready.pop_last();
+        }
         if let Some(bridge) = &mut self.bridge {
             bridge.subscriptions.truncate(MOST_TASKS);
             bridge.subscriptions.iter_mut().for_each(|filter| cut(filter, MAX_FILTER));

@@ -9,6 +9,7 @@ pub mod heartbeat;
 pub mod list;
 mod quoted;
 pub mod rights;
+#[cfg(feature = "sensor")]
 pub mod sensor;
 pub mod task;
 pub mod topology;

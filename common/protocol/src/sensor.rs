@@ -9,7 +9,9 @@ mod fault;
 mod keyed_values;
 pub mod lenient;
 pub mod parse;
+pub mod quantity;
 pub mod reading;
+#[cfg(feature = "schemas")]
 pub mod schema;
 pub mod senml;
 mod time_unit;
@@ -21,6 +23,7 @@ pub use counter::{Count, Counter, SentCounter};
 pub use fault::{BadField, BadRecord, Fault};
 pub use keyed_values::KeyedValues;
 pub use parse::{Limits, Record, Sifted, readings_from};
+pub use quantity::without_labels;
 pub use reading::Reading;
 pub use time_unit::TimeUnit;
 pub use timestamp::Timestamp;

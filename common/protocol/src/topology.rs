@@ -2,10 +2,12 @@
 //!
 //! Declaring, verifying and exporting all use the same [`Topology`], so they cannot disagree.
 
+mod celery;
 mod export;
 mod ladder;
 mod lane;
 mod names;
+mod parts;
 mod plan;
 mod route;
 mod steps;
@@ -15,7 +17,8 @@ pub use export::{Difference, compare, definitions};
 pub use ladder::{Delay, Ladder, LadderError};
 pub use lane::{LaneExchange, LaneQueues, LaneSpec, MOST_SHARDS};
 pub use names::Names;
-pub use plan::{Arg, DIRECTIVES_KEPT, Exchange, ExchangeKind, LIFECYCLE_KEPT, Leftover, Queue, Topology};
+pub use parts::{Arg, Exchange, ExchangeKind, Queue};
+pub use plan::{DIRECTIVES_KEPT, LIFECYCLE_KEPT, Leftover, Topology};
 pub use route::{Binding, Destination, Route};
 pub use steps::Step;
 pub use version::{BrokerVersion, VersionError};

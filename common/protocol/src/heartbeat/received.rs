@@ -26,7 +26,7 @@ const MAX_SECONDS: f64 = 1e9;
 const INTERVAL_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
 impl Heartbeat {
-    /// Bounds what a reader keeps of a heartbeat that it received at `now` (milliseconds since 1970): at most 100 kB,
+    /// Bounds what a reader keeps of a heartbeat that it received at `now` (milliseconds since 1970): at most 120 kB,
     /// and 2 kB for each kind. What the programs of a fleet send stays as it is, besides times ahead of
     /// the reader's clock. `None` if the id is longer than a routing key can be.
     #[must_use]
@@ -36,8 +36,12 @@ impl Heartbeat {
         }
         if self.program != Program::Worker {
             // Only workers run tasks.
-            let Self { lanes, paused, paused_kinds, groups, tasks, kinds, sinks, .. } = &mut self;
+            let Self {
+                lanes, paused, paused_kinds, groups, tasks, unhandled, not_ready, kinds, sinks, ..
+            } = &mut self;
             lanes.clear();
+            unhandled.clear();
+            not_ready.clear();
             groups.clear();
             kinds.clear();
             sinks.clear();
@@ -72,6 +76,8 @@ impl Heartbeat {
             waiting.shrink_to_fit();
             waiting.iter_mut().flat_map(|(_, put_off, seen)| [put_off, seen]).for_each(total);
         }
+        keep(&mut self.not_ready, MOST_TASKS);
+        self.not_ready.values_mut().for_each(|handler| text(&mut handler.problem));
         self.bound_counters();
         Some(self)
     }
@@ -95,6 +101,9 @@ impl Heartbeat {
             kind.buckets.truncate(MAX_BUCKETS);
             kind.buckets.shrink_to_fit();
             kind.buckets.iter_mut().for_each(total);
+            let recent = &mut kind.recent;
+            [&mut recent.ended, &mut recent.latest_ended, &mut recent.dead].into_iter().for_each(total);
+            [&mut recent.seconds, &mut recent.latest_seconds].into_iter().for_each(seconds);
         }
         keep(&mut self.connections, MAX_LABELS);
         self.connections.values_mut().for_each(|connection| total(&mut connection.epoch));
@@ -154,6 +163,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::heartbeat::RecentBeat;
 
     const NOW: i64 = 1_700_000_000_000;
 
@@ -177,6 +187,7 @@ mod tests {
             "kinds": {"k": {"started": 5, "outcomes": {"success": 4}, "dead": {"stopped": 1}, "seconds": 3.5,
                             "buckets": [1, 2, 1]}},
             "connections": {"publish": {"up": true, "epoch": 3}}, "sinks": {"postgres": {"up": true}},
+            "not_ready": {"image.*": {"since": 7, "problem": "cannot start"}},
         });
         let beat = received("worker", fields);
         let again = beat.clone().received(NOW).unwrap();
@@ -193,7 +204,8 @@ mod tests {
                 "at": i64::MAX, "started_at": i64::MAX, "every_ms": u64::MAX, "running": u64::MAX,
                 "lanes": {"fast": {"slots": u64::MAX, "busy": 60_000_000, "held": u64::MAX, "removed": u64::MAX,
                                    "waited": -1.0, "running_for": 1e308}},
-                "kinds": {"k": {"outcomes": {"success": u64::MAX}, "seconds": 1e308, "buckets": [u64::MAX]}},
+                "kinds": {"k": {"outcomes": {"success": u64::MAX}, "seconds": 1e308, "buckets": [u64::MAX],
+                                "recent": {"ended": u64::MAX, "seconds": -1.0, "dead": u64::MAX}}},
                 "tasks": [{"id": "t", "lane": "fast", "seconds": -1e308, "progress": 7.0}],
             }),
         );
@@ -207,6 +219,8 @@ mod tests {
             (kind.outcomes["success"], kind.seconds, kind.buckets[0]),
             (MAX_TOTAL, MAX_SECONDS, MAX_TOTAL)
         );
+        let recent = RecentBeat { ended: MAX_TOTAL, dead: MAX_TOTAL, ..RecentBeat::default() };
+        assert_eq!(kind.recent, recent);
         assert_eq!((beat.tasks[0].seconds, beat.tasks[0].progress), (0.0, Some(1.0)));
         assert_eq!(received("worker", json!({"every_ms": 0})).every_ms, 100, "0 would never be overdue");
     }
@@ -220,13 +234,14 @@ mod tests {
         let fields = json!({
             "host": long, "version": long, "incarnation": long, "paused": vec![&long; 100],
             "lanes": names(500, json!({"trouble": long})), "groups": names(500, json!({})),
+            "not_ready": names(500, json!({"problem": long.repeat(3)})), "unhandled": vec![json!({"lane": long}); 50],
             "sinks": names(500, json!({"trouble": long})), "connections": names(500, json!({})),
             "tasks": vec![json!({"id": long, "kind": long, "lane": long, "group": long}); 100],
             "kinds": names(500, json!({"outcomes": names(100, json!(1)), "buckets": vec![1; 2_000]})),
             "gateway": {"requests": names(500, json!(1)), "connections": names(500, json!(1))},
             "bridge": {"broker": long, "subscriptions": vec![&long; 2_000], "messages": names(500, json!(1))},
         });
-        for (program, most) in [("worker", 100_000), ("gateway", 20_000), ("bridge", 20_000)] {
+        for (program, most) in [("worker", 120_000), ("gateway", 20_000), ("bridge", 20_000)] {
             let mut beat = received(program, fields.clone());
             beat.kinds.clear();
             let size = serde_json::to_vec(&beat).unwrap().len();

@@ -3,7 +3,6 @@
 //! The rule exists twice: here for alarm rules, and in SQL (`<prefix>_counter_step`) for rollups and readers. A scenario
 //! compares both.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{BadField, Fault, Timestamp, Unit};
@@ -119,16 +118,17 @@ pub(super) const WRAPS_AT: &str = "counter.wraps_at";
 pub(super) const MAX_PER_HOUR: &str = "counter.max_per_hour";
 
 /// What a reading says of the cumulative counter that it is of. Numbers are in the unit of the reading's value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SentCounter {
     /// The value at which the counter begins again at zero; absent if it never does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    #[cfg_attr(feature = "schemas", schemars(extend("exclusiveMinimum" = 0)))]
     pub wraps_at: Option<f64>,
     /// The highest consumption of an hour; absent if it is not bounded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    #[cfg_attr(feature = "schemas", schemars(extend("exclusiveMinimum" = 0)))]
     pub max_per_hour: Option<f64>,
     /// When the counter was at zero. Another time than that of the reading before means that it restarted, and the same
     /// time that it did not. Absent if the values decide.

@@ -19,14 +19,48 @@ pub const NOT_FINITE: &str = "\u{7f}";
 const WORDS: [&[u8]; 9] =
     [b"nan", b"inf", b"infinity", b"nan(ind)", b"nan(snan)", b"1.#inf", b"1.#ind", b"1.#qnan", b"1.#snan"];
 
+/// The length of [`NOT_FINITE`] as JSON.
+const SHORTEST: usize = 3;
+
 /// Longest number that is looked at.
 const LONGEST: usize = 1024;
 
+/// A copy of the text with marks for what JSON does not allow. Words of one or two bytes get room for the whole mark. The copy
+/// may still not be JSON.
+pub fn repaired(text: &[u8]) -> Vec<u8> {
+    let mut copy = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        let end = match text[at] {
+            b'"' => (end_of_string(text, at) + 1).min(text.len()),
+            byte if is_of_word(byte) => end_of_word(text, at),
+            _ => at + 1,
+        };
+        let piece = &text[at..end];
+        if piece.len() < SHORTEST
+            && is_of_word(piece[0])
+            && serde_json::from_slice::<IgnoredAny>(piece).is_err()
+        {
+            copy.resize(copy.len() + SHORTEST - piece.len(), b' ');
+        }
+        copy.extend_from_slice(piece);
+        at = end;
+    }
+    repair(&mut copy);
+    copy
+}
+
+/// The length of a text without NULs at its end, also those between line ends: C programs send the NUL that ends a text.
+pub fn end_before_nuls(text: &[u8]) -> usize {
+    let is_end = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
+    let end = text.iter().rposition(|byte| !is_end(byte)).map_or(0, |last| last + 1);
+    if text[end..].contains(&0) { end } else { text.len() }
+}
+
 /// Marks what JSON does not allow. The text may still not be JSON.
 pub fn repair(text: &mut [u8]) {
-    for nul in text.iter_mut().rev().take_while(|byte| **byte == 0) {
-        *nul = b' ';
-    }
+    let end = end_before_nuls(text);
+    text[end..].fill(b' ');
     let mut at = 0;
     // The last byte that is no white space.
     let mut before = 0;
@@ -225,6 +259,22 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_has_room_for_the_marks_of_short_words() {
+        let copied = |text: &str| String::from_utf8(super::repaired(text.as_bytes())).unwrap();
+        for word in [".5", "5.", "+5", "05", "-", "x", "\u{b0}", "nan", "ERR"] {
+            let text =
+                copied(&format!("{{\"a\":{word},\"b\":[1,{word}],\"c\": {word} ,\"{word}\":\"{word}\"}}"));
+            let value: serde_json::Value =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let bad = NOT_FINITE;
+            assert_eq!(value, serde_json::json!({"a": bad, "b": [1, bad], "c": bad, word: word}), "{text}");
+        }
+        for text in [r#"{"a":[1,-2,0,10,""," ",[],{}],"b":" .5 "}"#, "", "\"open", "{a:1}"] {
+            assert_eq!(copied(text).replace(' ', ""), text.replace(' ', ""));
+        }
+    }
+
+    #[test]
     fn halves_of_surrogate_pairs_are_marked() {
         let six = "\u{7f}".repeat(6);
         for (text, expected) in [
@@ -240,6 +290,7 @@ mod tests {
     #[test]
     fn bytes_that_are_not_allowed_in_a_string_are_marked_and_a_nul_at_the_end_is_removed() {
         assert_eq!(repaired(b"{\"B\xf6iler\":\"\xb0\"}\0\0"), "{\"B\u{7f}iler\":\" \"}  ");
+        assert_eq!(repaired(b"1\0\r\n\0\n"), "1     ");
         assert_eq!(repaired(b"[\"a\tb\0\",\"\xc3\xbc\xff\"]"), "[\"a\u{7f}b\u{7f}\",\"ü\u{7f}\"]");
     }
 }

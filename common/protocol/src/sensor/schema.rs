@@ -4,7 +4,11 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::{Limits, SentCounter, Timestamp, Unit, senml::VERSION};
+use super::{
+    Limits, SentCounter, Timestamp, Unit,
+    senml::VERSION,
+    timestamp::{MAX, MICROS, MIN},
+};
 
 /// The schema of the payload of `reading.process`: a plain reading, an array of them, or a SenML pack. The
 /// parser checks more than a schema can express.
@@ -101,5 +105,49 @@ impl JsonSchema for SenmlSchema {
                 "ut": { "type": "number" }
             }
         })
+    }
+}
+
+impl JsonSchema for Unit {
+    fn schema_name() -> Cow<'static, str> {
+        "Unit".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let spellings = Self::spellings().iter().map(|(spelling, _)| *spelling);
+        let symbols: Vec<_> = Self::all().map(Self::symbol).chain(spellings).collect();
+        json_schema!({
+            "description": "A unit of the SenML registry (RFC 8428, RFC 8798), case-sensitive.",
+            "type": "string",
+            "enum": symbols
+        })
+    }
+}
+
+impl JsonSchema for Timestamp {
+    fn schema_name() -> Cow<'static, str> {
+        "Timestamp".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A time: RFC 3339 with a UTC offset, or Unix seconds. Rounded to microseconds.",
+            "anyOf": [
+                { "type": "string", "format": "date-time" },
+                { "type": "number", "minimum": MIN / MICROS, "maximum": MAX / MICROS }
+            ]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Reading;
+
+    #[test]
+    fn the_schema_has_required_fields_and_length_limits() {
+        let schema = serde_json::to_value(schemars::schema_for!(Reading)).unwrap();
+        assert_eq!(schema["required"], serde_json::json!(["device", "metric", "value", "time"]));
+        assert_eq!(schema["properties"]["device"]["maxLength"], 128);
     }
 }

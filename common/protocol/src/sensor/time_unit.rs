@@ -1,12 +1,12 @@
 //! Units of Unix times, and which of them a number is probably in.
 
-use derive_more::Display;
+use strum::Display;
 
 use super::timestamp::Timestamp;
 
 /// The unit of a Unix time that is sent as a whole number.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
-#[display(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum TimeUnit {
     Nanoseconds,

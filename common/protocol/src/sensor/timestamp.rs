@@ -1,6 +1,5 @@
 //! Timestamps with microsecond precision, which are part of a reading's key.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
@@ -11,9 +10,14 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 /// A timestamp is part of a reading's key, so all notations of a time must give the same value. A double holds
 /// Unix seconds of this century with a precision of 0.24 µs: `1276020076.001` and `2010-06-08T18:01:16.001Z` are
 /// equal only if both are rounded to microseconds. Postgres also stores microseconds.
-#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[debug("{}", self)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// Why a value is not a valid timestamp. The text states what was expected; the caller adds the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -32,11 +36,11 @@ pub enum BadTimestamp {
     NotFinite,
 }
 
-const MICROS: i64 = 1_000_000;
+pub(super) const MICROS: i64 = 1_000_000;
 /// 0000-01-01T00:00:00Z
-const MIN: i64 = -62_167_219_200 * MICROS;
+pub(super) const MIN: i64 = -62_167_219_200 * MICROS;
 /// 9999-12-31T23:59:59.999999Z
-const MAX: i64 = 253_402_300_800 * MICROS - 1;
+pub(super) const MAX: i64 = 253_402_300_800 * MICROS - 1;
 
 impl Timestamp {
     /// 1970-01-01T00:00:00Z
@@ -89,8 +93,8 @@ impl Timestamp {
     }
 
     /// Parses RFC 3339 with `T`, `t` or a space between date and time. Any number of decimals is accepted and
-    /// rounded to microseconds. A leap second becomes the start of the second after it. A second 60 at another time
-    /// than the end of a month in UTC is refused.
+    /// rounded to microseconds. A leap second is the second before it, with its own fraction. A second 60 at another
+    /// time than the end of a month in UTC is refused.
     ///
     /// # Errors
     /// [`BadTimestamp`] for another format, a date that does not exist, a missing offset, or a time outside the
@@ -104,7 +108,10 @@ impl Timestamp {
             let needs_offset = OffsetDateTime::parse(&format!("{text}Z"), &Rfc3339).is_ok();
             return Err(if needs_offset { BadTimestamp::NoOffset } else { BadTimestamp::Form });
         };
-        // The time crate reads a leap second as the nanosecond before its end.
+        // The time crate has checked the second 60, and lost its fraction.
+        if text.as_bytes()[17..19] == *b"60" {
+            return Self::parse(&[&text[..17], "59", &text[19..]].concat());
+        }
         let micros = i64::from(at.nanosecond() + 500) / 1_000;
         Self::from_micros(at.unix_timestamp() * MICROS + micros)
     }
@@ -139,22 +146,6 @@ impl From<Timestamp> for OffsetDateTime {
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl schemars::JsonSchema for Timestamp {
-    fn schema_name() -> Cow<'static, str> {
-        "Timestamp".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "description": "A time: RFC 3339 with a UTC offset, or Unix seconds. Rounded to microseconds.",
-            "anyOf": [
-                { "type": "string", "format": "date-time" },
-                { "type": "number", "minimum": MIN / MICROS, "maximum": MAX / MICROS }
-            ]
-        })
     }
 }
 

@@ -7,20 +7,31 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::LazyLock;
 
-use derive_more::{Debug, Display};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 mod confused;
 mod registry;
+
 use registry::{Entry, PRIMARY, SECONDARY, SPELLINGS, UNREGISTERED};
 
 /// A known unit. `Copy`: it is a pointer into a static table.
-#[derive(Clone, Copy, Debug, Display)]
-#[debug("{}", _0.symbol)]
-#[display("{}", _0.symbol)]
+#[derive(Clone, Copy)]
 pub struct Unit(&'static Entry);
+
+impl fmt::Debug for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.symbol)
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.symbol)
+    }
+}
 
 /// A text is not a known unit. The error text is one line and suggests the nearest unit if one is similar enough.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,6 +96,12 @@ impl Unit {
     /// All known units, primary ones first.
     pub fn all() -> impl Iterator<Item = Self> {
         [PRIMARY, SECONDARY, UNREGISTERED].into_iter().flatten().map(Self)
+    }
+
+    /// Other spellings of symbols without typographic variants, each with its symbol: (`°C`, `Cel`). Rows that were stored by
+    /// earlier versions may have them.
+    pub const fn spellings() -> &'static [(&'static str, &'static str)] {
+        SPELLINGS
     }
 
     /// The symbol as the registry spells it.
@@ -186,22 +203,6 @@ impl<'de> Deserialize<'de> for Unit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let symbol = Cow::<'de, str>::deserialize(deserializer)?;
         Self::parse(&symbol).map_err(de::Error::custom)
-    }
-}
-
-impl schemars::JsonSchema for Unit {
-    fn schema_name() -> Cow<'static, str> {
-        "Unit".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        let spellings = SPELLINGS.iter().map(|(spelling, _)| *spelling);
-        let symbols: Vec<_> = Self::all().map(Self::symbol).chain(spellings).collect();
-        schemars::json_schema!({
-            "description": "A unit of the SenML registry (RFC 8428, RFC 8798), case-sensitive.",
-            "type": "string",
-            "enum": symbols
-        })
     }
 }
 

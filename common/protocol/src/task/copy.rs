@@ -7,7 +7,7 @@
 //! - More than [`Copied::FOREIGN_BYTES`] of headers could make the content header larger than the negotiated
 //!   frame size, which closes the connection.
 
-use std::{cmp::Reverse, collections::BTreeMap, time::SystemTime};
+use std::{borrow::Cow, cmp::Reverse, collections::BTreeMap, time::SystemTime};
 
 use amq_protocol::{
     protocol::BasicProperties,
@@ -39,6 +39,8 @@ const MAX_ERROR: usize = 1000;
 const MAX_NAME: usize = 255;
 /// Maximum size of a Garenne header, in bytes. Workers write no larger one, so a larger one counts as foreign.
 const MAX_INTERNAL: usize = 1200;
+/// Maximum size of a checkpoint, in bytes.
+pub const MAX_CHECKPOINT: usize = 4096;
 /// Encoded size of a header's name and type around a text of at most [`MAX_NAME`] bytes, rounded up.
 const ENTRY_OVERHEAD: usize = 45;
 
@@ -112,6 +114,19 @@ impl Copied {
         Self { properties, headers: BTreeMap::new() }.with(header::SOURCE, long(source))
     }
 
+    /// The properties of a message that goes to another queue as it is, for programs other than Garenne. Only what the broker
+    /// wrote is left out, and what no message of another publisher may have.
+    pub fn unchanged(original: &BasicProperties) -> BasicProperties {
+        let mut kept =
+            with(BasicProperties::default(), original.delivery_mode(), BasicProperties::with_delivery_mode);
+        kept = with(kept, original.expiration(), BasicProperties::with_expiration);
+        kept = with_others(with_identity(kept, original), original);
+        let Some(headers) = original.headers() else { return kept };
+        let headers = headers.inner().iter().filter(|(name, _)| !is_of_broker(name.as_str()));
+        let headers: BTreeMap<_, _> = headers.map(|(name, value)| (name.clone(), value.clone())).collect();
+        kept.with_headers(headers.into())
+    }
+
     /// The original's properties without those that no copy may have.
     fn base(original: &BasicProperties, now: SystemTime) -> Self {
         Self::base_with(original, now, usize::MAX)
@@ -120,13 +135,7 @@ impl Copied {
     /// As [`Self::base`]. Below `usize::MAX`, `largest` is the size of the largest header that the copy keeps, and it
     /// keeps none that Garenne does not define.
     fn base_with(original: &BasicProperties, now: SystemTime, largest: usize) -> Self {
-        let is_dropped = |name: &str| {
-            matches!(
-                name,
-                "x-death" | "x-delivery-count" | "x-acquired-count" | "CC" | "BCC" | header::DELAY_MS
-            ) || name.starts_with("x-first-death-")
-                || name.starts_with("x-last-death-")
-        };
+        let is_dropped = |name: &str| is_of_broker(name) || name == header::DELAY_MS;
         let (mut headers, mut left_out) = (BTreeMap::new(), (0, 0));
         for (name, value) in
             original.headers().iter().flatten().filter(|(name, _)| !is_dropped(name.as_str()))
@@ -163,6 +172,11 @@ impl Copied {
     /// Sets the number of attempts spent.
     pub fn attempt(self, spent: u32) -> Self {
         self.with(header::ATTEMPT, AMQPValue::LongUInt(spent))
+    }
+
+    /// Sets what the handler of the attempt wrote as its checkpoint.
+    pub fn checkpoint(self, json: &str) -> Self {
+        self.with(header::CHECKPOINT, long(json))
     }
 
     /// Sets the due time, in milliseconds since 1970.
@@ -218,12 +232,12 @@ impl Copied {
         }
     }
 
-    /// Sets the headers of a dead letter. Control characters in `error` become spaces, and it is cut to 1,000
-    /// bytes; `worker` and `lane` are cut to 255 bytes.
+    /// Sets the headers of a dead letter. Control characters in `error` become spaces, and of more than 1,000 bytes it loses
+    /// its middle: the first cause is at its end. `worker` and `lane` are cut to 255 bytes.
     pub fn dead(self, reason: DeadReason, error: &str, worker: &str, lane: &str, now: SystemTime) -> Self {
         let line: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.with(header::REASON, long(reason.as_str()))
-            .with(header::ERROR, long(cut(&line, MAX_ERROR)))
+            .with(header::ERROR, long(&cut_middle(&line, MAX_ERROR)))
             .with(header::WORKER, long(cut(worker, MAX_NAME)))
             .with(header::LANE, long(cut(lane, MAX_NAME)))
             .with(header::DIED_AT, epoch_ms(now))
@@ -254,6 +268,7 @@ impl Copied {
             header::REASON,
             header::ERROR,
             header::WORKER,
+            header::CELERY,
             header::LANE,
             header::SOURCE,
             header::ARRIVED_US,
@@ -276,7 +291,7 @@ impl Copied {
     fn limit_foreign(mut self) -> Self {
         let sizes = self.headers.iter().map(|(name, value)| (name, entry_bytes(name, value)));
         let mut foreign: Vec<_> = sizes
-            .filter(|(name, bytes)| !header::ALL.contains(&name.as_str()) || *bytes > MAX_INTERNAL)
+            .filter(|(name, bytes)| !header::ALL.contains(&name.as_str()) || *bytes > max_internal(name))
             .collect();
         let total: usize = foreign.iter().map(|(_, bytes)| bytes).sum();
         foreign.sort_by_key(|(name, bytes)| (Reverse(*bytes), *name));
@@ -315,15 +330,41 @@ impl Copied {
     }
 }
 
+/// Maximum size of the Garenne header of this name, in bytes.
+fn max_internal(name: &ShortString) -> usize {
+    if name.as_str() == header::CHECKPOINT { MAX_CHECKPOINT + ENTRY_OVERHEAD } else { MAX_INTERNAL }
+}
+
+/// Whether the broker writes a header, or would route a message by it again.
+fn is_of_broker(name: &str) -> bool {
+    matches!(name, "x-death" | "x-delivery-count" | "x-acquired-count" | "CC" | "BCC")
+        || name.starts_with("x-first-death-")
+        || name.starts_with("x-last-death-")
+}
+
 /// The start of the text, at most `max_bytes`, cut at a character boundary.
 fn cut(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
 }
 
+/// The text without its middle, at most `max_bytes`: the first half and the last one.
+fn cut_middle(text: &str, max_bytes: usize) -> Cow<'_, str> {
+    const GAP: &str = " … ";
+    if text.len() <= max_bytes {
+        return text.into();
+    }
+    let half = (max_bytes - GAP.len()) / 2;
+    let (begin, end) = (text.floor_char_boundary(half), text.ceil_char_boundary(text.len() - half));
+    format!("{}{GAP}{}", &text[..begin], &text[end..]).into()
+}
+
 /// The properties that even a minimal copy has. Properties are built anew, because `BasicProperties` has no way to
 /// remove one.
 fn identity(original: &BasicProperties) -> BasicProperties {
-    let mut kept = BasicProperties::default().with_delivery_mode(2);
+    with_identity(BasicProperties::default().with_delivery_mode(2), original)
+}
+
+fn with_identity(mut kept: BasicProperties, original: &BasicProperties) -> BasicProperties {
     kept = with(kept, original.message_id(), BasicProperties::with_message_id);
     kept = with(kept, original.kind(), BasicProperties::with_type);
     with(kept, original.content_type(), BasicProperties::with_content_type)
@@ -331,7 +372,10 @@ fn identity(original: &BasicProperties) -> BasicProperties {
 
 /// All properties but headers, `expiration` and `user_id`.
 fn without_expiration_and_user(original: &BasicProperties) -> BasicProperties {
-    let mut kept = identity(original);
+    with_others(identity(original), original)
+}
+
+fn with_others(mut kept: BasicProperties, original: &BasicProperties) -> BasicProperties {
     kept = with(kept, original.content_encoding(), BasicProperties::with_content_encoding);
     kept = with(kept, original.priority(), BasicProperties::with_priority);
     kept = with(kept, original.correlation_id(), BasicProperties::with_correlation_id);

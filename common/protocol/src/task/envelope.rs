@@ -71,6 +71,8 @@ pub struct Envelope {
     pub lane: Option<String>,
     /// The arrival of a foreign message. Boxed, because tasks have none.
     pub arrival: Option<Box<Arrival>>,
+    /// Whether the payload is a call of Celery, `{"args":[…],"kwargs":{…}}`.
+    pub celery: bool,
     /// Length of the chain of follow-ups that led to the task; 0 for a task that a client published.
     pub depth: u32,
     /// When the publisher says it published the task, in seconds since 1970. Absent if the value is too large to
@@ -179,6 +181,7 @@ impl Envelope {
             unhandled: UnhandledRecord::read(headers)?,
             lane: text(headers, header::LANE)?,
             arrival: Arrival::read(headers),
+            celery: header::get(headers, header::CELERY).is_some(),
             depth: count(headers, header::DEPTH)?,
             timestamp: valid_timestamp(properties),
             published_at: number(headers, header::PUBLISHED_AT, i64::MAX)?,

@@ -47,8 +47,14 @@ headers! {
     /// Selects the queue in a lane with several: tasks with equal keys go to the same queue, and all tasks without
     /// a key go to one queue.
     KEY = "garenne-key", Publisher;
+    /// Whether the payload is a call of Celery, `{"args":[…],"kwargs":{…}}`. Workers write it into the tasks that they make of
+    /// the messages of Celery's senders.
+    CELERY = "garenne-celery", Lane;
     /// Number of attempts spent; in a dead letter, including the last one.
     ATTEMPT = "garenne-attempt", Lane;
+    /// What the handler of the last attempt that failed wrote with `checkpoint`: JSON of at most
+    /// [`MAX_CHECKPOINT`](super::MAX_CHECKPOINT) bytes.
+    CHECKPOINT = "garenne-checkpoint", Lane;
     /// Expiry time in milliseconds since 1970. Replaces `expiration` in a copy.
     EXPIRES_AT = "garenne-expires-at", Lane;
     /// Replaces `user_id` in a copy, because another user publishes the copy.

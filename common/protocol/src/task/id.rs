@@ -1,8 +1,7 @@
 //! The task id: the message's `message_id`, or a generated one.
 
-use std::{borrow::Borrow, sync::Arc};
+use std::{borrow::Borrow, fmt, sync::Arc};
 
-use derive_more::Display;
 use serde::Serialize;
 use thiserror::Error;
 use uuid::Uuid;
@@ -10,11 +9,18 @@ use uuid::Uuid;
 /// Identifies a task in every queue, copy and log. Cheap to clone.
 ///
 /// 1 to [`TaskId::MAX_BYTES`] bytes of UTF-8 without control characters.
-#[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct TaskId(Arc<str>);
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Why a text is not a valid task id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum IdError {
     /// The text is empty.
     #[error("message_id is empty")]

@@ -1,14 +1,20 @@
 //! Identifies one run of a worker process: the worker's id and the incarnation, a UUID chosen at start.
 
-use derive_more::Display;
+use std::fmt;
+
 use uuid::Uuid;
 
 /// A worker's id and its incarnation, as `<worker>/<incarnation>` in headers.
-#[derive(Clone, Debug, Display, PartialEq, Eq, Hash)]
-#[display("{worker}/{incarnation}")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WorkerIncarnation {
     worker: String,
     incarnation: String,
+}
+
+impl fmt::Display for WorkerIncarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.worker, self.incarnation)
+    }
 }
 
 impl WorkerIncarnation {

@@ -1,19 +1,25 @@
 //! The kind of a task, and topic bindings that match it.
 
-use std::{borrow::Borrow, str::Split, sync::Arc};
+use std::{borrow::Borrow, fmt, str::Split, sync::Arc};
 
-use derive_more::Display;
 use serde::Serialize;
 use thiserror::Error;
 
 /// Selects a task's handler: dot-separated words such as `reading.process`. Also the routing key. Cheap to clone.
 ///
 /// 1 to [`Kind::MAX_BYTES`] ASCII letters, digits and `.`, `_`, `-`.
-#[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Kind(Arc<str>);
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Why a text is not a valid kind.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum KindError {
     /// The text is empty.
     #[error("kind is empty")]
@@ -45,6 +51,15 @@ impl Kind {
         }
     }
 
+    /// Validates a kind, or a topic pattern of kinds, as lanes have them.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), for the words that are neither `*` nor `#`.
+    pub fn parse_pattern(text: &str) -> Result<(), KindError> {
+        let words: Vec<_> = text.split('.').filter(|word| !matches!(*word, "*" | "#")).collect();
+        if words.is_empty() { Ok(()) } else { Self::parse(&words.join(".")).map(drop) }
+    }
+
     /// The kind as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -59,6 +74,8 @@ impl Borrow<str> for Kind {
 
 /// Whether a topic binding matches a routing key: `*` matches one word, `#` zero or more words.
 ///
+/// The key may be a pattern too. Then a binding that matches it matches every key of the pattern.
+///
 /// Publishers choose keys, and operators write patterns, so the time is bounded for both: at most the product of their
 /// numbers of words. Only the last `#` can need another number of words, because an earlier one that takes fewer words
 /// leaves more for what follows it.
@@ -71,7 +88,7 @@ pub fn matches_binding(binding: &str, key: &str) -> bool {
         match (binding.next(), rest.next()) {
             (Some("#"), _) => last_hash = Some((binding.clone(), key.clone())),
             (None, None) => return true,
-            (Some("*"), Some(_)) => key = rest,
+            (Some("*"), Some(head)) if head != "#" => key = rest,
             (Some(word), Some(head)) if word == head => key = rest,
             _ => {
                 // The last `#` takes one word more.
@@ -205,6 +222,32 @@ mod tests {
                 let (pattern, text) = (binding.join("."), key.join("."));
                 assert_eq!(matches_binding(&pattern, &text), defined(&binding, &key), "{pattern} {text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_binding_matches_a_pattern_if_it_matches_all_its_keys() {
+        for (binding, pattern, matches) in [
+            ("image.#", "image.*", true),
+            ("image.#", "image.#", true),
+            ("image.*", "image.*", true),
+            ("#", "*.a.#", true),
+            ("image.*", "image.#", false),
+            ("image.*", "#", false),
+            ("image.resize", "image.*", false),
+            ("a.*.*", "a.#.*", false),
+        ] {
+            assert_eq!(matches_binding(binding, pattern), matches, "{binding} {pattern}");
+        }
+    }
+
+    #[test]
+    fn words_of_a_pattern_are_those_of_a_kind_or_wildcards() {
+        for valid in ["image.*", "#", "*", "mail.#.sent", "image.resize"] {
+            assert_eq!(Kind::parse_pattern(valid), Ok(()), "{valid}");
+        }
+        for invalid in ["", "image.re*", "a b.*", "image.**"] {
+            assert!(Kind::parse_pattern(invalid).is_err(), "{invalid}");
         }
     }
 

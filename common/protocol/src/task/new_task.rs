@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use amq_protocol::{protocol::BasicProperties, types::AMQPValue};
 
 use super::{
+    app_headers::AppHeaders,
     content_type::ContentType,
     envelope::{Envelope, epoch_ms, span_ms},
     header::{self, long},
@@ -39,6 +40,8 @@ pub struct NewTask {
     pub version: Version,
     /// For a follow-up: the parent's id, and the follow-up's own depth.
     pub parent: Option<(TaskId, u32)>,
+    /// Headers of the application.
+    pub headers: AppHeaders,
 }
 
 impl NewTask {
@@ -61,18 +64,18 @@ impl NewTask {
             trace: None,
             version: Version::next(),
             parent: None,
+            headers: AppHeaders::default(),
         }
     }
 
     /// A follow-up of `parent`: it has the parent's group, trace and version, and its depth plus 1. The body is JSON.
     pub fn following(parent: &Envelope, id: TaskId, kind: Kind, body: Vec<u8>) -> Self {
         Self {
-            id,
             group: parent.group.clone(),
             trace: parent.trace.clone(),
             version: parent.version,
             parent: Some((parent.id.clone(), parent.depth.saturating_add(1))),
-            ..Self::new(kind, ContentType::Json, body)
+            ..Self::with_id(id, kind, ContentType::Json, body)
         }
     }
 
@@ -99,7 +102,8 @@ impl NewTask {
             (header::DEPTH, depth.map(AMQPValue::LongUInt)),
         ];
         let present = entries.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
-        let headers = present.chain(self.trace.iter().flat_map(header::of_trace)).collect();
+        let own = self.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
+        let headers = present.chain(self.trace.iter().flat_map(header::of_trace)).chain(own).collect();
         header::set(published(&self.id, &self.kind, self.content_type, now), headers)
     }
 }

@@ -8,6 +8,7 @@ use strum::{Display, EnumString, IntoStaticStr, VariantArray};
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Display, EnumString, IntoStaticStr, VariantArray,
 )]
 #[strum(serialize_all = "kebab-case", parse_err_ty = String, parse_err_fn = unknown_reason)]
+#[non_exhaustive]
 pub enum DeadReason {
     /// The message is not a valid task: an invalid property or header, or a body that is not JSON.
     Malformed,

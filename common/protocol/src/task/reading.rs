@@ -3,10 +3,15 @@
 use super::{content_type::ContentType, id::TaskId, kind::Kind, new_task::NewTask};
 use crate::sensor::{Reading, Record};
 
-/// The id of a reading without an id of its own: a repetition of the reading has the same, and one with another value has
-/// another, so that the conflict is seen.
+/// The id of a reading without an id of its own: a repetition of the reading has the same, and one with another value or
+/// another unit has another, so that the conflict is seen.
 pub fn reading_id(reading: &Reading) -> TaskId {
-    TaskId::derived(&reading.identity().into(), &format!("{:x}", reading.value.to_bits()))
+    let value = reading.value.to_bits();
+    let name = match reading.unit {
+        Some(unit) => format!("{value:x} {unit}"),
+        None => format!("{value:x}"),
+    };
+    TaskId::derived(&reading.identity().into(), &name)
 }
 
 /// How the body of a reading ends whose time is not its sender's. RFC 3339 (section 4.3) means by this offset that the time
@@ -41,7 +46,7 @@ pub struct ReadingTasks {
 impl ReadingTasks {
     /// The tasks of `records`, of kind `kind`. If `keyed`, the key of each is its device.
     ///
-    /// A record has its own id, else one that is derived from its time, value and names. Without a time in the payload it
+    /// A record has its own id, else one that is derived from its time, value, unit and names. Without a time in the payload it
     /// has the id that `assumed` gives to its index.
     pub fn new(
         kind: &Kind,
@@ -66,8 +71,10 @@ impl ReadingTasks {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
-    use crate::sensor::Timestamp;
+    use crate::sensor::{Timestamp, Unit};
 
     fn reading() -> Reading {
         Reading {
@@ -85,6 +92,9 @@ mod tests {
         let reading = reading();
         assert_eq!(reading_id(&reading), reading_id(&reading.clone()));
         assert_ne!(reading_id(&reading), reading_id(&Reading { value: 1.6, ..reading.clone() }));
+        let with_unit = |unit| reading_id(&Reading { unit: Unit::get(unit), ..reading.clone() });
+        assert_eq!(with_unit("Cel"), with_unit("Cel"));
+        assert_eq!(BTreeSet::from([reading_id(&reading), with_unit("Cel"), with_unit("degF")]).len(), 3);
         assert_ne!(reading_id(&reading), reading_id(&Reading { metric: "u".into(), ..reading }));
     }
 

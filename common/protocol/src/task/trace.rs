@@ -1,18 +1,21 @@
 //! The trace context of a task, as defined by W3C Trace Context.
 
-use std::sync::Arc;
-
-use derive_more::Debug;
+use std::{fmt, sync::Arc};
 
 /// Maximum size of a `tracestate` that is propagated, in bytes: the minimum that the specification demands.
 const MAX_STATE: usize = 512;
 
 /// A trace and the parent span of whatever continues it. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[debug("{parent}")]
+#[derive(Clone, PartialEq, Eq)]
 pub struct TraceContext {
     parent: Arc<str>,
     state: Option<Arc<str>>,
+}
+
+impl fmt::Debug for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.parent)
+    }
 }
 
 impl TraceContext {

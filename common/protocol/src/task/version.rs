@@ -1,23 +1,28 @@
 //! The version of a task: which of two that say something of the same thing is the later one.
 
 use std::{
+    fmt,
     str::FromStr,
     sync::{Mutex, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use derive_more::Display;
 use thiserror::Error;
 
 /// When a task was first accepted, and a sequence within that time. The text is `<microseconds since 1970>-<sequence>`.
 ///
 /// It is given once, by the program that accepts the task or creates it, and never changes after that: batches, spools,
 /// forwarding gateways and copies carry it. So versions have one order, in whatever order the tasks arrive.
-#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
-#[display("{micros}-{sequence}")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     micros: i64,
     sequence: i32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.micros, self.sequence)
+    }
 }
 
 /// A text is not a version.

@@ -135,6 +135,8 @@ mod tests {
             bindings,
             catch_all: false,
             shards,
+            celery: false,
+            queue: None,
             consumer_timeout: None,
         };
         let version: BrokerVersion = version.parse().unwrap();

@@ -44,6 +44,10 @@ pub struct LaneSpec {
     pub catch_all: bool,
     /// The number of queues that share the lane's tasks, at least 1.
     pub shards: u16,
+    /// Whether the lane receives calls of Celery's senders.
+    pub celery: bool,
+    /// A queue that others declare and that the lane's workers consume too.
+    pub queue: Option<String>,
     /// The broker's limit on how long a delivery may stay unsettled; the broker's default if absent.
     pub consumer_timeout: Option<Duration>,
 }

@@ -2,13 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::Serialize;
-use strum::IntoStaticStr;
-
 use super::{
+    celery::delayed_delivery,
     ladder::{Delay, Ladder},
     lane::{LaneExchange, LaneQueues, LaneSpec, MOST_SHARDS},
     names::Names,
+    parts::{Arg, Exchange, ExchangeKind, Queue, TTL},
     route::{Binding, Destination, Route, task_routes},
     version::BrokerVersion,
 };
@@ -16,80 +15,6 @@ use crate::{
     audit::AUDIT_RECORDS,
     task::{header, span_ms},
 };
-
-/// How an exchange routes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
-#[strum(serialize_all = "lowercase")]
-pub enum ExchangeKind {
-    /// By matching the routing key with binding patterns.
-    Topic,
-    /// To every bound queue.
-    Fanout,
-    /// To one bound queue, selected by the hash of a header. Needs the plugin
-    /// `rabbitmq_consistent_hash_exchange`, which is part of the RabbitMQ distribution.
-    #[strum(serialize = "x-consistent-hash")]
-    ConsistentHash,
-}
-
-impl ExchangeKind {
-    /// The exchange type as declared.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-/// The value of a declaration argument.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum Arg {
-    /// A long string.
-    Text(String),
-    /// An integer.
-    Number(i64),
-}
-
-/// A durable exchange.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exchange {
-    /// The name.
-    pub name: String,
-    /// The type.
-    pub kind: ExchangeKind,
-    /// The declaration arguments.
-    pub arguments: BTreeMap<&'static str, Arg>,
-}
-
-/// A durable queue or stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queue {
-    /// The name.
-    pub name: String,
-    /// The declaration arguments, including `x-queue-type`.
-    pub arguments: BTreeMap<&'static str, Arg>,
-}
-
-impl Queue {
-    /// Whether it is a stream.
-    pub fn is_stream(&self) -> bool {
-        self.arguments.get("x-queue-type") == Some(&Arg::Text("stream".to_owned()))
-    }
-
-    /// Whether programs can do without it, so that they start on the topology of an earlier version: a delay queue of
-    /// the quarantine other than the first.
-    pub fn is_optional(&self) -> bool {
-        let infix = format!(".retry.{}.", Names::QUARANTINE);
-        let delay = self.name.split_once(&infix).map(|(_, delay)| delay);
-        delay.is_some_and(|delay| delay != Ladder::of_quarantine().rungs()[0].to_string())
-    }
-
-    /// Whether messages only wait here, until they expire.
-    pub(super) fn is_delay(&self) -> bool {
-        self.arguments.contains_key(TTL)
-    }
-}
-
-/// The argument of a delay queue.
-const TTL: &str = "x-message-ttl";
 
 /// A queue that a lane had with more shards and does not have with the current settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,6 +110,10 @@ impl Topology {
             let former = LaneQueues::new(names, name, if *shards > 1 { 1 } else { MOST_SHARDS });
             former_rungs.extend(ladder.rungs().iter().map(|&delay| former.rung(delay)));
         }
+        let (celery_exchanges, celery_queues, celery_routes) = delayed_delivery(names, lanes);
+        exchanges.extend(celery_exchanges);
+        queues.extend(celery_queues);
+        routes.extend(celery_routes);
         Self { exchanges, queues, routes, leftovers, former_rungs }
     }
 
@@ -313,8 +242,16 @@ mod tests {
         let topology = |exchange| {
             let bindings = vec!["#".to_owned()];
             let name = "mqtt".to_owned();
-            let lane =
-                LaneSpec { name, exchange, bindings, catch_all: false, shards: 1, consumer_timeout: None };
+            let lane = LaneSpec {
+                name,
+                exchange,
+                bindings,
+                catch_all: false,
+                shards: 1,
+                celery: false,
+                queue: None,
+                consumer_timeout: None,
+            };
             Topology::new(&names, &[lane], &Ladder::default(), "4.0.5".parse().unwrap())
         };
         let has_exchange = |of: &Topology| of.exchanges.iter().any(|it| it.name == "p.mqtt");

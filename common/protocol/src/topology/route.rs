@@ -135,7 +135,16 @@ mod tests {
     fn lane(shards: u16) -> LaneSpec {
         let bindings = vec!["reading.#".into(), "window.#".into()];
         let exchange = LaneExchange::Tasks;
-        LaneSpec { name: "fast".into(), exchange, bindings, catch_all: true, shards, consumer_timeout: None }
+        LaneSpec {
+            name: "fast".into(),
+            exchange,
+            bindings,
+            catch_all: true,
+            shards,
+            celery: false,
+            queue: None,
+            consumer_timeout: None,
+        }
     }
 
     /// For each binding of an exchange with this key: the queues that a task can reach through it.

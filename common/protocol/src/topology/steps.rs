@@ -6,7 +6,8 @@
 //! channel error, which confirms nothing.
 
 use super::{
-    plan::{Exchange, Queue, Topology},
+    parts::{Exchange, Queue},
+    plan::Topology,
     route::{Binding, Destination, Route},
 };
 
@@ -111,6 +112,8 @@ mod tests {
             bindings: vec![key.to_owned()],
             catch_all,
             shards,
+            celery: false,
+            queue: None,
             consumer_timeout: None,
         };
         let lanes: Vec<_> = lanes.iter().map(lane).collect();

@@ -1,18 +1,22 @@
 //! Differences between RabbitMQ versions that Garenne depends on.
 
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
-use derive_more::Display;
 use thiserror::Error;
 
 /// A RabbitMQ version without its patch level.
-#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
-#[display("{major}.{minor}")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BrokerVersion {
     /// The major version.
     pub major: u16,
     /// The minor version.
     pub minor: u16,
+}
+
+impl fmt::Display for BrokerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
 }
 
 /// A text is not a broker version.

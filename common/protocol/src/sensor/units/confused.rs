@@ -4,55 +4,35 @@
 //! deprecated by the registry in favor of `/`, so 45 of it are 4,500 percent; who sends it means percent.
 
 use super::Unit;
+use crate::sensor::quantity::{HUMIDITY, PRESSURE, TEMPERATURE, Words, without_labels};
 
-/// A symbol, the unit that is meant, and whether a word of a metric's name says so.
-type Confusion = (&'static str, &'static str, fn(&str) -> bool);
+/// A symbol, the unit that is meant, and the words of a metric that say so; [`None`] where every metric does.
+type Confusion = (&'static str, &'static str, Option<&'static Words>);
 
 /// The first row counts whose symbol is the unit's and of whose words the metric has one.
-const CONFUSED: [Confusion; 9] = [
-    ("C", "Cel", is_temperature),
-    ("F", "degF", is_temperature),
-    ("S", "s", is_duration),
-    ("H", "h", is_duration),
-    ("MB", "mbar", is_pressure),
-    ("%", "%", is_ratio),
-    ("%", "%RH", is_humidity),
-    ("%", "%EL", is_battery),
-    ("%", "/100", |_| true),
+static CONFUSED: [Confusion; 9] = [
+    ("C", "Cel", Some(&TEMPERATURE)),
+    ("F", "degF", Some(&TEMPERATURE)),
+    ("S", "s", Some(&DURATION)),
+    ("H", "h", Some(&DURATION)),
+    ("MB", "mbar", Some(&PRESSURE)),
+    ("%", "%", Some(&RATIO)),
+    ("%", "%RH", Some(&HUMIDITY)),
+    ("%", "%EL", Some(&BATTERY)),
+    ("%", "/100", None),
 ];
 
-/// `temp`, `temperature`, `Temperatur`, `roomTemp`, `dew`, `dewpoint`.
-fn is_temperature(word: &str) -> bool {
-    word.contains("temperat") || word.ends_with("temp") || word.starts_with("dew")
-}
-
-fn is_duration(word: &str) -> bool {
-    matches!(word, "duration" | "uptime" | "runtime" | "elapsed" | "age")
-}
-
-fn is_pressure(word: &str) -> bool {
-    word.contains("pressure") || word.starts_with("baromet")
-}
-
-fn is_ratio(word: &str) -> bool {
-    matches!(word, "ratio" | "fraction" | "switch")
-}
-
-fn is_humidity(word: &str) -> bool {
-    word.contains("humidity") || matches!(word, "hum" | "rh")
-}
-
-fn is_battery(word: &str) -> bool {
-    word.starts_with("batt") || word == "soc"
-}
+static DURATION: Words =
+    Words { word: |word| matches!(word, "duration" | "uptime" | "runtime" | "elapsed" | "age"), whole: &[] };
+static RATIO: Words = Words { word: |word| matches!(word, "ratio" | "fraction" | "switch"), whole: &[] };
+static BATTERY: Words = Words { word: |word| word.starts_with("batt") || word == "soc", whole: &[] };
 
 impl Unit {
     /// The unit that is meant by this one's symbol for `metric`. `None` if the two do not contradict each other.
     pub fn meant_for(self, metric: &str) -> Option<Self> {
-        let mut rows = CONFUSED.iter().filter(|(symbol, ..)| *symbol == self.symbol()).peekable();
-        rows.peek()?;
-        let metric = metric.to_lowercase();
-        let (_, meant, _) = rows.find(|(.., says)| metric.split(|c: char| !c.is_alphabetic()).any(says))?;
+        let metric = without_labels(metric);
+        let mut rows = CONFUSED.iter().filter(|(symbol, ..)| *symbol == self.symbol());
+        let (_, meant, _) = rows.find(|(.., words)| words.is_none_or(|words| words.are_in(metric)))?;
         Self::get(meant).filter(|meant| *meant != self)
     }
 }
@@ -89,6 +69,18 @@ mod tests {
             ("S", "uptime", Some("s")),
             ("H", "pump.runtime", Some("h")),
             ("MB", "Pressure", Some("mbar")),
+            ("C", "tempC", Some("Cel")),
+            ("C", "TempC1", Some("Cel")),
+            ("C", "t", Some("Cel")),
+            ("C", "kitchen/T2", Some("Cel")),
+            ("F", "tempF", Some("degF")),
+            ("MB", "pres", Some("mbar")),
+            ("MB", "press", Some("mbar")),
+            ("MB", "baro", Some("mbar")),
+            ("MB", "pressure,room=disk", Some("mbar")),
+            ("MB", "disk.used,path=/data/pressure", None),
+            ("MB", "button_press", None),
+            ("S", "upTime", Some("s")),
             ("MB", "memory", None),
             ("C", "charge", None),
             ("C", "template", None),

@@ -75,6 +75,7 @@ fn a_copy_of_a_batch_record_is_small_whatever_the_batch_carries() {
     let whole = Envelope { content_type: ContentType::Batch, ..envelope_of(&BasicProperties::default()) };
     let record = Envelope { content_type: ContentType::Json, ..whole };
     let copied = Copied::of(&batch, &record, UNIX_EPOCH);
+    let copied = copied.checkpoint(&"x".repeat(MAX_CHECKPOINT));
     let copy =
         copied.dead(DeadReason::Rejected, &"x".repeat(2000), &text(), &text(), UNIX_EPOCH).into_properties();
     let headers = copy.headers().as_ref().unwrap();
@@ -88,6 +89,20 @@ fn a_copy_of_a_batch_record_is_small_whatever_the_batch_carries() {
     );
     let bytes: usize = headers.inner().iter().map(|(name, value)| entry_bytes(name, value)).sum();
     assert!(bytes + 7 * 256 <= Copied::RECORD_BYTES, "{bytes}");
+}
+
+#[test]
+fn a_copy_keeps_a_whole_checkpoint_beside_the_headers_of_the_application() {
+    let mut table = FieldTable::default();
+    // Its name, type and length: six bytes and the name.
+    table.insert("mine".into(), long(&"x".repeat(Copied::FOREIGN_BYTES - 10)));
+    let original = BasicProperties::default().with_headers(table);
+    let copied = Copied::of(&original, &envelope_of(&original), UNIX_EPOCH);
+    let copy = copied.checkpoint(&"x".repeat(MAX_CHECKPOINT)).into_properties();
+    let text = |name| header::get(copy.headers(), name).and_then(header::text).map(|text| text.len());
+    assert_eq!(text(header::CHECKPOINT), Some(MAX_CHECKPOINT));
+    assert_eq!(text("mine"), Some(Copied::FOREIGN_BYTES - 10));
+    assert_eq!(text(header::DROPPED), None);
 }
 
 fn envelope_of(properties: &BasicProperties) -> Envelope {
@@ -153,6 +168,21 @@ fn the_error_of_a_dead_letter_is_one_line() {
         .into_properties();
     let error = header::get(copy.headers(), header::ERROR).and_then(header::text);
     assert_eq!(error.as_deref(), Some("first second"));
+}
+
+#[test]
+fn a_long_error_keeps_its_begin_and_its_first_cause() {
+    let error = |error: &str| {
+        let copy = Copied::verbatim(&BasicProperties::default(), "some.key", UNIX_EPOCH);
+        let copy = copy.dead(DeadReason::Rejected, error, "w", "fast", UNIX_EPOCH).into_properties();
+        header::get(copy.headers(), header::ERROR).and_then(header::text).unwrap()
+    };
+    assert_eq!(error(&"x".repeat(1000)), "x".repeat(1000));
+    for middle in ["x", "é", "€"].map(|it| it.repeat(1000)) {
+        let cut = error(&format!("cannot send: {middle}: connection refused"));
+        assert!(cut.starts_with("cannot send: ") && cut.ends_with(": connection refused"), "{cut}");
+        assert!((990..=1000).contains(&cut.len()) && cut.contains(" … "), "{}", cut.len());
+    }
 }
 
 /// The encoded size of the foreign headers, and the count and bytes of dropped ones if the headers say so.
