@@ -7,11 +7,10 @@ use std::{
 };
 
 use backon::Retryable;
+#[cfg(feature = "program")]
+use garenne_common::config::Common;
 use garenne_common::{
-    backoff::Backoff,
-    config::{Certificates, Common, SecretUrl},
-    exit::Exit,
-    telemetry::metrics::Role,
+    backoff::Backoff, certificates::Certificates, connection::Role, exit::Exit, secret_url::SecretUrl,
 };
 use garenne_protocol::topology::BrokerVersion;
 use lapin::{
@@ -34,6 +33,8 @@ pub struct Broker {
     uri: Arc<RwLock<AMQPUri>>,
     /// Set if the URL came from a file, which is read again for each connection.
     source: Option<SecretUrl>,
+    /// How long a refused login is repeated if the URL came from a file.
+    login_timeout: Duration,
     tls: Certificates,
     program: String,
     /// From `connection.start` of the last connection of any clone; `None` after a failed attempt.
@@ -54,6 +55,7 @@ impl Broker {
         Ok(Self {
             uri: Arc::new(RwLock::new(parse(url)?)),
             source: None,
+            login_timeout: Duration::ZERO,
             tls: Certificates::default(),
             program: program.to_owned(),
             version: Arc::default(),
@@ -65,10 +67,18 @@ impl Broker {
     ///
     /// # Errors
     /// [`BrokerError::Url`].
+    #[cfg(feature = "program")]
     pub fn configured(common: &Common, program: &str) -> Result<Self, BrokerError> {
         let url = &common.amqp_url;
         let source = url.file().is_some().then(|| url.clone());
         Ok(Self { source, tls: common.amqp_tls.clone(), ..Self::new(url.expose(), program)? })
+    }
+
+    /// Repeats a login that the broker refuses for this long, in each connection attempt, if the URL is read again from a
+    /// file: the password there may be about to change. For a command, which does not try again by itself.
+    #[must_use]
+    pub fn with_login_timeout(self, login_timeout: Duration) -> Self {
+        Self { login_timeout, ..self }
     }
 
     fn uri(&self) -> AMQPUri {
@@ -119,11 +129,19 @@ impl Broker {
     }
 
     /// Makes one connection attempt, within 5 s: a proxy in front of the broker may accept the connection and
-    /// never answer.
+    /// never answer. Only a refused login may be repeated ([`with_login_timeout`](Self::with_login_timeout)).
     ///
     /// # Errors
     /// The broker is unreachable or refuses the connection, or a certificate file cannot be used.
     pub async fn connect(&self, role: Role) -> Result<Connection, BrokerError> {
+        let exit = |error: &BrokerError| match error {
+            BrokerError::Denied { from_file: true, .. } => Exit::BrokerUnavailable,
+            _ => Exit::Failed,
+        };
+        retry_while_unavailable(self.login_timeout, exit, || self.connect_once(role)).await
+    }
+
+    async fn connect_once(&self, role: Role) -> Result<Connection, BrokerError> {
         let name = format!("{} {}", self.program, role.as_str());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let uri = self.current().await;
@@ -220,7 +238,7 @@ mod tests {
         let error = broker.connect(Role::Operate).await.unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with(&format!("no broker at 127.0.0.1:{port}: ")), "{text}");
-        assert!(text.ends_with("is RabbitMQ running there? (--amqp-url)"), "{text}");
+        assert!(text.ends_with("is RabbitMQ running there? (setting amqp_url)"), "{text}");
         assert!(!text.contains('\n') && !text.contains("secret"), "{text}");
         assert!(!error.is_final());
     }

@@ -20,6 +20,7 @@ use crate::{
 
 /// Why the topology could not be declared or verified.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum TopologyError {
     /// It is missing, and the user may not create it.
     #[error(
@@ -33,7 +34,7 @@ pub enum TopologyError {
     },
     /// It exists with other arguments.
     #[error(
-        "{what} {name:?} exists with other arguments ({detail}): `garenne topology check` lists them; delete it or choose another --prefix"
+        "{what} {name:?} exists with other arguments ({detail}): `garenne topology check` lists them; delete it or choose another prefix"
     )]
     Differs {
         /// `exchange` or `queue`.
@@ -94,28 +95,39 @@ impl HasExit for TopologyError {
 /// # Errors
 /// [`TopologyError`] names the exchange or queue that is denied or differs.
 pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), TopologyError> {
-    let channel = connection.create_channel().await?;
-    let absent = absent_hash_exchanges(connection, topology).await?;
+    let mut channel = connection.create_channel().await?;
     for step in topology.steps() {
         let route = match step {
             Step::Queue(queue) => {
                 let declared = declare_queue(&channel, queue, false).await;
+                if queue.is_celerys() && differs(&declared) {
+                    channel = connection.create_channel().await?;
+                    continue;
+                }
                 declared.map_err(|error| disabled_type(queue, error))?;
                 continue;
             }
             Step::Exchange(exchange) => {
                 let declared = declare_exchange(&channel, exchange, false).await;
+                if exchange.is_celerys() && differs(&declared) {
+                    channel = connection.create_channel().await?;
+                    continue;
+                }
                 declared.map_err(|error| unknown_type(exchange, error))?;
                 continue;
             }
             Step::Route(route) => route,
         };
         let (Route::Bind(Binding { exchange, to, .. }) | Route::Unbind(Binding { exchange, to, .. })) = route;
-        let is_absent = absent.contains(&exchange.as_str()) || absent.contains(&to.name());
-        if is_absent && matches!(route, Route::Unbind(_)) {
+        let changed = change_route(&channel, route).await;
+        if is_of_others(topology, to) && changed.as_ref().err().and_then(reply::of).is_some_and(is_not_found)
+        {
+            let queue = to.name();
+            tracing::warn!(queue, "the queue of lanes.*.queue does not exist yet: its owner declares it");
+            channel = connection.create_channel().await?;
             continue;
         }
-        change_route(&channel, route).await.map_err(|error| {
+        changed.map_err(|error| {
             // The topology declares all others.
             let is_foreign = !topology.exchanges.iter().any(|declared| declared.name == *exchange);
             match reply::of(&error) {
@@ -128,24 +140,18 @@ pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), T
     Ok(())
 }
 
-/// The consistent-hash exchanges in the topology's unbinds that it does not declare and the broker does not have.
-/// Their unbinds can be skipped, which saves one request per binding of each lane that never had several queues.
-async fn absent_hash_exchanges<'a>(
-    connection: &Connection,
-    topology: &'a Topology,
-) -> Result<Vec<&'a str>, TopologyError> {
-    let declared = |name: &str| topology.exchanges.iter().any(|exchange| exchange.name == name);
-    let mut names: Vec<_> = topology.unbound().map(|it| it.exchange.as_str()).collect();
-    names.retain(|name| !declared(name));
-    names.dedup();
-    let mut absent = Vec::new();
-    for name in names {
-        // If it is denied, the unbind fails later, with the binding's name.
-        if is_missing(connection, name).await? {
-            absent.push(name);
-        }
-    }
-    Ok(absent)
+/// Whether it exists with other arguments.
+fn differs(declared: &Result<(), lapin::Error>) -> bool {
+    declared.as_ref().err().and_then(reply::of).is_some_and(|(code, _)| code == PRECONDITION_FAILED)
+}
+
+/// Whether it is a queue that the topology does not declare.
+fn is_of_others(topology: &Topology, to: &Destination) -> bool {
+    matches!(to, Destination::Queue(name) if !topology.queues.iter().any(|queue| queue.name == *name))
+}
+
+fn is_not_found((code, _): (u16, &str)) -> bool {
+    code == NOT_FOUND
 }
 
 /// Whether an exchange does not exist. False also if the broker does not tell this user. The check has a channel of its own,
@@ -196,29 +202,33 @@ struct Missing {
 /// The first exchange or queue that does not exist; an optional one only if all others exist.
 async fn missing(connection: &Connection, topology: &Topology) -> Result<Option<Missing>, TopologyError> {
     let mut channel = connection.create_channel().await?;
-    for exchange in &topology.exchanges {
-        match existence(declare_exchange(&channel, exchange, true).await)? {
+    let parts = topology.exchanges.iter().map(Step::Exchange).chain(topology.queues.iter().map(Step::Queue));
+    let (optional, needed): (Vec<_>, Vec<_>) = parts.partition(is_optional);
+    for part in needed.into_iter().chain(optional) {
+        let (what, name, found) = match part {
+            Step::Exchange(it) => ("exchange", &it.name, declare_exchange(&channel, it, true).await),
+            Step::Queue(it) => ("queue", &it.name, declare_queue(&channel, it, true).await),
+            Step::Route(_) => continue,
+        };
+        match existence(found)? {
             Existence::Exists => {}
             Existence::Missing => {
-                let name = exchange.name.clone();
-                return Ok(Some(Missing { what: "exchange", name, is_optional: false }));
-            }
-            Existence::Denied => channel = connection.create_channel().await?,
-        }
-    }
-    let (optional, needed): (Vec<_>, Vec<_>) = topology.queues.iter().partition(|queue| queue.is_optional());
-    for queue in needed.into_iter().chain(optional) {
-        match existence(declare_queue(&channel, queue, true).await)? {
-            Existence::Exists => {}
-            Existence::Missing => {
-                let (name, is_optional) = (queue.name.clone(), queue.is_optional());
-                return Ok(Some(Missing { what: "queue", name, is_optional }));
+                return Ok(Some(Missing { what, name: name.clone(), is_optional: is_optional(&part) }));
             }
             Existence::Denied => channel = connection.create_channel().await?,
         }
     }
     channel.close(200, "done".into()).await?;
     Ok(None)
+}
+
+/// Whether programs can do without it.
+fn is_optional(part: &Step<'_>) -> bool {
+    match part {
+        Step::Exchange(exchange) => exchange.is_celerys(),
+        Step::Queue(queue) => queue.is_optional(),
+        Step::Route(_) => false,
+    }
 }
 
 /// Result of a passive declare.

@@ -11,9 +11,10 @@ use crate::reply;
 
 /// Why a connection could not be opened, or was lost.
 #[derive(Clone, Debug, Error)]
+#[non_exhaustive]
 pub enum BrokerError {
     /// The broker did not answer, or the connection ended.
-    #[error("no broker at {address}: {detail}; is RabbitMQ running there? (--amqp-url)")]
+    #[error("no broker at {address}: {detail}; is RabbitMQ running there? (setting amqp_url)")]
     Unavailable {
         /// Host and port.
         address: String,
@@ -22,7 +23,7 @@ pub enum BrokerError {
     },
     /// The broker answered and refused.
     #[error(
-        "the broker at {address} refused user {user:?} on virtual host {vhost:?}: {detail}; check the user, password and virtual host of --amqp-url and the user's permissions"
+        "the broker at {address} refused user {user:?} on virtual host {vhost:?}: {detail}; check the user, password and virtual host of the setting amqp_url and the user's permissions"
     )]
     Denied {
         /// Host and port.
@@ -37,7 +38,7 @@ pub enum BrokerError {
         from_file: bool,
     },
     /// The broker's server properties hold no version, so its queues cannot be declared.
-    #[error("the broker at {address} does not report its version; is it RabbitMQ? (--amqp-url)")]
+    #[error("the broker at {address} does not report its version; is it RabbitMQ? (setting amqp_url)")]
     NoVersion {
         /// Host and port.
         address: String,

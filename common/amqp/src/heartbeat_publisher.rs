@@ -15,7 +15,7 @@ use garenne_protocol::heartbeat::{Heartbeat, Stance};
 use lapin::BasicProperties;
 use tokio::{
     sync::Notify,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -109,10 +109,13 @@ impl HeartbeatSender {
     }
 
     /// Declares the exchange again if it is missing. Returns why heartbeats are refused from now on, and how long to wait.
-    async fn restore(&self, refusal: String) -> (Option<String>, Duration) {
+    ///
+    /// An exchange that exists at the first refusal may have been declared again since: only a refusal soon after it is one of
+    /// a permission.
+    async fn restore(&self, refusal: String, is_first: bool) -> (Option<String>, Duration) {
         let exchange = &self.exchange;
         if !self.publisher.is_missing(exchange).await {
-            return (Some(refusal), REFUSED_PAUSE);
+            return if is_first { (None, Duration::ZERO) } else { (Some(refusal), REFUSED_PAUSE) };
         }
         match (self.restore)().await {
             Ok(()) => {
@@ -125,13 +128,15 @@ impl HeartbeatSender {
 }
 
 async fn run(sender: &HeartbeatSender, interval: Duration, requested: &Notify) {
-    let mut warned = None;
+    let (mut warned, mut refused_at) = (None, None::<Instant>);
     loop {
         let mut wait = interval.mul_f64(0.9 + random::chance() / 5.0);
         match sender.send().await {
             Ok(()) => {}
             Err(PublishError::AnnounceRefused(refusal)) => {
-                let (problem, pause) = sender.restore(refusal).await;
+                let is_first = refused_at.is_none_or(|at| at.elapsed() > 2 * REFUSED_PAUSE.max(interval));
+                refused_at = Some(Instant::now());
+                let (problem, pause) = sender.restore(refusal, is_first).await;
                 if let Some(problem) = problem
                     && warned.as_ref() != Some(&problem)
                 {

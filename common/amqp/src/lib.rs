@@ -21,5 +21,5 @@ pub use frames::{take_unreadable, unreadable};
 pub use heartbeat_publisher::{HeartbeatPublisher, RestoreExchange};
 #[cfg(feature = "simulation")]
 pub use publisher::simulated;
-pub use publisher::{Pending, PublishError, Publisher, PublisherConfig};
+pub use publisher::{Pending, PendingReply, PublishError, Publisher, PublisherConfig};
 pub use wire::{Message, Target};

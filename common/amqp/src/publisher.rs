@@ -14,7 +14,7 @@ use std::{
 };
 
 use deadpool::managed::Pool;
-use garenne_common::telemetry::metrics::{ConnectionMetrics, PublishResult};
+use garenne_common::connection::{ConnectionObserver, PublishResult};
 use lapin::{Channel, Connection, options::BasicPublishOptions};
 use tokio::{
     sync::{
@@ -32,6 +32,7 @@ mod error;
 mod member;
 mod pending_publish;
 mod publish_queue;
+mod requests;
 mod route_health;
 #[cfg(feature = "simulation")]
 pub mod simulated;
@@ -42,6 +43,8 @@ pub use error::PublishError;
 use member::{Members, header_limit};
 use pending_publish::{Answer, Claim, PendingPublish};
 use publish_queue::PublishQueue;
+pub use requests::PendingReply;
+use requests::Requests;
 use route_health::RouteHealth;
 use writing::fits;
 
@@ -78,10 +81,12 @@ pub struct Publisher {
     outlet: Outlet,
     in_flight: Arc<Semaphore>,
     config: PublisherConfig,
-    metrics: Option<ConnectionMetrics>,
+    observer: Option<Arc<dyn ConnectionObserver>>,
     blocked: Arc<AtomicBool>,
     announcing: Arc<Mutex<Option<AnnounceChannel>>>,
     routes: Arc<RouteHealth>,
+    /// Set if the publisher receives replies.
+    requests: Option<Arc<Requests>>,
 }
 
 /// What takes the messages of a publisher.
@@ -115,25 +120,30 @@ impl Publisher {
         Self::build(broker, config, None, None)
     }
 
-    /// As [`Publisher::new`], and counts messages and shows the connection's state in `metrics`.
-    pub fn observed(broker: Broker, config: PublisherConfig, metrics: ConnectionMetrics) -> Self {
-        Self::build(broker, config, Some(metrics.clone()), Some(metrics))
-    }
-
-    /// As [`Publisher::new`], and counts messages in `metrics`, which show another publisher's connection.
-    pub fn counted(broker: Broker, config: PublisherConfig, metrics: ConnectionMetrics) -> Self {
-        Self::build(broker, config, None, Some(metrics))
+    /// As [`Publisher::new`], and tells `observer` of messages and of the connection's state.
+    pub fn observed(
+        broker: Broker,
+        config: PublisherConfig,
+        observer: impl ConnectionObserver + 'static,
+    ) -> Self {
+        Self::build(broker, config, Some(Arc::new(observer)), None)
     }
 
     fn build(
         broker: Broker,
         config: PublisherConfig,
-        of_connection: Option<ConnectionMetrics>,
-        metrics: Option<ConnectionMetrics>,
+        observer: Option<Arc<dyn ConnectionObserver>>,
+        requests: Option<Arc<Requests>>,
     ) -> Self {
         let blocked = Arc::new(AtomicBool::new(false));
         let newest = Arc::default();
-        let members = Members { broker, metrics: of_connection, blocked: Arc::clone(&blocked), newest };
+        let members = Members {
+            broker,
+            observer: observer.clone(),
+            blocked: Arc::clone(&blocked),
+            newest,
+            requests: requests.clone(),
+        };
         let pool = Pool::builder(members)
             .max_size(1)
             .runtime(deadpool::Runtime::Tokio1)
@@ -141,23 +151,25 @@ impl Publisher {
             .create_timeout(Some(config.acquire_timeout))
             .build()
             .expect("the only requirement, a runtime for the timeouts, is set");
-        Self::with_outlet(Outlet::Amqp(PublishQueue::new(pool)), config, metrics, blocked)
+        let outlet = Outlet::Amqp(PublishQueue::new(pool));
+        Self { requests, ..Self::with_outlet(outlet, config, observer, blocked) }
     }
 
     fn with_outlet(
         outlet: Outlet,
         config: PublisherConfig,
-        metrics: Option<ConnectionMetrics>,
+        observer: Option<Arc<dyn ConnectionObserver>>,
         blocked: Arc<AtomicBool>,
     ) -> Self {
         Self {
             outlet,
             in_flight: Arc::new(Semaphore::new(config.in_flight.max(1))),
             config,
-            metrics,
+            observer,
             blocked,
             announcing: Arc::default(),
             routes: Arc::default(),
+            requests: None,
         }
     }
 
@@ -180,17 +192,23 @@ impl Publisher {
     pub async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let began = Instant::now();
         let watched = self.routes.is_failing().then(|| message.target.exchange.clone());
-        let outcome = match self.send(message).await {
-            Ok(pending) => pending.confirmed().await,
-            Err(error) => Err(error),
-        };
+        let outcome = self.offer(message).await;
         self.routes.note(&outcome, watched.as_deref());
-        if let Some(metrics) = &self.metrics {
+        if let Some(observer) = &self.observer {
             let result =
                 outcome.as_ref().map_or_else(PublishError::counted_as, |()| PublishResult::Confirmed);
-            metrics.published(result, began.elapsed());
+            observer.published(result, began.elapsed());
         }
         outcome
+    }
+
+    /// As [`Publisher::publish`], for a message whose queue may not exist: that none takes it is an answer, and no
+    /// [`route_problem`](Self::route_problem). Not counted in the metrics.
+    ///
+    /// # Errors
+    /// As [`Publisher::publish`].
+    pub async fn offer(&self, message: Message) -> Result<(), PublishError> {
+        self.send(message).await?.confirmed().await
     }
 
     /// Why messages for an exchange reach no queue. Shown until one does, or none failed for half a minute.
@@ -206,6 +224,11 @@ impl Publisher {
     /// Forgets the problem, because the exchange and its bindings were declared again.
     pub fn forget_route_problem(&self) {
         self.routes.forget();
+    }
+
+    /// Why the broker takes no messages, while it blocks publishers.
+    pub fn block_problem(&self) -> Option<String> {
+        self.is_blocked().then(|| "an alarm of the broker blocks publishers (memory or disk)".to_owned())
     }
 
     /// Whether the broker blocks publishers right now.
@@ -287,7 +310,7 @@ impl Publisher {
     }
 
     /// Whether an exchange is missing. False also if the broker does not tell.
-    pub(crate) async fn is_missing(&self, exchange: &str) -> bool {
+    pub async fn is_missing(&self, exchange: &str) -> bool {
         match &self.outlet {
             Outlet::Amqp(queue) => match queue.member().await {
                 Ok(member) => is_missing(&member.connection, exchange).await.unwrap_or(false),

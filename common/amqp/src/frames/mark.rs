@@ -16,7 +16,11 @@ use lapin::{
 pub const UNREADABLE: &str = "garenne-unreadable";
 
 /// The random prefix of all marks of this process.
-static SECRET: LazyLock<String> = LazyLock::new(|| format!("{:032x} ", rand::random::<u128>()));
+static SECRET: LazyLock<String> = LazyLock::new(|| format!("{:016x}{:016x} ", random(), random()));
+
+fn random() -> u64 {
+    getrandom::u64().expect("the system has random numbers")
+}
 
 pub(super) fn mark(headers: &mut FieldTable, problem: &str) {
     headers.insert(UNREADABLE.into(), header::long(&format!("{}{problem}", *SECRET)));

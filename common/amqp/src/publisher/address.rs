@@ -1,6 +1,6 @@
 //! Exchange and routing key as AMQP's short strings.
 
-use lapin::types::ShortString;
+use lapin::{BasicProperties, types::ShortString};
 
 use super::PublishError;
 use crate::wire::Target;
@@ -34,7 +34,15 @@ impl Address {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) address: Address,
-    pub(super) id: Option<ShortString>,
+    id: Option<ShortString>,
+}
+
+impl Identity {
+    /// Foreign messages that are passed on unchanged may have no id; those of Celery have a correlation id.
+    pub(super) fn of(address: Address, properties: &BasicProperties) -> Self {
+        let id = properties.message_id().as_ref().or(properties.correlation_id().as_ref());
+        Self { address, id: id.cloned() }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! lapin attaches a returned message (`basic.return`) to the confirm that it completes next. With many messages in
 //! flight that may be another message's. So the task collects all confirms that are ready before it answers any of
-//! them, and matches returns by exchange, routing key and `message_id`.
+//! them, and matches returns by exchange, routing key and `message_id` (or `correlation_id`).
 
 use std::{collections::HashMap, future::poll_fn, mem, sync::Arc, time::Duration};
 
@@ -82,9 +82,9 @@ async fn settle(Written { confirm, sent }: Written) -> Settled {
         }
         Err(error) => (Err(PublishError::lost_with(&error, bytes)), None),
     };
-    let returned = returned.map(|BasicReturnMessage { delivery, .. }| Identity {
-        id: delivery.properties.message_id().clone(),
-        address: Address { exchange: delivery.exchange, routing_key: delivery.routing_key },
+    let returned = returned.map(|BasicReturnMessage { delivery, .. }| {
+        let address = Address { exchange: delivery.exchange, routing_key: delivery.routing_key };
+        Identity::of(address, &delivery.properties)
     });
     Settled { stored, returned, identity, answer }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use garenne_common::{
+    connection::PublishResult,
     exit::{Exit, HasExit},
-    telemetry::metrics::PublishResult,
 };
 use thiserror::Error;
 
@@ -15,6 +15,7 @@ use crate::{
 
 /// Why a message is not known to be stored.
 #[derive(Clone, Debug, Error)]
+#[non_exhaustive]
 pub enum PublishError {
     /// Nothing was sent: no connection or in-flight permit became free in time.
     #[error("publisher is busy: no {what} within {waited:?}")]
@@ -102,6 +103,13 @@ impl PublishError {
             return Self::TooLarge { what: "body", bytes, limit };
         }
         Self::lost(error)
+    }
+
+    /// The exchange that does not exist, if the broker closed the channel because of it. All messages in flight have the
+    /// error, so the exchange may be that of another one.
+    pub fn missing_exchange(&self) -> Option<&str> {
+        let Self::InDoubt(text) = self else { return None };
+        text.split_once("NOT_FOUND - no exchange '")?.1.split_once('\'').map(|(name, _)| name)
     }
 
     /// Whether the broker may have stored the message despite the error.

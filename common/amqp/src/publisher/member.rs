@@ -8,31 +8,32 @@ use std::sync::{
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use futures_util::{FutureExt, StreamExt};
 use garenne_common::{
+    connection::{ConnectionObserver, Role},
     supervise,
-    telemetry::metrics::{ConnectionMetrics, Role},
 };
 use lapin::{Channel, Connection, Event, options::ConfirmSelectOptions};
 
-use super::confirm_tracker::ConfirmTracker;
+use super::{
+    confirm_tracker::ConfirmTracker,
+    requests::{ReplyConsumer, Requests},
+};
 use crate::{connect::Broker, error::BrokerError};
 
 /// The pool's manager.
 pub(super) struct Members {
     pub(super) broker: Broker,
-    pub(super) metrics: Option<ConnectionMetrics>,
+    pub(super) observer: Option<Arc<dyn ConnectionObserver>>,
     pub(super) blocked: Arc<AtomicBool>,
     /// The number of the newest connection.
     pub(super) newest: Arc<AtomicUsize>,
+    /// Set if the channel consumes replies.
+    pub(super) requests: Option<Arc<Requests>>,
 }
 
 impl Members {
-    /// Spawns a task that updates the gauges and the `blocked` flag until the connection ends.
+    /// Spawns a task that updates the observer and the `blocked` flag until the connection ends.
     fn observe(&self, connection: &Connection) {
-        let gauges = self.metrics.as_ref().map(|metrics| {
-            // Exports the counter at zero from the first connection on.
-            metrics.reconnects(Role::Publish);
-            (metrics.up(Role::Publish), metrics.blocked.clone())
-        });
+        let observer = self.observer.clone();
         let flag = Arc::clone(&self.blocked);
         // A connection may be replaced before the end of the one before it is noticed, which then says nothing any more.
         let (newest, own) = (Arc::clone(&self.newest), self.newest.fetch_add(1, Ordering::Relaxed) + 1);
@@ -43,9 +44,9 @@ impl Members {
                 return;
             }
             flag.store(blocked, Ordering::Relaxed);
-            if let Some((is_up, is_blocked)) = &gauges {
-                is_up.set(up.into());
-                is_blocked.set(blocked.into());
+            if let Some(observer) = &observer {
+                observer.is_up(Role::Publish, up);
+                observer.is_blocked(blocked);
             }
         };
         set(true, false);
@@ -76,6 +77,7 @@ pub(super) struct Member {
     pub(super) connection: Arc<Connection>,
     pub(super) channel: Arc<Channel>,
     pub(super) confirm_tracker: ConfirmTracker,
+    pub(super) replies: Option<ReplyConsumer>,
 }
 
 impl Manager for Members {
@@ -87,12 +89,16 @@ impl Manager for Members {
         let opening = async {
             let channel = connection.create_channel().await?;
             channel.confirm_select(ConfirmSelectOptions::default()).await?;
-            Ok::<_, lapin::Error>(Arc::new(channel))
+            let replies = match &self.requests {
+                Some(requests) => Some(requests.consume(&channel).await?),
+                None => None,
+            };
+            Ok::<_, lapin::Error>((Arc::new(channel), replies))
         };
-        let channel = opening.await.map_err(|error| self.broker.explain(&error))?;
+        let (channel, replies) = opening.await.map_err(|error| self.broker.explain(&error))?;
         self.observe(&connection);
         let confirm_tracker = ConfirmTracker::start(Arc::clone(&channel), header_limit(&connection));
-        Ok(Member { connection: Arc::new(connection), channel, confirm_tracker })
+        Ok(Member { connection: Arc::new(connection), channel, confirm_tracker, replies })
     }
 
     async fn recycle(&self, member: &mut Member, _: &Metrics) -> RecycleResult<BrokerError> {
@@ -101,11 +107,13 @@ impl Manager for Members {
         } else if !member.confirm_tracker.is_running() {
             tracing::error!("confirm tracker ended, replacing its connection");
             "the confirm tracker ended"
+        } else if member.replies.as_ref().is_some_and(|replies| !replies.is_running()) {
+            "the consumer of replies ended"
         } else {
             return Ok(());
         };
-        if let Some(metrics) = &self.metrics {
-            metrics.reconnects(Role::Publish).inc();
+        if let Some(observer) = &self.observer {
+            observer.reconnected(Role::Publish);
         }
         Err(RecycleError::message(problem))
     }

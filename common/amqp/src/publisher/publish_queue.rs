@@ -107,7 +107,10 @@ impl Writer {
             round.retain(PendingPublish::claim);
             match member {
                 _ if round.is_empty() => {}
-                Ok(member) => round = member.confirm_tracker.write(round).await,
+                Ok(member) => {
+                    member.replies.iter().for_each(|replies| replies.note(&round));
+                    round = member.confirm_tracker.write(round).await;
+                }
                 Err(error) => {
                     round.drain(..).for_each(|publish| drop(publish.answer.send(Err(error.clone()))));
                 }

@@ -51,7 +51,7 @@ impl RouteHealth {
                 format!("exchange {exchange:?} has no binding that leads to a queue"),
                 false,
             ),
-            Err(PublishError::InDoubt(text)) => match missing_exchange(text) {
+            Err(error @ PublishError::InDoubt(_)) => match error.missing_exchange() {
                 Some(exchange) => (exchange.to_owned(), format!("exchange {exchange:?} is missing"), false),
                 None => return,
             },
@@ -92,11 +92,6 @@ impl RouteHealth {
     fn last(&self) -> MutexGuard<'_, Option<Failure>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The exchange in the broker's `NOT_FOUND - no exchange 'name' in vhost '/'`.
-fn missing_exchange(text: &str) -> Option<&str> {
-    text.split_once("NOT_FOUND - no exchange '")?.1.split_once('\'').map(|(name, _)| name)
 }
 
 /// The exchange in the broker's `write access to exchange 'name' in vhost '/' refused …`, or the one of a topic. The name of the

@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::AtomicBool};
 
 use futures_util::future::BoxFuture;
-use garenne_common::telemetry::metrics::ConnectionMetrics;
+use garenne_common::connection::ConnectionObserver;
 
 use super::{Outlet, PublishError, Publisher, PublisherConfig, pending_publish::PendingPublish};
 use crate::wire::{Message, Target};
@@ -58,8 +58,8 @@ impl Publisher {
         broker: Arc<dyn PublishBroker>,
         blocked: Arc<AtomicBool>,
         config: PublisherConfig,
-        metrics: Option<ConnectionMetrics>,
+        observer: Option<Arc<dyn ConnectionObserver>>,
     ) -> Self {
-        Self::with_outlet(Outlet::Simulated(broker), config, metrics, blocked)
+        Self::with_outlet(Outlet::Simulated(broker), config, observer, blocked)
     }
 }

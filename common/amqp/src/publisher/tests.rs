@@ -92,6 +92,23 @@ async fn a_return_fails_the_message_with_the_same_address_and_id() {
 }
 
 #[tokio::test]
+async fn an_offer_that_no_queue_takes_is_no_problem_of_its_exchange() {
+    let mut broker = FakeBroker::start(131_072).await;
+    let publisher = publisher(&broker, PublisherConfig::default());
+    let mut returned = async || {
+        let published = broker.next().await;
+        published.return_unroutable();
+        published.ack();
+    };
+    let (offered, ()) = tokio::join!(publisher.offer(message("gone", "1")), returned());
+    assert!(matches!(offered, Err(PublishError::Unroutable { .. })), "{offered:?}");
+    assert_eq!(publisher.route_problem(), None);
+    let (published, ()) = tokio::join!(publisher.publish(message("gone", "2")), returned());
+    assert!(matches!(published, Err(PublishError::Unroutable { .. })), "{published:?}");
+    assert!(publisher.route_problem().is_some());
+}
+
+#[tokio::test]
 async fn while_connected_awaits_a_slow_confirm_until_the_connection_ends() {
     let mut broker = FakeBroker::start(131_072).await;
     let brief = Duration::from_millis(100);

@@ -101,7 +101,7 @@ impl Writing {
         let PendingPublish { address, mandatory, properties, body, permit, answer, .. } = publish;
         let options = BasicPublishOptions { mandatory, immediate: false };
         let Address { exchange, routing_key: key } = address.clone();
-        let identity = Identity { address, id: properties.message_id().clone() };
+        let identity = Identity::of(address, &properties);
         let sent = Sent { identity, bytes: body.len(), permit, answer };
         let channel = Arc::clone(&self.channel);
         let write = async move { channel.basic_publish(exchange, key, options, &body, properties).await };

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use garenne_common::config::Certificates;
+use garenne_common::certificates::Certificates;
 use lapin::uri::AMQPUri;
 use tokio::net::TcpStream;
 

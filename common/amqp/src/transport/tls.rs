@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use garenne_common::{client_tls::client_config, config::Certificates};
+use garenne_common::{certificates::Certificates, client_tls::client_config};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
