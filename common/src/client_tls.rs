@@ -12,7 +12,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-use crate::{config::Certificates, reloaded::Reloaded};
+use crate::{certificates::Certificates, reloaded::Reloaded};
 
 /// A file of [`Certificates`] cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -66,8 +66,8 @@ mod toml_text;
 
 pub use allowed_hosts::AllowedHosts;
 #[cfg(feature = "cli")]
-pub use args::{CommonArgs, flag};
-pub use certificates::Certificates;
+pub use args::{CommonArgs, UrlText, flag};
+pub use certificates::validate_certificates;
 pub use common::{Common, DEFAULT_ADMIN, LogFormat, scheme};
 pub use concurrency::Concurrency;
 pub use error::{ConfigError, Invalid};
@@ -80,9 +80,13 @@ pub use load::{Sources, load, load_with};
 pub use otlp::{Otlp, OtlpProtocol, OtlpSampler};
 pub use print::print_config;
 pub use retry::Retry;
-pub use secret::{SecretUrl, read_secret_file};
+pub use secret::{read_secret_file, reloaded_secret};
 pub use server_tls::validate_server_tls;
 pub use settings::Settings;
 pub use size::Size;
 pub use toml_text::parse_toml;
-pub use {lane::Lane, lanes::Lanes};
+pub use {
+    crate::{certificates::Certificates, parse_error::ParseError, secret_url::SecretUrl},
+    lane::Lane,
+    lanes::Lanes,
+};

@@ -3,13 +3,12 @@
 use std::io::Write;
 use std::process::{ExitCode, Termination};
 
-use derive_more::Display;
-
 use crate::text::{one_line, printable};
 
 /// The exit codes of all Garenne binaries, with the numbers of `sysexits.h` where it defines one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Exit {
     /// Success.
     Done = 0,
@@ -41,9 +40,9 @@ pub trait HasExit: std::error::Error {
 
 /// Why `main` fails: the line for the user and the exit code for the caller.
 ///
-/// `?` converts every [`HasExit`] error, and [`anyhow::Error`] with [`Exit::Failed`].
-#[derive(Debug, Display, Clone, PartialEq, Eq)]
-#[display("{line}")]
+/// `?` converts every [`HasExit`] error, and `anyhow::Error` with [`Exit::Failed`] unless it contains a `Failure`.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+#[error("{line}")]
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
@@ -65,9 +64,11 @@ impl<E: HasExit> From<E> for Failure {
     }
 }
 
+#[cfg(feature = "program")]
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Failure::new(Exit::Failed, format_args!("{error:#}"))
+        let exit = error.downcast_ref::<Failure>().map_or(Exit::Failed, |failure| failure.exit);
+        Failure::new(exit, format_args!("{error:#}"))
     }
 }
 
@@ -142,5 +143,8 @@ mod tests {
         let failure = Failure::from(error);
         assert_eq!(failure.exit, Exit::Failed);
         assert_eq!(failure.line, "gateway not started: port 80 is taken");
+        let denied = anyhow::Error::from(Failure::new(Exit::Denied, "wrong password")).context("not started");
+        let denied = Failure::from(denied);
+        assert_eq!((denied.exit, denied.line.as_str()), (Exit::Denied, "not started: wrong password"));
     }
 }

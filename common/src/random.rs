@@ -6,7 +6,7 @@ pub fn bits() -> u64 {
     if let Some(bits) = crate::simulation::bits() {
         return bits;
     }
-    rand::random()
+    getrandom::u64().expect("the system has random numbers")
 }
 
 /// A random number, uniform in `0.0..1.0`.

@@ -10,10 +10,7 @@ use std::{
     time::SystemTime,
 };
 
-use secrecy::SecretString;
 use tokio::sync::watch;
-
-use crate::config::{ConfigError, read_secret_file};
 
 /// When a file was last modified and its length in bytes; `None` if it cannot be read. Both, because an editor may
 /// change only one of them.
@@ -75,16 +72,6 @@ impl<T> Reloaded<T> {
             }
             Err(error) => ::tracing::error!(%error, "{} are invalid, keeping the previous ones", self.what),
         }
-    }
-}
-
-impl Reloaded<SecretString> {
-    /// The secret in the file that `setting` names.
-    ///
-    /// # Errors
-    /// The file cannot be read, is empty, or is not UTF-8.
-    pub fn secret(setting: &'static str, path: PathBuf) -> Result<Self, ConfigError> {
-        Self::new("secrets", vec![path.clone()], move || read_secret_file(setting, &path))
     }
 }
 

@@ -52,7 +52,7 @@ pub use continued::Continued;
 use failure::panic_message;
 pub use failure::{Failure, TaskResult};
 pub use handle::{TaskHandle, ThreadHandle};
-pub use panics::{count_panic, export_panics, panics_of};
+pub use panics::{count_panic, panics, panics_of};
 #[cfg(feature = "simulation")]
 pub use process::{Process, spawn_in_current};
 use process::{owned, register};

@@ -3,6 +3,8 @@
 pub mod admin;
 mod heartbeat_source;
 pub mod metrics;
+mod service;
+#[cfg_attr(not(feature = "otlp"), path = "telemetry/no_traces.rs")]
 pub mod traces;
 #[cfg(feature = "cli")]
 pub mod tracing;

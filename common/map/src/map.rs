@@ -195,11 +195,7 @@ impl Map {
             if document.is_none() && rule.needs_document() {
                 let parsed = Document::parse(payload).or_else(|reason| {
                     let Reason::Malformed(_) = reason else { return Err(reason) };
-                    let text = repaired.get_or_init(|| {
-                        let mut text = payload.to_vec();
-                        lenient::repair(&mut text);
-                        text
-                    });
+                    let text = repaired.get_or_init(|| lenient::repaired(payload));
                     Document::parse(text).map_err(|_| reason)
                 });
                 document = Some(parsed.map_err(in_rule)?);

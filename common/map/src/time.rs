@@ -204,6 +204,10 @@ mod tests {
             ("unix-ms", None, Value::Integer(-1), "1969-12-31T23:59:59.999Z"),
             ("%d.%m.%Y %H:%M:%S %z", None, text("20.11.2025 01:53:20 +0100"), "2025-11-20T00:53:20Z"),
             ("%d.%m.%Y %H:%M", Some("-05:00"), text("20.11.2025 01:53"), "2025-11-20T06:53:00Z"),
+            // A leap second is the second before it.
+            ("rfc3339", None, text("2016-12-31T23:59:60.5Z"), "2016-12-31T23:59:59.5Z"),
+            ("rfc3339", Some("Z"), text("2016-12-31T23:59:60.5"), "2016-12-31T23:59:59.5Z"),
+            ("%F %H:%M:%S%.f", Some("Z"), text("2016-12-31 23:59:60.5"), "2016-12-31T23:59:59.5Z"),
             // The hour occurs twice, and the first one counts.
             ("%F %T", Some("Europe/Berlin"), text("2026-10-25 02:30:00"), "2026-10-25T00:30:00Z"),
         ] {

@@ -1,6 +1,9 @@
 //! Live views of submitted tasks.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
 
 use futures_util::{
     future::join_all,
@@ -24,13 +27,18 @@ pub enum Status {
 }
 
 /// A live view of a submitted task. Dropping it does not stop the task.
-#[derive(Clone, derive_more::Debug)]
-#[debug("Handle {{ id: {id:?}, status: {:?} }}", self.status())]
+#[derive(Clone)]
 pub struct Handle {
     pub(crate) id: TaskId,
     pub(crate) seq: u64,
     pub(crate) state: Arc<HandleState>,
     pub(crate) stopper: Arc<dyn StopTask>,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("id", &self.id).field("status", &self.status()).finish()
+    }
 }
 
 /// Stops a task by its sequence number. Implemented by the pool; keeps its type parameters out of [`Handle`].

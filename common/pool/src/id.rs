@@ -1,22 +1,35 @@
 //! Names of tasks and groups.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use derive_more::{Debug, Display};
 use serde::{Serialize, Serializer};
 
 /// The id of a task. Cheap to clone.
 ///
 /// The pool neither creates ids nor requires them to be unique.
-#[derive(Clone, Debug, Display, PartialEq, Eq, Hash)]
-#[debug("{_0}")]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct TaskId(Repr);
 
-#[derive(Clone, Display, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 enum Repr {
     Text(Arc<str>),
     // Tasks without a name of their own are often numbered. A number does not allocate.
     Number(u64),
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Repr::Text(text) => text.fmt(f),
+            Repr::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl TaskId {
@@ -40,10 +53,21 @@ impl Serialize for TaskId {
 }
 
 /// The name of a group of tasks. Cheap to clone.
-#[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[debug("{_0}")]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct GroupName(Arc<str>);
+
+impl fmt::Display for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl GroupName {
     /// The name as text.

@@ -1,6 +1,6 @@
 //! The pool.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
@@ -25,10 +25,14 @@ use crate::{
 ///
 /// When the last reference is dropped, the pool shuts down as by [`Stop::Soft`]: running tasks end, queued ones are
 /// handed back.
-#[derive(derive_more::Debug)]
-#[debug("Pool {{ name: {:?}, .. }}", self.core().config.name)]
 pub struct Pool<T: Task, C: Completion<T::Output>> {
     guard: Arc<PoolGuard<T, C>>,
+}
+
+impl<T: Task, C: Completion<T::Output>> fmt::Debug for Pool<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("name", &self.core().config.name).finish_non_exhaustive()
+    }
 }
 
 /// Shuts the pool down when the last reference is dropped.

@@ -1,6 +1,6 @@
 //! Why a task was not admitted.
 
-use derive_more::Debug;
+use std::fmt;
 
 /// Why a task was not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -32,13 +32,19 @@ pub enum Refusal {
 }
 
 /// A [`Refusal`] together with what was refused.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{reason}")]
 pub struct Refused<T> {
     /// Why it was refused.
     #[source]
     pub reason: Refusal,
     /// The submission, unchanged.
-    #[debug(skip)]
     pub task: T,
+}
+
+/// Without the submission, which need not implement it.
+impl<T> fmt::Debug for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("reason", &self.reason).finish_non_exhaustive()
+    }
 }

@@ -1,10 +1,11 @@
 //! The flags of all Garenne programs.
 
-use std::fmt::Display;
-use std::path::PathBuf;
+use std::{
+    fmt::{self, Display},
+    path::PathBuf,
+};
 
 use clap::ValueHint;
-use derive_more::Debug;
 use serde::Serialize;
 use toml::Table;
 
@@ -25,12 +26,10 @@ pub struct CommonArgs {
         global = true,
         help = "Broker with user, password and virtual host [default: amqp://guest:guest@127.0.0.1:5672/%2f]"
     )]
-    #[debug("{:?}", amqp_url.as_deref().map(|url| secret::mask("url", url)))]
-    pub amqp_url: Option<String>,
+    pub amqp_url: Option<UrlText>,
     /// Broker's management API, such as http://guest:guest@127.0.0.1:15672
     #[arg(long, value_name = "URL", global = true)]
-    #[debug("{:?}", management_url.as_deref().map(|url| secret::mask("url", url)))]
-    pub management_url: Option<String>,
+    pub management_url: Option<UrlText>,
     /// First part of every exchange's and queue's name [default: garenne]
     #[arg(long, value_name = "NAME", global = true)]
     pub prefix: Option<String>,
@@ -45,9 +44,8 @@ pub struct CommonArgs {
     pub admin_token_file: Option<String>,
     /// Collector that spans are posted to, such as http://127.0.0.1:4318 [default: none, no spans]
     #[arg(long, value_name = "URL", global = true)]
-    #[debug("{:?}", otlp.as_deref().map(|url| secret::mask("url", url)))]
     #[serde(skip)]
-    pub otlp: Option<String>,
+    pub otlp: Option<UrlText>,
     /// Settings in TOML; every setting is also an environment variable, such as GARENNE_AMQP_URL
     #[arg(long, value_name = "FILE", global = true)]
     #[serde(skip)]
@@ -58,12 +56,30 @@ pub struct CommonArgs {
     pub print_config: bool,
 }
 
+/// The text of a URL, which may contain a password and need not be valid.
+#[derive(Clone, Serialize)]
+#[serde(transparent)]
+pub struct UrlText(String);
+
+impl From<String> for UrlText {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// With the password masked.
+impl fmt::Debug for UrlText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&secret::mask("url", &self.0), f)
+    }
+}
+
 impl CommonArgs {
     /// These flags and the program's `own` flags, as sources for [`super::load`].
     pub fn sources(&self, mut own: Table) -> Sources {
         own.extend(Table::try_from(self).expect("flags are texts"));
         if let Some(endpoint) = &self.otlp {
-            let otlp = Table::from_iter([("endpoint".to_owned(), endpoint.as_str().into())]);
+            let otlp = Table::from_iter([("endpoint".to_owned(), endpoint.0.as_str().into())]);
             own.insert("otlp".into(), otlp.into());
         }
         Sources { file: self.config.clone(), flags: own }

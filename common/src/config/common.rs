@@ -7,7 +7,8 @@ use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AllowedHosts, Certificates, Events, IgnoredSettings, Invalid, Otlp, SecretUrl, validate_server_tls,
+    AllowedHosts, Certificates, Events, IgnoredSettings, Invalid, Otlp, SecretUrl, validate_certificates,
+    validate_server_tls,
 };
 
 /// The default address of the admin port.
@@ -88,7 +89,7 @@ impl Common {
     pub fn validate(&self) -> Result<(), Invalid> {
         scheme("amqp_url", &self.amqp_url, ["amqp", "amqps"])?;
         let plain = (self.amqp_url.scheme() != "amqps").then_some("needs an amqp_url with amqps://");
-        self.amqp_tls.validate("amqp_tls", plain)?;
+        validate_certificates(&self.amqp_tls, "amqp_tls", plain)?;
         if let Some(url) = &self.management_url {
             scheme("management_url", url, ["http", "https"])?;
         }

@@ -6,6 +6,7 @@ use crate::exit::{Exit, HasExit};
 
 /// Why the settings cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// A known setting has an invalid value.
     #[error("setting {setting} = {value} ({origin}) is refused: {problem}")]

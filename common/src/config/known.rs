@@ -23,10 +23,16 @@ impl Known {
         self.defaults.contains_key(root) || self.per_lane.contains(&root)
     }
 
-    /// The default at a path; `None` if there is no such setting, null if it is optional and unset by default.
+    /// The default at a path; `None` if there is no such setting, null if it is optional and unset by default. The settings of
+    /// a lane that a user adds have the types of those of a default lane.
     pub(super) fn default_at(&self, path: &[String]) -> Option<&Value> {
         let (root, rest) = path.split_first()?;
-        rest.iter().try_fold(self.defaults.get(root)?, |value, key| value.get(key))
+        rest.iter().try_fold(self.defaults.get(root)?, |value, key| match value.get(key) {
+            None if root == "lanes" && rest.first() == Some(key) => {
+                value.as_object()?.values().find(|lane| lane.is_object())
+            }
+            found => found,
+        })
     }
 
     /// The lanes that exist by default.

@@ -1,15 +1,19 @@
 //! A lane: one queue on the broker, or several shards, and one local pool whose capacity is their total prefetch.
 
+mod celery;
+
 use std::{fmt::Display, time::Duration};
 
 use garenne_protocol::{
-    task::{FOREIGN_KIND, Kind, KindError, matches_binding},
+    task::{CeleryZone, FOREIGN_KIND, Kind, KindError, bindings_meet, matches_binding},
     topology::{LaneExchange, LaneSpec, MOST_SHARDS},
 };
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value};
 
-use super::{Concurrency, Invalid, list, text_or_number::text_or_number};
+pub(super) use celery::validate_queues;
+
+use super::{Concurrency, Invalid, concurrency::EXPECTED as RANGE, list, text_or_number::text_or_number};
 
 /// Largest prefetch that quorum queues accept.
 pub const MOST_PREFETCH: u16 = 2000;
@@ -27,6 +31,13 @@ const RESERVED: &str = "quarantine";
 const EVERYTHING: &str = "#";
 
 /// One lane's settings.
+///
+/// ```
+/// # use garenne_common::config::Lane;
+/// let mail = Lane::bound_to(["email.#"]).concurrency(1..=8).prefetch(50);
+/// ```
+///
+/// A struct literal ends with `..Lane::default()`, because later versions may have further fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lane {
@@ -57,6 +68,15 @@ pub struct Lane {
     pub maps: Vec<String>,
     /// The exchange that foreign messages come from. Unset, it is `garenne.mqtt`, and the lane receives everything.
     pub exchange: Option<String>,
+    /// Whether messages of Celery's senders (protocol 2, JSON) are tasks of this lane.
+    pub celery: bool,
+    /// A queue that others declare, such as that of a Celery application, and that workers consume besides the lane's own.
+    pub queue: Option<String>,
+    /// The queue that receives, unchanged, the calls of Celery's senders that a worker has no handler for. Celery's workers
+    /// consume it.
+    pub celery_pass_on: Option<String>,
+    /// The zone of times of Celery's senders that have no offset.
+    pub celery_timezone: CeleryZone,
     /// Whether the lane receives the tasks that no lane's bindings match; at most one lane.
     pub catch_all: bool,
     /// The kind of messages whose routing key and `type` property contain none.
@@ -78,6 +98,10 @@ impl Default for Lane {
             direct: false,
             maps: Vec::new(),
             exchange: None,
+            celery: false,
+            queue: None,
+            celery_pass_on: None,
+            celery_timezone: CeleryZone::default(),
             catch_all: false,
             default_kind: None,
             consumer_timeout: None,
@@ -91,6 +115,41 @@ impl Lane {
         Self { bindings: bindings.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
+    /// A lane without bindings: tasks are only published to it directly.
+    pub fn direct() -> Self {
+        Self { direct: true, ..Self::default() }
+    }
+
+    /// Sets how many messages the worker holds, 1 to [`MOST_PREFETCH`].
+    #[must_use]
+    pub fn prefetch(self, prefetch: u16) -> Self {
+        Self { prefetch, ..self }
+    }
+
+    /// Sets how many tasks run at once: a range such as `1..=8`, or a number.
+    #[must_use]
+    pub fn concurrency(self, concurrency: impl Into<Concurrency>) -> Self {
+        Self { concurrency: concurrency.into(), ..self }
+    }
+
+    /// Sets how many tasks of one key run at once in a worker, at least 1.
+    #[must_use]
+    pub fn max_per_key(self, max_per_key: u16) -> Self {
+        Self { max_per_key: Some(max_per_key), ..self }
+    }
+
+    /// Sets the number of queues, 1 to [`MOST_SHARDS`].
+    #[must_use]
+    pub fn shards(self, shards: u16) -> Self {
+        Self { shards, ..self }
+    }
+
+    /// Makes it the lane of all kinds that no other lane is bound to.
+    #[must_use]
+    pub fn catch_all(self) -> Self {
+        Self { catch_all: true, ..self }
+    }
+
     /// Whether the lane receives nothing, and nobody said that it should not.
     pub(super) fn is_unbound(&self) -> bool {
         !self.direct && self.has_no_source()
@@ -98,7 +157,7 @@ impl Lane {
 
     /// Whether no exchange routes messages to the lane.
     pub(super) fn has_no_source(&self) -> bool {
-        self.bindings.is_empty() && self.maps.is_empty() && !self.catch_all
+        self.bindings.is_empty() && self.maps.is_empty() && self.queue.is_none() && !self.catch_all
     }
 
     /// Whether the lane's messages are foreign ones, which pass its maps.
@@ -106,7 +165,7 @@ impl Lane {
         !self.maps.is_empty()
     }
 
-    /// Whether the lane's bindings match a kind. A lane with maps takes only the kind of foreign messages.
+    /// Whether the lane's bindings match a kind, or all of a pattern. A lane with maps takes only the kind of foreign messages.
     pub fn is_bound_to(&self, kind: &str) -> bool {
         match self.is_mapped() {
             true => kind == FOREIGN_KIND,
@@ -114,12 +173,20 @@ impl Lane {
         }
     }
 
-    /// Whether the lane gives its consumers tasks of a kind: by its bindings, as its default kind, or because it may hold
-    /// any kind. The catch-all lane may, and so may a lane that tasks are only published to directly.
-    pub(super) fn gives(&self, kind: &str) -> bool {
-        let default_kind = self.default_kind.as_deref();
-        let holds_any = !self.is_mapped() && self.bindings.is_empty() && default_kind.is_none();
-        self.catch_all || holds_any || default_kind == Some(kind) || self.is_bound_to(kind)
+    /// Whether the lane receives tasks of a kind, or of some kinds of a pattern: by its bindings, or as its default kind.
+    pub fn receives(&self, kinds: &str) -> bool {
+        self.default_kind.as_deref().is_some_and(|kind| matches_binding(kinds, kind))
+            || match self.is_mapped() {
+                true => kinds == FOREIGN_KIND,
+                false => self.bindings.iter().any(|binding| bindings_meet(binding, kinds)),
+            }
+    }
+
+    /// Whether the lane gives its consumers tasks of a kind, or of some kinds of a pattern, that it [receives](Self::receives)
+    /// or may hold. The catch-all lane may hold any kind, and so may a lane that tasks are only published to directly.
+    pub(super) fn gives(&self, kinds: &str) -> bool {
+        let holds_any = !self.is_mapped() && self.bindings.is_empty() && self.default_kind.is_none();
+        self.catch_all || holds_any || self.receives(kinds)
     }
 
     /// The patterns of the kinds of tasks that clients may publish to the lane.
@@ -145,6 +212,8 @@ impl Lane {
             bindings,
             catch_all: self.catch_all,
             shards: self.shards,
+            celery: self.celery,
+            queue: self.queue.clone(),
             consumer_timeout: self.consumer_timeout,
         }
     }
@@ -162,7 +231,8 @@ impl Lane {
         validate_name(name)?;
         validate_numbers(name, self)?;
         validate_kinds(name, self)?;
-        validate_source(name, self, prefix)
+        validate_source(name, self, prefix)?;
+        celery::validate(name, self, prefix)
     }
 }
 
@@ -184,6 +254,9 @@ fn validate_numbers(name: &str, lane: &Lane) -> Result<(), Invalid> {
     let check = |valid: bool, setting: &str, value: u16, problem: String| {
         Invalid::unless(valid, format!("lanes.{name}.{setting}"), value, problem)
     };
+    if !concurrency.is_valid() {
+        return Err(Invalid::new(format!("lanes.{name}.concurrency"), concurrency, RANGE));
+    }
     let in_range = (1..=MOST_PREFETCH).contains(&prefetch);
     check(in_range, "prefetch", prefetch, format!("expected 1 to {MOST_PREFETCH}"))?;
     let (most, of) = (concurrency.max, format!("lanes.{name}.concurrency = {concurrency}"));

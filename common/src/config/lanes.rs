@@ -9,7 +9,11 @@ use garenne_protocol::{task::bindings_meet, topology::LaneSpec};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value};
 
-use super::{Invalid, lane::Lane, list};
+use super::{
+    Invalid,
+    lane::{Lane, validate_queues},
+    list,
+};
 
 #[cfg(feature = "cli")]
 pub use args::LaneArgs;
@@ -46,13 +50,39 @@ impl FromIterator<(String, Lane)> for Lanes {
 }
 
 impl Lanes {
+    /// No lanes, to which [`lane`](Self::lane) adds some. [`Lanes::default`] has those of a fleet without settings.
+    ///
+    /// ```
+    /// # use garenne_common::config::{Lane, Lanes};
+    /// let lanes = Lanes::new()
+    ///     .lane("mail", Lane::bound_to(["email.#"]).concurrency(1..=8).prefetch(50))
+    ///     .lane("default", Lane::default().catch_all());
+    /// assert_eq!(lanes.taking("email.send"), Some("mail"));
+    /// ```
+    pub fn new() -> Self {
+        Self { defined: BTreeMap::new(), only: None }
+    }
+
+    /// Adds a lane, in place of one with this name.
+    #[must_use]
+    pub fn lane(mut self, name: impl Into<String>, lane: Lane) -> Self {
+        self.defined.insert(name.into(), lane);
+        self
+    }
+
+    /// Selects the lanes that this process works on.
+    #[must_use]
+    pub fn only(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { only: Some(names.into_iter().map(Into::into).collect()), ..self }
+    }
+
     /// The lanes this process works on.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Lane)> {
         self.defined().filter(|(name, _)| self.is_selected(name))
     }
 
     /// All lanes, selected or not.
-    pub fn defined(&self) -> impl Iterator<Item = (&str, &Lane)> {
+    pub fn defined(&self) -> impl Iterator<Item = (&str, &Lane)> + Clone {
         self.defined.iter().map(|(name, lane)| (name.as_str(), lane))
     }
 
@@ -60,6 +90,13 @@ impl Lanes {
     /// the others.
     pub fn specs(&self) -> Vec<LaneSpec> {
         self.defined().map(|(name, lane)| lane.spec(name)).collect()
+    }
+
+    /// Changes a lane, selected or not.
+    pub fn change(&mut self, name: &str, change: impl FnOnce(&mut Lane)) {
+        if let Some(lane) = self.defined.get_mut(name) {
+            change(lane);
+        }
     }
 
     /// A lane this process works on.
@@ -85,7 +122,13 @@ impl Lanes {
         self.bound_to(kind).or_else(|| self.catch_all())
     }
 
-    /// The first lane, selected or not, whose bindings match a kind.
+    /// The lanes, selected or not, that receive a kind, or some kinds of a pattern.
+    pub fn receiving(&self, kinds: &str) -> impl Iterator<Item = (&str, &Lane)> {
+        let is_bound = self.bound_to(kinds).is_some();
+        self.defined().filter(move |(_, lane)| lane.receives(kinds) || lane.catch_all && !is_bound)
+    }
+
+    /// The first lane, selected or not, whose bindings match a kind, or all of a pattern.
     pub fn bound_to(&self, kind: &str) -> Option<&str> {
         self.defined().find(|(_, lane)| lane.is_bound_to(kind)).map(|(name, _)| name)
     }
@@ -149,7 +192,7 @@ impl Lanes {
                 bound.push((name, exchange.clone(), binding));
             }
         }
-        Ok(())
+        validate_queues(self.defined())
     }
 
     fn validate_only(&self, only: &[String]) -> Result<(), Invalid> {

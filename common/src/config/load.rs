@@ -1,6 +1,6 @@
 //! Merges the sources of settings into one value, or one line of error.
 
-use std::{collections::BTreeSet, ffi::OsString, path::PathBuf};
+use std::{collections::BTreeSet, ffi::OsString, fmt, path::PathBuf};
 
 use serde_json::Value;
 
@@ -15,14 +15,20 @@ use super::{
 /// The sources of a program's settings, weakest first: file, environment, flags.
 ///
 /// Environment variables that start with `GARENNE_` are settings; `__` separates the levels of nested tables.
-#[derive(Clone, derive_more::Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Sources {
     /// A TOML file; `None` uses the file named by the variable `GARENNE_CONFIG`, if any.
     pub file: Option<PathBuf>,
     /// Values of flags, by setting name.
-    // The values may contain passwords.
-    #[debug("{:?}", flags.keys().collect::<Vec<_>>())]
     pub flags: toml::Table,
+}
+
+/// Without the values of flags, which may contain passwords.
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags: Vec<_> = self.flags.keys().collect();
+        f.debug_struct("Sources").field("file", &self.file).field("flags", &flags).finish()
+    }
 }
 
 /// Resolves the settings from `sources` and this process's environment.

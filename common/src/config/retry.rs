@@ -25,6 +25,18 @@ impl Default for Retry {
 }
 
 impl Retry {
+    /// The settings with these delays.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use garenne_common::config::Retry;
+    /// let retry = Retry::after([1, 10, 60].map(Duration::from_secs));
+    /// assert_eq!(retry.delays.len(), 3);
+    /// ```
+    pub fn after(delays: impl IntoIterator<Item = Duration>) -> Self {
+        Self { delays: delays.into_iter().map(Serde::from).collect() }
+    }
+
     /// The ladder with these delays.
     ///
     /// # Errors

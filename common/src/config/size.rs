@@ -6,6 +6,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::text_or_number::text_or_number;
+use crate::parse_error::ParseError;
 
 /// A size in bytes, written as `4MiB`, `500kB` or a plain number. Displayed exactly, in the largest binary unit that
 /// divides it.
@@ -41,11 +42,12 @@ impl fmt::Display for Size {
 }
 
 impl FromStr for Size {
-    type Err = String;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let expected = || format!("{text:?} is not a size, expected a size such as 4MiB, 500kB or 1048576");
-        text.trim().parse::<ByteSize>().map(|size| Self(size.as_u64())).map_err(|_| expected())
+        let problem = || format!("{text:?} is not a size, expected a size such as 4MiB, 500kB or 1048576");
+        let size = text.trim().parse::<ByteSize>().map_err(|_| ParseError::new(problem()))?;
+        Ok(Self(size.as_u64()))
     }
 }
 

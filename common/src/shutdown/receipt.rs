@@ -105,6 +105,7 @@ impl Receipt {
 /// The receipt file could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("receipt file {} cannot be written: {source}", path.display())]
+#[non_exhaustive]
 pub struct ReceiptError {
     /// The configured path.
     pub path: PathBuf,

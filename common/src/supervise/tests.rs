@@ -4,7 +4,6 @@ use std::{
     time::Duration,
 };
 
-use prometheus::{Registry, TextEncoder};
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -158,13 +157,4 @@ async fn a_detached_thread_runs_to_its_end() {
 async fn a_caught_panic_is_an_error_with_its_message() {
     assert_eq!(caught(async { 7 }).await, Ok(7));
     assert_eq!(caught(async { panic_with::<()>("out of range") }).await, Err("out of range".to_owned()));
-}
-
-#[tokio::test]
-async fn panics_are_exported_by_task() {
-    let registry = Registry::new();
-    export_panics(&registry);
-    assert_eq!(isolated("test export", async { panic_with("broken") }).await, panicked::<()>("broken"));
-    let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
-    assert!(text.contains("garenne_background_panics_total{task=\"test export\"} 1\n"), "{text}");
 }

@@ -8,33 +8,42 @@ mod connection;
 mod gateway;
 mod kind;
 mod lane;
+mod panics;
 mod register;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
+    fmt,
     sync::{Arc, PoisonError, RwLock},
 };
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
+use prometheus::{
+    IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
+    proto::{LabelPair, MetricFamily},
+};
 
 use garenne_protocol::heartbeat::{ConnectionBeat, GatewayBeat, KindBeat};
 
-pub use connection::{ConnectionMetrics, PublishResult, Role};
+pub use crate::connection::{PublishResult, Role};
+pub use connection::ConnectionMetrics;
 pub use gateway::GatewayMetrics;
 pub use kind::{KindMetrics, TaskOutcome, UNKNOWN_KIND};
 pub use lane::LaneMetrics;
 pub use register::{DURATIONS, NewMetrics};
 
-use crate::supervise;
-
 use kind::Kinds;
 use lane::Lanes;
 
 /// All metrics of one process. Clones share them.
-#[derive(Clone, derive_more::Debug)]
-#[debug("Metrics")]
+#[derive(Clone)]
 pub struct Metrics {
     inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
 }
 
 struct Inner {
@@ -61,7 +70,7 @@ impl Metrics {
         // Only the admin port shows them.
         #[cfg(all(target_os = "linux", feature = "admin"))]
         new.process();
-        supervise::export_panics(&registry);
+        new.panics();
         let inner = Inner {
             lanes: Lanes::register(&new),
             kinds: Kinds::register(&new),
@@ -172,14 +181,43 @@ impl Metrics {
 
     /// All metrics in Prometheus' text format.
     pub fn encode(&self) -> String {
+        encoded(&self.gather())
+    }
+
+    /// The metrics of several workers of one process as one text, each series with the label `worker`.
+    pub fn encode_all<'m>(workers: impl IntoIterator<Item = (&'m str, &'m Self)>) -> String {
+        let mut all = BTreeMap::<String, MetricFamily>::new();
+        for (name, metrics) in workers {
+            for mut family in metrics.gather() {
+                for series in family.mut_metric() {
+                    let mut label = LabelPair::default();
+                    label.set_name("worker".to_owned());
+                    label.set_value(name.to_owned());
+                    let mut labels = series.take_label();
+                    labels.push(label);
+                    series.set_label(labels);
+                }
+                match all.entry(family.name().to_owned()) {
+                    Entry::Vacant(entry) => drop(entry.insert(family)),
+                    Entry::Occupied(mut entry) => entry.get_mut().mut_metric().extend(family.take_metric()),
+                }
+            }
+        }
+        encoded(&all.into_values().collect::<Vec<_>>())
+    }
+
+    fn gather(&self) -> Vec<MetricFamily> {
         for refresh in self.inner.before_encode.read().unwrap_or_else(PoisonError::into_inner).iter() {
             refresh();
         }
-        let mut text = String::new();
-        let families = self.inner.registry.gather();
-        TextEncoder::new().encode_utf8(&families, &mut text).expect("text goes into a string");
-        text
+        self.inner.registry.gather()
     }
+}
+
+fn encoded(families: &[MetricFamily]) -> String {
+    let mut text = String::new();
+    TextEncoder::new().encode_utf8(families, &mut text).expect("text goes into a string");
+    text
 }
 
 #[cfg(test)]

@@ -4,16 +4,13 @@
 //! recorded: with traces off, or in an unsampled trace, [`Traces::begin`] checks one flag. Export runs in the
 //! background and delays no task: spans that cannot be exported are dropped and counted.
 
-#[cfg(feature = "otlp")]
 mod collector_client;
-#[cfg(not(feature = "otlp"))]
-mod disabled;
-#[cfg(feature = "otlp")]
 mod export;
 mod recorded;
 mod span;
 
 use std::{
+    fmt,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -38,36 +35,26 @@ use crate::{
     supervise,
 };
 
-#[cfg(not(feature = "otlp"))]
-use self::disabled as export;
+pub use super::service::{LAST_EXPORT, Service};
 pub use opentelemetry::trace::SpanKind;
 pub use recorded::{Recorded, Recorder};
 pub use span::Span;
 
-/// Time limit of the last export at shutdown. Everything else is done by then, and spans are not worth more delay.
-pub const LAST_EXPORT: Duration = Duration::from_secs(2);
-
 /// Starts spans. Clones share the exporter. The default is off.
-#[derive(Clone, Default, derive_more::Debug)]
-#[debug("Traces({})", if self.is_on() { "on" } else { "off" })]
+#[derive(Clone, Default)]
 pub struct Traces(Option<Arc<Inner>>);
+
+impl fmt::Debug for Traces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_on() { "Traces(on)" } else { "Traces(off)" })
+    }
+}
 
 struct Inner {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
     /// Whether the sampler follows the parent's sampling decision.
     parent_based: bool,
-}
-
-/// The program that makes the spans, as resource attributes.
-#[derive(Clone, Debug)]
-pub struct Service {
-    /// `service.name`, unless `otlp.service_name` or `OTEL_RESOURCE_ATTRIBUTES` set one.
-    pub name: &'static str,
-    /// `service.instance.id`, such as a worker's id.
-    pub instance: String,
-    /// `service.version`.
-    pub version: &'static str,
 }
 
 /// The result of [`Traces::begin`].

@@ -17,7 +17,7 @@ use crate::config::{Common, ConfigError, IgnoredSettings, Invalid, LogFormat};
 const FILTERS: [&str; 2] = ["GARENNE_LOG", "RUST_LOG"];
 
 /// Info and above from our own crates, warnings and above from others. Directives match a target's prefix.
-const DEFAULT_FILTER: &str = "warn,garenne=info,lapin=off";
+pub const DEFAULT_FILTER: &str = "warn,garenne=info,lapin=off";
 
 /// Starts logging to stderr in `log_format`, filtered by `GARENNE_LOG`, else `RUST_LOG`, else `warn,garenne=info`, and
 /// logs the ignored settings. Called once, from `main`; a second call changes nothing.
@@ -40,7 +40,7 @@ pub fn init_filtered(common: &Common, default_filter: &str) -> Result<(), Config
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let filter = match &set {
         Some((name, value)) => filter(name, value)?,
-        None => default_filter.parse().expect("the default filter is valid"),
+        None => filter("the default filter", default_filter)?,
     };
     let subscriber = subscriber(common.log_format, filter, colours, io::stderr);
     // Fails if the host program has set a subscriber, which then stays.

@@ -107,7 +107,7 @@ impl<P: PoolTypes> PoolCore<P> {
 
     /// A random number, uniform in `0.0..1.0`.
     pub(crate) fn random(&self) -> f64 {
-        self.simulation.map_or_else(rand::random, |simulation| (simulation.random)())
+        self.simulation.map_or_else(fastrand::f64, |simulation| (simulation.random)())
     }
 
     /// Spawns on this runtime, or as the simulation does.

@@ -311,6 +311,9 @@ fn the_catch_all_lane_receives_the_kinds_that_no_binding_matches() {
 fn another_lane_can_be_the_catch_all_lane_but_only_one() {
     let file = "[lanes.default]\ncatch_all = false\n[lanes.other]\ncatch_all = true\n";
     assert_eq!(resolve(&[], &[], file).unwrap().catch_all(), Some("other"));
+    let variables =
+        [("GARENNE_LANES__DEFAULT__CATCH_ALL", "false"), ("GARENNE_LANES__OTHER__CATCH_ALL", "true")];
+    assert_eq!(resolve(&[], &variables, "").unwrap().catch_all(), Some("other"));
     assert_eq!(
         refusal(&[], &[("GARENNE_LANES__SLOW__CATCH_ALL", "true")]),
         "setting lanes.slow.catch_all = true (environment GARENNE_LANES__SLOW__CATCH_ALL) is refused: \
@@ -361,4 +364,56 @@ fn settings_of_a_lane_with_maps_that_lose_or_double_messages_are_refused() {
     assert!(error.ends_with("is for foreign messages, expected lanes.slow.maps too"), "{error}");
     let error = refused("[lanes.a]\nmaps = [\"m\"]\n[lanes.b]\nmaps = [\"m\"]");
     assert!(error.contains("lane a has the routing key \"#\""), "{error}");
+}
+
+#[test]
+fn lanes_that_are_built_in_code_are_validated_like_those_of_a_file() {
+    let mail = Lane::bound_to(["email.#"]).concurrency(1..=8).prefetch(50);
+    let lanes = Lanes::new()
+        .lane("mail", mail.clone())
+        .lane("jobs", Lane::direct().shards(2).max_per_key(3).concurrency(2))
+        .lane("default", Lane::default().catch_all());
+    assert_eq!(lanes.validate("garenne"), Ok(()));
+    let file = "[lanes]\n[lanes.mail]\nbindings = [\"email.#\"]\nconcurrency = \"1..8\"\nprefetch = 50\n";
+    assert_eq!(resolve(&[], &[], file).unwrap().get("mail"), Some(&mail));
+    assert_eq!(lanes.get("jobs").unwrap().concurrency, Concurrency { min: 2, max: 2 });
+    let only: Vec<_> = lanes.only(["mail"]).iter().map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(only, ["mail"]);
+    let refused = |lane| Lanes::new().lane("mail", lane).validate("garenne").unwrap_err().to_string();
+    for (min, max, shown) in [(4, 1, "4..1"), (0, 3, "0..3")] {
+        assert_eq!(
+            refused(mail.clone().concurrency(min..=max)),
+            format!(
+                "setting lanes.mail.concurrency = {shown} is refused: expected MIN..MAX with 1 <= MIN <= MAX, such as 1..4"
+            )
+        );
+    }
+    assert!(refused(Lane::default()).contains("a lane without bindings"));
+}
+
+#[test]
+fn a_pattern_of_kinds_belongs_to_each_lane_that_receives_some_of_them() {
+    let lanes = Lanes::new()
+        .lane("default", Lane::default().catch_all())
+        .lane("images", Lane::bound_to(["image.#"]))
+        .lane("urgent", Lane::bound_to(["mail.urgent.#"]))
+        .lane("mapped", Lane { maps: vec!["builtin:zigbee2mqtt".to_owned()], ..Lane::default() });
+    let receiving = |kinds: &str| lanes.receiving(kinds).map(|(name, _)| name).collect::<Vec<_>>();
+    for (kinds, expected) in [
+        ("image.*", &["images"][..]),
+        ("mail.#", &["default", "urgent"]),
+        ("mail.*", &["default", "urgent"]),
+        ("mail.urgent.*", &["urgent"]),
+        ("mail.urgent.now", &["urgent"]),
+        ("other", &["default"]),
+        ("#", &["default", "images", "urgent"]),
+        (FOREIGN_KIND, &["mapped"]),
+    ] {
+        assert_eq!(receiving(kinds), expected, "{kinds}");
+    }
+    assert_eq!(
+        names(&lanes.clone().serving(["image.*"])),
+        ["default", "images"],
+        "a catch-all lane may hold any kind"
+    );
 }

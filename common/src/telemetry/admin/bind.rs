@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use super::tls::ServerTls;
 use crate::{
-    config::{AllowedHosts, Common, ConfigError, DEFAULT_ADMIN, Invalid},
+    config::{AllowedHosts, Common, ConfigError, DEFAULT_ADMIN, Invalid, reloaded_secret},
     reloaded::Reloaded,
 };
 
@@ -34,7 +34,7 @@ pub struct AdminConfig {
 /// # Errors
 /// The address cannot be bound, or the token file cannot be used.
 pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
-    let token = common.admin_token_file.clone().map(|path| Reloaded::secret("admin_token_file", path));
+    let token = common.admin_token_file.clone().map(|path| reloaded_secret("admin_token_file", path));
     let token = token.transpose()?.map(Arc::new);
     let tls = ServerTls::load("admin_tls", common.admin_tls_cert.clone(), common.admin_tls_key.clone())?;
     let listener = listen(common.admin, DEFAULT_ADMIN).await?;

@@ -2,7 +2,8 @@
 //!
 //! Connections and requests have limits of their own. A connection without a request closes when another one needs its
 //! place, so that clients that send nothing keep nobody out. A request takes a place of its kind and its address, which
-//! it holds until its response is sent; probes need none. A head and a body must arrive in time.
+//! it holds until its response is sent; probes need none. A head and a body must arrive in time. Requests that were sent
+//! ahead take turns with those of all other connections, behind probes.
 
 use std::{
     convert::Infallible,
@@ -37,6 +38,8 @@ use hyper_util::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::yield_now,
     time::timeout,
 };
 
@@ -59,6 +62,9 @@ const CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
 
 /// Time for running requests to finish when the port closes.
 const CLOSING_GRACE: Duration = Duration::from_secs(1);
+
+/// Requests that begin before the runtime looks for new connections and for probes.
+const TURNS: usize = 2;
 
 /// Pause after a failed accept: without free file descriptors, an immediate retry would only use CPU time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -86,7 +92,13 @@ pub(super) async fn serve_connections(
 ) {
     let graceful = GracefulShutdown::new();
     let router = TowerToHyperService::new(router);
-    let requests = Arc::new(Requests { router, visitors, read_timeout, places: Arc::default() });
+    let requests = Arc::new(Requests {
+        router,
+        visitors,
+        read_timeout,
+        places: Arc::default(),
+        turns: Semaphore::new(TURNS),
+    });
     let server = Server { listener, requests, tls, connections: Arc::default(), graceful: &graceful };
     let accepting = supervise::restarting("admin accept", server, |server| server.accept().boxed());
     tokio::select! {
@@ -164,6 +176,8 @@ struct Requests {
     router: TowerToHyperService<Router>,
     visitors: Visitors,
     places: Arc<Places>,
+    /// In the order in which connections ask for them. A connection has one at a time, however much it sends ahead.
+    turns: Semaphore,
     /// Time limit for a request's head, and for its body.
     read_timeout: Duration,
 }
@@ -172,6 +186,9 @@ impl Requests {
     async fn answer(&self, request: Request<Incoming>, connection: &Arc<Connection>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let busy = connection.busy();
+        let turn = if is_probe(parts.uri.path()) { None } else { self.turns.acquire().await.ok() };
+        yield_now().await;
+        drop(turn);
         let (body, place) = match self.admit(&parts, body).await {
             Ok(admitted) => admitted,
             Err(refusal) => return refusal.into_response(),

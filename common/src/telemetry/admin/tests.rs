@@ -23,6 +23,7 @@ use super::{
     *,
 };
 use crate::{
+    config::reloaded_secret,
     reloaded::Reloaded,
     shutdown::{Command, Mode},
     telemetry::Metrics,
@@ -186,7 +187,7 @@ async fn commands_need_the_token() {
 async fn a_token_that_changes_in_its_file_replaces_the_old_one() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "first\n").unwrap();
-    let token = Arc::new(Reloaded::secret("admin_token_file", file.path().to_owned()).unwrap());
+    let token = Arc::new(reloaded_secret("admin_token_file", file.path().to_owned()).unwrap());
     let (commands, mut received) = mpsc::channel(8);
     let router = router(served(Arc::<Worker>::default(), commands), Some(token));
     let status = async |token: &str| {
@@ -301,6 +302,15 @@ async fn opened(
     tls: Option<ServerTls>,
     header_timeout: Duration,
 ) -> (SocketAddr, AdminPort, mpsc::Receiver<Command>) {
+    opened_with(Metrics::new("test"), tls, header_timeout).await
+}
+
+/// As [`opened`], with these metrics.
+async fn opened_with(
+    metrics: Metrics,
+    tls: Option<ServerTls>,
+    header_timeout: Duration,
+) -> (SocketAddr, AdminPort, mpsc::Receiver<Command>) {
     let (listener, addr) = free_port().await;
     let config = AdminConfig {
         listener,
@@ -310,7 +320,7 @@ async fn opened(
         header_timeout,
     };
     let (commands, received) = mpsc::channel(1);
-    let port = AdminPort::open(config, Metrics::new("test"), Mode::Hard, commands, "not started");
+    let port = AdminPort::open(config, metrics, Mode::Hard, commands, "not started");
     (addr, port, received)
 }
 

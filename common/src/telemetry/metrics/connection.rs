@@ -4,56 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use garenne_protocol::heartbeat::ConnectionBeat;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
-use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 use super::register::{CONFIRMS, NewMetrics, series};
-
-/// The purpose of a connection: a metric label, and part of the connection's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
-#[strum(serialize_all = "kebab-case")]
-pub enum Role {
-    /// Publishes with confirms.
-    Publish,
-    /// Consumes and settles.
-    Consume,
-    /// Consumes foreign messages, which the broker may be unable to deliver.
-    ConsumeForeign,
-    /// Operator commands and topology declarations.
-    Operate,
-}
-
-impl Role {
-    /// The role as a metric label.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-/// The result of a publish.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "kebab-case")]
-pub enum PublishResult {
-    /// The broker confirmed it.
-    Confirmed,
-    /// The broker returned it: no queue is bound for it.
-    Returned,
-    /// The broker refused it: a queue is full or unavailable.
-    Refused,
-    /// Sent, but no confirm arrived; the broker may have stored it.
-    Unconfirmed,
-    /// Not sent: no connection, no in-flight permit, or too large.
-    NotSent,
-}
-
-impl PublishResult {
-    /// Every result.
-    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("as many as there are");
-
-    /// The result as a metric label.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+use crate::connection::{ConnectionObserver, PublishResult, Role};
 
 /// Metrics of connections and publishers. Clones share the counters.
 #[derive(Debug, Clone)]
@@ -113,9 +66,25 @@ impl ConnectionMetrics {
         }
         counts
     }
+}
 
-    /// Counts a publish in `garenne_published_total` and, if it was confirmed, observes `took`.
-    pub fn published(&self, result: PublishResult, took: Duration) {
+impl ConnectionObserver for ConnectionMetrics {
+    /// `garenne_connection_up`; `garenne_reconnects_total` is exported at zero from the first connection on.
+    fn is_up(&self, role: Role, up: bool) {
+        self.reconnects(role);
+        self.up(role).set(up.into());
+    }
+
+    fn reconnected(&self, role: Role) {
+        self.reconnects(role).inc();
+    }
+
+    fn is_blocked(&self, blocked: bool) {
+        self.blocked.set(blocked.into());
+    }
+
+    /// `garenne_published_total` and, for a confirmed one, `garenne_publish_confirm_seconds`.
+    fn published(&self, result: PublishResult, took: Duration) {
         self.published[result as usize].inc();
         if result == PublishResult::Confirmed {
             self.confirm.observe(took.as_secs_f64());

@@ -8,7 +8,7 @@ use std::{
 };
 
 use garenne_protocol::heartbeat::KindBeat;
-use garenne_protocol::task::DeadReason;
+use garenne_protocol::task::{DeadReason, matches_binding};
 use prometheus::core::Metric;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 use strum::{EnumCount, IntoStaticStr, VariantArray};
@@ -57,7 +57,7 @@ struct Families {
     duration: HistogramVec,
 }
 
-/// The metrics of the registered kinds, and of all others together.
+/// The metrics of the registered kinds and patterns of kinds, and of all others together.
 pub(super) struct Kinds {
     families: Families,
     known: RwLock<HashMap<String, KindMetrics>>,
@@ -83,7 +83,10 @@ impl Kinds {
 
     pub(super) fn get(&self, kind: &str) -> KindMetrics {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(kind).unwrap_or(&self.unknown).clone()
+        // The kinds of a pattern count together under it. No two patterns match the same kind.
+        let of_pattern =
+            || known.iter().find(|(pattern, _)| matches_binding(pattern, kind)).map(|(_, it)| it);
+        known.get(kind).or_else(of_pattern).unwrap_or(&self.unknown).clone()
     }
 
     /// The counts so far, without the kinds that had no task.
@@ -148,7 +151,7 @@ impl KindMetrics {
             .filter(|(_, count)| *count > 0)
             .collect();
         let seconds = histogram.get_sample_sum();
-        KindBeat { started: outcomes.values().sum(), outcomes, dead: BTreeMap::new(), seconds, buckets }
+        KindBeat { started: outcomes.values().sum(), outcomes, seconds, buckets, ..KindBeat::default() }
     }
 
     /// Counts in `garenne_dead_total`. A reason is exported from its first dead letter on.

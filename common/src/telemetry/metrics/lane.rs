@@ -13,6 +13,7 @@ pub(super) struct Lanes {
     redeliveries: IntCounterVec,
     settlements: IntCounterVec,
     wait: HistogramVec,
+    lost: IntGaugeVec,
     queue_length: IntGaugeVec,
     queue_capacity: IntGaugeVec,
     workers: IntGaugeVec,
@@ -40,6 +41,11 @@ impl Lanes {
                 lane,
                 WAITS,
             ),
+            lost: new.gauges(
+                "garenne_lost_deliveries",
+                "Unsettled deliveries of channels that have ended: the broker delivers them again.",
+                lane,
+            ),
             queue_length: new.gauges(
                 "garenne_pool_queue_length",
                 "Tasks delivered and not yet settled: queued, running and settling.",
@@ -66,6 +72,7 @@ impl Lanes {
             redeliveries: self.redeliveries.with_label_values(&[lane]),
             settlements: Settlement::ALL.map(|one| self.settlements.with_label_values(&[lane, one.as_str()])),
             wait: self.wait.with_label_values(&[lane]),
+            lost: self.lost.with_label_values(&[lane]),
             queue_length: self.queue_length.with_label_values(&[lane]),
             queue_capacity: self.queue_capacity.with_label_values(&[lane]),
             workers_idle: workers("idle"),
@@ -86,6 +93,8 @@ pub struct LaneMetrics {
     settlements: [IntCounter; Settlement::ALL.len()],
     /// `garenne_task_wait_seconds`
     pub wait: Histogram,
+    /// `garenne_lost_deliveries`
+    pub lost: IntGauge,
     /// `garenne_pool_queue_length`
     pub queue_length: IntGauge,
     /// `garenne_pool_queue_capacity`
@@ -114,9 +123,10 @@ impl LaneMetrics {
         self.settlements[settlement as usize].inc_by(count);
     }
 
-    /// Number of deliveries not settled yet.
+    /// Number of deliveries not settled yet, as the broker counts them: without those of channels that have ended.
     pub fn held(&self) -> u64 {
-        self.deliveries.get().saturating_sub(self.settled_total())
+        let lost = self.lost.get().max(0).unsigned_abs();
+        self.deliveries.get().saturating_sub(self.settled_total()).saturating_sub(lost)
     }
 
     /// Number of settled deliveries so far.

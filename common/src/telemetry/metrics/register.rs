@@ -5,6 +5,8 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
+use super::panics::Panics;
+
 /// Histogram buckets of a task's duration, in seconds, up to the longest usual deadline.
 pub const DURATIONS: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -69,6 +71,11 @@ impl NewMetrics<'_> {
         let help = "Version and role, as labels of a constant 1.";
         let info = self.gauges("garenne_build_info", help, &["version", "role"]);
         info.with_label_values(&[env!("CARGO_PKG_VERSION"), role]).set(1);
+    }
+
+    /// `garenne_background_panics_total`.
+    pub(super) fn panics(&self) {
+        self.0.register(Box::new(Panics::new())).expect("each metric is registered once");
     }
 
     /// The `process_…` metrics.

@@ -4,8 +4,11 @@ use std::time::Duration;
 use garenne_protocol::task::DeadReason;
 
 use super::*;
-use crate::shutdown::Settlement;
-use crate::telemetry::metrics::Role;
+use crate::{
+    connection::{ConnectionObserver, Role},
+    shutdown::Settlement,
+    supervise,
+};
 
 /// The encoded series and their values.
 fn scrape(metrics: &Metrics) -> BTreeMap<String, f64> {
@@ -56,6 +59,7 @@ fn names_types_and_labels_are_the_documented_ones() {
         ("garenne_task_duration_seconds", "histogram", "kind"),
         ("garenne_task_wait_seconds", "histogram", "lane"),
         ("garenne_tasks_stuck", "gauge", ""),
+        ("garenne_lost_deliveries", "gauge", "lane"),
         ("garenne_pool_queue_length", "gauge", "lane"),
         ("garenne_pool_queue_capacity", "gauge", "lane"),
         ("garenne_pool_workers", "gauge", "lane state"),
@@ -73,7 +77,7 @@ fn names_types_and_labels_are_the_documented_ones() {
         assert_eq!((found_kind.as_str(), found_labels.join(" ").as_str()), (kind, labels), "{name}");
     }
     let own = families.keys().filter(|name| name.starts_with("garenne_")).count();
-    assert_eq!(own, 21, "an undocumented metric: {:?}", families.keys());
+    assert_eq!(own, 22, "an undocumented metric: {:?}", families.keys());
     assert!(families.contains_key("process_resident_memory_bytes"));
 }
 
@@ -123,6 +127,13 @@ fn unregistered_kinds_share_one_label() {
     let series = scrape(&metrics);
     assert_eq!(series[r#"garenne_tasks_total{kind="unknown",outcome="rejected"}"#], 1000.0);
     assert!(!series.keys().any(|name| name.contains("made.up")));
+}
+
+#[test]
+fn panics_are_exported_by_task() {
+    supervise::count_panic("test export");
+    let series = scrape(&Metrics::new("worker"));
+    assert_eq!(series[r#"garenne_background_panics_total{task="test export"}"#], 1.0);
 }
 
 #[test]

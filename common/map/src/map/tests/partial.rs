@@ -24,7 +24,7 @@ const VALUES: &str = "[[map]]\ndevice = \"d\"\nmetric = \"{name}\"\nvalues = \"\
 #[test]
 fn each_value_of_a_payload_is_refused_by_itself() {
     let none = Limits::default();
-    for word in ["nan", "NaN", "-Infinity", "1e999"] {
+    for word in ["nan", "NaN", "-Infinity", "1e999", ".5", "5.", "05", "-"] {
         let payload = format!("{{\"a\":1,\"b\":{word},\"c\":3,\"x\":{word}}}");
         assert_eq!(
             sorted(VALUES, payload.as_bytes(), &none),

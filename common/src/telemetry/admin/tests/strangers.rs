@@ -1,5 +1,7 @@
 //! Clients that take places and send or read nothing.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 
 /// A client that has sent these lines and reads nothing.
@@ -57,5 +59,32 @@ async fn a_body_that_does_not_arrive_is_refused_and_frees_its_place() {
     for _ in 0..100 {
         let answer = answered(addr, "GET /pool HTTP/1.1\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn requests_sent_ahead_keep_no_probe_waiting() {
+    let (metrics, encoded) = (Metrics::new("test"), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&encoded);
+    metrics.before_encode(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let (addr, _port, _received) = opened_with(metrics, None, Duration::from_secs(10)).await;
+    let ahead = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(40);
+    for _ in 0..60 {
+        let mut client = silent(addr, &ahead).await;
+        tokio::spawn(async move { tokio::io::copy(&mut client, &mut tokio::io::sink()).await });
+    }
+    while encoded.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let before = encoded.load(Ordering::Relaxed);
+    let answer = answered(addr, "GET /livez HTTP/1.1\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let meanwhile = encoded.load(Ordering::Relaxed) - before;
+    assert!(meanwhile < 60, "{meanwhile} answers of others came first");
+    // All requests are answered.
+    while encoded.load(Ordering::Relaxed) < 60 * 40 {
+        tokio::task::yield_now().await;
     }
 }
