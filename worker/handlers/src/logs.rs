@@ -1,0 +1,146 @@
+//! What a handler's process prints.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use garenne_common::supervise;
+use prometheus::IntCounter;
+use tokio::{io::AsyncReadExt, net::unix::pipe, time::timeout};
+use tokio_util::task::TaskTracker;
+
+use crate::lock::lock;
+
+/// How long the rest of the output is read after a process has ended. Its guardian has closed the pipes then.
+const LAST_OUTPUT: Duration = Duration::from_millis(100);
+
+/// The longest line of a log, in bytes. The rest of a longer one is discarded and counted.
+const LONGEST_LINE: usize = 8 * 1024;
+/// How much of the last line is kept for errors, in bytes.
+const KEPT: usize = 500;
+
+/// Reads the output of one process into the worker's log, always to its end, so that the process is never blocked.
+#[derive(Clone)]
+pub(crate) struct Logs {
+    /// The name of the handler.
+    handler: Arc<str>,
+    cut: IntCounter,
+    last: Arc<Mutex<String>>,
+    following: TaskTracker,
+}
+
+impl Logs {
+    pub(crate) fn new(handler: &Arc<str>, cut: &IntCounter) -> Self {
+        Self {
+            handler: Arc::clone(handler),
+            cut: cut.clone(),
+            last: Arc::default(),
+            following: TaskTracker::new(),
+        }
+    }
+
+    /// The last line of the standard error output of a process that has ended, or nothing.
+    pub(crate) async fn last_line(&self) -> String {
+        self.following.close();
+        let _ = timeout(LAST_OUTPUT, self.following.wait()).await;
+        lock(&self.last).clone()
+    }
+
+    /// Forgets the last line.
+    pub(crate) fn forget(&self) {
+        lock(&self.last).clear();
+    }
+
+    /// How a process ended, with its last line.
+    pub(crate) async fn after(&self, end: &str) -> String {
+        match self.last_line().await {
+            line if line.is_empty() => end.to_owned(),
+            line => format!("{end}: {line}"),
+        }
+    }
+
+    /// Logs each line of `output`.
+    pub(crate) fn follow(&self, mut output: pipe::Receiver, stream: &'static str) {
+        let logs = self.clone();
+        let following = async move {
+            let mut lines = Lines::default();
+            let mut buffer = vec![0; 16 * 1024];
+            while let Ok(read @ 1..) = output.read(&mut buffer).await {
+                lines.take(&buffer[..read], |line, is_cut| logs.log(stream, line, is_cut));
+            }
+            lines.end(|line, is_cut| logs.log(stream, line, is_cut));
+        };
+        supervise::isolated("handler-logs", following).spawn_in(&self.following).detach();
+    }
+
+    fn log(&self, stream: &'static str, line: &[u8], is_cut: bool) {
+        let text = String::from_utf8_lossy(line);
+        let text = text.trim_end();
+        if text.is_empty() {
+            return;
+        }
+        if is_cut {
+            self.cut.inc();
+        }
+        if stream == "stderr" {
+            let kept =
+                text.char_indices().map(|(at, _)| at).take_while(|at| *at <= KEPT).last().unwrap_or_default();
+            let kept = if text.len() <= KEPT { text } else { &text[..kept] };
+            kept.clone_into(&mut lock(&self.last));
+        }
+        tracing::info!(handler = %self.handler, stream, cut = is_cut, "{text}");
+    }
+}
+
+/// Divides output into lines.
+#[derive(Default)]
+struct Lines {
+    line: Vec<u8>,
+    /// Whether the rest of a line that is too long is being discarded.
+    is_cut: bool,
+}
+
+impl Lines {
+    fn take(&mut self, output: &[u8], mut log: impl FnMut(&[u8], bool)) {
+        for part in output.split_inclusive(|byte| *byte == b'\n') {
+            let room = LONGEST_LINE - self.line.len();
+            let content = part.strip_suffix(b"\n").unwrap_or(part);
+            self.line.extend_from_slice(&content[..content.len().min(room)]);
+            self.is_cut |= content.len() > room;
+            if part.ends_with(b"\n") {
+                self.end(&mut log);
+            }
+        }
+    }
+
+    /// Ends the line.
+    fn end(&mut self, mut log: impl FnMut(&[u8], bool)) {
+        log(&self.line, self.is_cut);
+        self.line.clear();
+        self.is_cut = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(output: &[&[u8]]) -> Vec<(usize, bool)> {
+        let (mut lines, mut found) = (Lines::default(), Vec::new());
+        output.iter().for_each(|part| lines.take(part, |line, is_cut| found.push((line.len(), is_cut))));
+        lines.end(|line, is_cut| found.push((line.len(), is_cut)));
+        found
+    }
+
+    #[test]
+    fn output_is_divided_into_lines_across_reads() {
+        assert_eq!(lines(&[b"ab", b"c\nd", b"\n", b"e"]), [(3, false), (1, false), (1, false)]);
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_cut_and_the_next_one_is_whole() {
+        let long = vec![b'x'; 100_000];
+        assert_eq!(lines(&[&long, &long, b"\nnext\n"]), [(LONGEST_LINE, true), (4, false), (0, false)]);
+    }
+}
