@@ -1,7 +1,12 @@
-//! A worker with kinds that are known only at run time: `MANY_KINDS=N` no-op kinds, `many.0` to `many.<N-1>`. The
-//! benchmark `growth` uses it to measure the cost of many kinds.
+//! A worker with kinds that are known only at run time: `MANY_KINDS=N` no-op kinds, `many.0` to `many.<N-1>`. With
+//! `TWO_LAYERS=1` each has two layers that do nothing. The benchmark `growth` uses it to measure the cost of both.
 
-use garenne::{Exit, TaskContext, TaskError, TaskOptions, cli, json_payload};
+use std::env;
+
+use garenne::{
+    Exit, Output, TaskContext, TaskError, TaskOptions, WorkerBuilder, cli, json_payload,
+    layer::{Layer, Next, Task},
+};
 
 #[derive(serde::Deserialize)]
 struct Nothing {}
@@ -11,11 +16,24 @@ async fn nothing(_: TaskContext, _: Nothing) -> Result<serde_json::Value, TaskEr
     Ok(serde_json::json!({}))
 }
 
+struct PassThrough;
+
+impl Layer for PassThrough {
+    async fn call(&self, task: Task, next: &impl Next) -> Result<Output, TaskError> {
+        next.run(task).await
+    }
+}
+
+fn with_kinds<L: Layer>(worker: WorkerBuilder<L>) -> WorkerBuilder<L> {
+    let kinds: u32 = env::var("MANY_KINDS").ok().and_then(|kinds| kinds.parse().ok()).unwrap_or(1);
+    // The builder needs a static string, and kinds are used until the program ends.
+    let names = (0..kinds).map(|kind| &*format!("many.{kind}").leak());
+    names.fold(worker, |worker, kind| worker.handle_kind(kind, nothing, TaskOptions::short()))
+}
+
 fn main() -> Exit {
-    let kinds: u32 = std::env::var("MANY_KINDS").ok().and_then(|kinds| kinds.parse().ok()).unwrap_or(1);
-    cli::run("many-kinds", |worker| {
-        // The builder needs a static string, and kinds are used until the program ends.
-        let names = (0..kinds).map(|kind| &*format!("many.{kind}").leak());
-        Ok(names.fold(worker, |worker, kind| worker.handle_kind(kind, nothing, TaskOptions::short())))
-    })
+    if env::var_os("TWO_LAYERS").is_some() {
+        return cli::run("many-kinds", |worker| Ok(with_kinds(worker.layer(PassThrough).layer(PassThrough))));
+    }
+    cli::run("many-kinds", |worker| Ok(with_kinds(worker)))
 }

@@ -1,6 +1,6 @@
 //! A worker with one handler. This is the program of the README.
 
-use garenne::{Exit, TaskContext, TaskError, TaskOptions, cli, json_payload, serde};
+use garenne::{Exit, TaskError, cli, json_payload, serde};
 
 #[derive(serde::Deserialize)]
 #[serde(crate = "garenne::serde")]
@@ -10,7 +10,7 @@ struct Resize {
 }
 json_payload!(Resize, "image.resize");
 
-async fn resize(_: TaskContext, task: Resize) -> Result<String, TaskError> {
+async fn resize(task: Resize) -> Result<String, TaskError> {
     if task.width == 0 {
         return Err(TaskError::invalid("width is 0, expected 1 or more")); // a dead letter with this text
     }
@@ -18,5 +18,5 @@ async fn resize(_: TaskContext, task: Resize) -> Result<String, TaskError> {
 }
 
 fn main() -> Exit {
-    cli::run("resizer", |worker| Ok(worker.handle_with(resize, TaskOptions::short())))
+    cli::run("resizer", |worker| Ok(worker.handle(resize)))
 }

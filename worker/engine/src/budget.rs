@@ -84,9 +84,8 @@ fn longest_task<'a>(
     lane: &Lane,
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
 ) -> Option<(&'a str, Duration)> {
-    let receives = |kind: &str| lane.default_kind.as_deref() == Some(kind) || lane.is_bound_to(kind);
     let long = kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?)));
-    long.filter(|(kind, _)| receives(kind)).max_by_key(|(_, deadline)| *deadline)
+    long.filter(|(kind, _)| lane.receives(kind)).max_by_key(|(_, deadline)| *deadline)
 }
 
 /// How long a task may wait in a lane before it is requeued.

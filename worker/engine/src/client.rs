@@ -1,18 +1,32 @@
 //! Publishing tasks.
 
-use std::{future::IntoFuture, time::Duration};
+use std::{
+    future::IntoFuture,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use garenne_amqp::{Broker, BrokerError, Message, PublishError, Publisher, PublisherConfig, Target};
+use garenne_amqp::{Broker, Message, PendingReply, PublishError, Publisher, PublisherConfig, Target};
 use garenne_common::clock;
 use garenne_protocol::{
-    task::{ContentType, Envelope, IdError, Kind, KindError, NewTask, TaskId},
+    task::{Kind, NewTask, TaskId},
     topology::Names,
 };
 use serde::Serialize;
-use thiserror::Error;
 
-use crate::payload::Payload;
+use crate::{
+    draft::{Draft, draft_options},
+    payload::Payload,
+};
+
+mod error;
+mod wait;
+
+pub use error::EnqueueError;
+pub use wait::WaitError;
 
 /// Publishes tasks, with a confirm for each. Cheap to clone; clones share one connection, which is opened again when it
 /// is lost. Any number of tasks may be in flight at once, of which 1,000 wait for their confirms.
@@ -40,62 +54,11 @@ use crate::payload::Payload;
 #[derive(Clone)]
 pub struct Client {
     publisher: Publisher,
+    /// Has a connection of its own, which opens with the first wait.
+    requests: Publisher,
     names: Names,
-}
-
-/// Why a task is not known to be stored.
-#[derive(Clone, Debug, Error)]
-#[non_exhaustive]
-pub enum EnqueueError {
-    /// Nothing was sent: the broker's URL is invalid or the connection could not be opened.
-    #[error(transparent)]
-    Connect(BrokerError),
-    /// Nothing was sent: the payload cannot be written as JSON.
-    #[error("the payload cannot be written as JSON: {0}")]
-    Payload(String),
-    /// Nothing was sent: the kind cannot be a routing key.
-    #[error(transparent)]
-    Kind(#[from] KindError),
-    /// Nothing was sent: the task id is invalid.
-    #[error(transparent)]
-    Id(#[from] IdError),
-    /// Nothing was sent: an option is out of its bounds.
-    #[error("{option} is out of range: expected {expected}")]
-    OutOfRange {
-        /// `delay`, `timeout`, `key` or `group`.
-        option: &'static str,
-        /// The bounds.
-        expected: String,
-    },
-    /// Nothing was stored: the task is over a limit of the broker. Publishing it again fails again.
-    #[error("the task's {what} has {bytes} bytes, {limit} are allowed")]
-    TooLarge {
-        /// `routing key`, `header frame` or `body`.
-        what: &'static str,
-        /// Its size, in bytes.
-        bytes: usize,
-        /// The limit, in bytes.
-        limit: usize,
-    },
-    /// Nothing was stored: no queue takes tasks of the kind, a queue is full, or the broker blocks publishers. It may
-    /// be published again.
-    #[error("the broker refused the task: {0}")]
-    Refused(String),
-    /// The task may be stored: no confirm arrived in time, or the connection ended before. Publish it again with the
-    /// same [id](Enqueue::id).
-    #[error("no confirm for the task: {0}")]
-    TimedOut(String),
-}
-
-impl From<PublishError> for EnqueueError {
-    fn from(error: PublishError) -> Self {
-        match error {
-            PublishError::Connect(error) => Self::Connect(error),
-            PublishError::TooLarge { what, bytes, limit } => Self::TooLarge { what, bytes, limit },
-            PublishError::InDoubt(_) | PublishError::Denied(_) => Self::TimedOut(error.to_string()),
-            _ => Self::Refused(error.to_string()),
-        }
-    }
+    vhost: String,
+    is_closed: Arc<AtomicBool>,
 }
 
 impl Client {
@@ -113,9 +76,16 @@ impl Client {
     /// [`EnqueueError::Connect`].
     pub async fn connect_to_fleet(url: &str, prefix: &str) -> Result<Self, EnqueueError> {
         let broker = Broker::new(url, "garenne client").map_err(EnqueueError::Connect)?;
-        let publisher = Publisher::new(broker, PublisherConfig::default());
-        publisher.connect().await?;
-        Ok(Self { publisher, names: Names::new(prefix) })
+        let client = Self::new(broker, prefix);
+        client.publisher.connect().await.map_err(EnqueueError::of_connection)?;
+        Ok(client)
+    }
+
+    fn new(broker: Broker, prefix: &str) -> Self {
+        let vhost = broker.vhost();
+        let publisher = Publisher::new(broker.clone(), PublisherConfig::default());
+        let requests = Publisher::requesting(broker, PublisherConfig::default());
+        Self { publisher, requests, names: Names::new(prefix), vhost, is_closed: Arc::default() }
     }
 
     /// A task of the payload's kind. Await it to publish it.
@@ -124,67 +94,71 @@ impl Client {
     }
 
     /// A task of any kind. Await it to publish it.
-    pub fn enqueue_kind(&self, kind: &str, payload: &impl Serialize) -> Enqueue<'_> {
-        Enqueue { client: self, task: new_task(kind, payload) }
+    pub fn enqueue_kind<P: Serialize + ?Sized>(&self, kind: &str, payload: &P) -> Enqueue<'_> {
+        Enqueue { client: self, draft: Draft::new(kind, payload) }
     }
 
-    /// Closes the connection. Tasks in flight get [`EnqueueError::TimedOut`].
+    /// Closes the connections, of all clones too. Tasks in flight get [`EnqueueError::TimedOut`], waits
+    /// [`WaitError::ConnectionLost`], and further tasks [`EnqueueError::Closed`].
     pub async fn close(&self) {
-        self.publisher.close().await;
+        self.is_closed.store(true, Ordering::Relaxed);
+        tokio::join!(self.publisher.close(), self.requests.close());
     }
 
     async fn publish(&self, task: NewTask) -> Result<TaskId, EnqueueError> {
+        let (id, kind, message) = self.message(task)?;
+        self.publisher.publish(message).await.map_err(|error| self.error(error, &kind))?;
+        Ok(id)
+    }
+
+    /// Publishes a task that asks for an answer.
+    async fn request(&self, task: NewTask, correlation_id: &str) -> Result<PendingReply, EnqueueError> {
+        let (_, kind, message) = self.message(task)?;
+        self.requests.request(message, correlation_id).await.map_err(|error| self.error(error, &kind))
+    }
+
+    fn message(&self, task: NewTask) -> Result<(TaskId, Kind, Message), EnqueueError> {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(EnqueueError::Closed);
+        }
         // Only lanes with several queues use the key.
         let task = task.keyed();
         let target = Target::exchange(self.names.tasks(), task.kind.as_str().to_owned());
         let properties = task.properties(clock::now());
-        self.publisher.publish(Message { target, properties, body: task.body.into() }).await?;
-        Ok(task.id)
+        Ok((task.id, task.kind, Message { target, properties, body: task.body.into() }))
     }
-}
 
-fn new_task(kind: &str, payload: &impl Serialize) -> Result<NewTask, EnqueueError> {
-    let body = serde_json::to_vec(payload).map_err(|error| EnqueueError::Payload(error.to_string()))?;
-    Ok(NewTask::new(Kind::parse(kind)?, ContentType::Json, body))
+    fn error(&self, error: PublishError, kind: &Kind) -> EnqueueError {
+        EnqueueError::of(error, &self.names.tasks(), kind, &self.vhost)
+    }
 }
 
 /// A task to publish. Await it: the result is the task's id after the broker has confirmed that the task is stored.
+///
+/// ```no_run
+/// # async fn run(client: garenne::Client) -> Result<(), garenne::EnqueueError> {
+/// let report = client.enqueue_kind("report.build", &"2026-01");
+/// report.id("report/2026-01").header("tenant", "acme").header("priority", 3).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a task is published when this is awaited"]
 pub struct Enqueue<'c> {
     client: &'c Client,
-    task: Result<NewTask, EnqueueError>,
+    draft: Draft,
 }
 
 impl Enqueue<'_> {
-    /// Sets the task's id, 1 to 128 bytes without control characters. Effects happen once per id. By default the id is
-    /// random.
+    draft_options!();
+
+    /// Sets the task's id, 1 to 128 bytes without control characters. By default the id is random.
+    ///
+    /// The broker stores every task that is published, so a task that is published twice with one id runs twice. What is
+    /// done once per id are effects that are stored under it: results in the sink `postgres`, follow-ups, which get the same
+    /// ids again, and what handlers do with [`TaskContext::id`](crate::handler::TaskContext::id) as a key. Publish again with
+    /// the same id what may not have been stored.
     pub fn id(self, id: &str) -> Self {
-        self.with(|task| Ok(NewTask { id: TaskId::parse(id)?, ..task }))
-    }
-
-    /// Starts the task after this time, at most 30 days.
-    pub fn delay(self, delay: Duration) -> Self {
-        self.with(|task| Ok(NewTask { delay: Some(check_span("delay", delay)?), ..task }))
-    }
-
-    /// Limits the run time of an attempt, at most 30 days. Tasks of short kinds have no timer.
-    pub fn timeout(self, timeout: Duration) -> Self {
-        self.with(|task| Ok(NewTask { timeout: Some(check_span("timeout", timeout)?), ..task }))
-    }
-
-    /// Sets the key, 1 to 255 bytes. Tasks with equal keys go to the same queue of a lane with several queues.
-    pub fn key(self, key: impl Into<String>) -> Self {
-        self.with(|task| Ok(NewTask { key: Some(check_text("key", key.into())?), ..task }))
-    }
-
-    /// Sets the group, 1 to 255 bytes. Tasks of a group are paused and stopped together.
-    pub fn group(self, group: impl Into<String>) -> Self {
-        self.with(|task| Ok(NewTask { group: Some(check_text("group", group.into())?), ..task }))
-    }
-
-    /// Applies an option. The first error is returned when the task is awaited.
-    fn with(self, set: impl FnOnce(NewTask) -> Result<NewTask, EnqueueError>) -> Self {
-        Self { task: self.task.and_then(set), ..self }
+        Self { draft: self.draft.id(id), ..self }
     }
 }
 
@@ -193,25 +167,19 @@ impl<'c> IntoFuture for Enqueue<'c> {
     type IntoFuture = BoxFuture<'c, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { client, task } = self;
-        async move { client.publish(task?).await }.boxed()
+        let Self { client, draft } = self;
+        async move { client.publish(task_of(draft)?).await }.boxed()
     }
 }
 
-fn check_span(option: &'static str, span: Duration) -> Result<Duration, EnqueueError> {
-    let max = Duration::from_millis(Envelope::MAX_MS.unsigned_abs());
-    let expected = || format!("at most {}", humantime::format_duration(max));
-    if span <= max { Ok(span) } else { Err(EnqueueError::OutOfRange { option, expected: expected() }) }
-}
-
-fn check_text(option: &'static str, text: String) -> Result<String, EnqueueError> {
-    let is_valid = (1..=Envelope::MAX_TEXT).contains(&text.len());
-    let expected = || format!("1 to {} bytes", Envelope::MAX_TEXT);
-    if is_valid { Ok(text) } else { Err(EnqueueError::OutOfRange { option, expected: expected() }) }
+fn task_of(draft: Draft) -> Result<NewTask, EnqueueError> {
+    Ok(draft.into_content().map_err(|(_, error)| error)?.into_task())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::json;
 
     use super::*;
@@ -219,7 +187,7 @@ mod tests {
     fn client() -> Client {
         // Nothing listens on port 1; the options are checked before a connection is used.
         let broker = Broker::new("amqp://127.0.0.1:1", "test").unwrap();
-        Client { publisher: Publisher::new(broker, PublisherConfig::default()), names: Names::new("garenne") }
+        Client::new(broker, "garenne")
     }
 
     async fn error_of(set: impl FnOnce(Enqueue<'_>) -> Enqueue<'_>) -> String {
@@ -246,6 +214,11 @@ mod tests {
             error_of(|task| task.id(&long)).await,
             "message_id has 256 bytes, at most 128 are allowed"
         );
+        assert!(
+            error_of(|task| task.header("x-death", 1))
+                .await
+                .starts_with("header name \"x-death\" is refused")
+        );
         let client = client();
         let kind = client.enqueue_kind("a b", &json!({})).await.unwrap_err();
         assert!(matches!(kind, EnqueueError::Kind(_)), "{kind}");
@@ -258,6 +231,8 @@ mod tests {
     async fn a_broker_that_is_away_is_a_connection_error() {
         let error = client().enqueue_kind("a.b", &json!({})).await.unwrap_err();
         assert!(matches!(error, EnqueueError::Connect(_)), "{error}");
+        let waited = client().enqueue_kind("a.b", &json!({})).wait::<()>(Duration::from_secs(60)).await;
+        assert!(matches!(waited, Err(WaitError::Enqueue(EnqueueError::Connect(_)))), "{waited:?}");
         assert!(matches!(Client::connect("http://x").await.map(drop), Err(EnqueueError::Connect(_))));
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use broker::{ConsumeBroker, QueueAdmin};
 #[cfg(test)]
 pub(crate) use cancellation::Cancellation;
 pub(crate) use channel_generation::{ChannelGeneration, SettlementCounters};
-pub(crate) use delivery::Delivery;
+pub(crate) use delivery::{Delivery, MessageHead};
 pub(crate) use intake::{Intake, LaneIntake, LaneQuiet};
 pub(crate) use missing_queues::MissingQueues;
 pub(crate) use orphan::{OnOrphan, Orphan};

@@ -16,9 +16,9 @@ use garenne_protocol::task::{DeadReason, Envelope};
 use tokio::time::Instant;
 
 use crate::{
-    consumer::ChannelGeneration,
+    consumer::{ChannelGeneration, MessageHead},
     fleet::DirectiveEffect,
-    handler::{ErrorAction, Helpers, Output, Sharing, TaskContext, TaskError, WorkerContext},
+    handler::{ErrorAction, Helpers, Output, Sharing, Task, TaskContext, TaskError, WorkerContext},
     panics,
     registry::Entry,
     spans::AttemptSpan,
@@ -35,6 +35,8 @@ pub(crate) struct Attempt {
     pub(crate) worker: Arc<WorkerContext>,
     pub(crate) sharing: Sharing,
     pub(crate) body: Bytes,
+    /// The rest of the message, or of the batch that the record came in.
+    pub(crate) head: Arc<MessageHead>,
     /// The channel that the task was delivered on.
     pub(crate) generation: Arc<ChannelGeneration>,
     pub(crate) span: AttemptSpan,
@@ -101,6 +103,9 @@ impl Attempt {
         if self.envelope.expired(now) {
             return Some(TaskError::expired());
         }
+        if !self.entry.options.is_ready() {
+            return Some(TaskError::interrupted());
+        }
         match self.effect_of_directives(now)? {
             DirectiveEffect::Stopped => Some(TaskError::stopped()),
             DirectiveEffect::LanePaused => Some(TaskError::interrupted()),
@@ -120,12 +125,17 @@ impl Attempt {
 
     async fn call_handler(self, cx: pool::TaskContext) -> Result<Output, TaskError> {
         let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
-        let context = TaskContext::new(self.envelope, self.lane, self.worker, self.sharing, self.span, cx);
-        let call = async { (self.entry.handler)(context.clone(), content_type, self.body).await };
+        let Self { envelope: task, head, lane, worker, sharing, span, .. } = self;
+        let context = TaskContext::new(task, head, lane, worker, sharing, span, cx);
+        let call =
+            async { self.entry.handler.call(Task::new(context.clone(), content_type, self.body)).await };
         let result = panics::RUNNING.scope(envelope, call).await;
         let follow_ups = context.take_follow_ups();
         result
-            .map(|output| Output { follow_ups, ..output })
+            .map(|mut output| {
+                output.follow_ups = follow_ups;
+                output
+            })
             .map_err(|error| self.entry.options.retry.classify_error(error))
     }
 }
@@ -204,18 +214,18 @@ impl AttemptEnd {
     /// The outcome of an attempt that returned an error. `cancelled` is why it had been cancelled before, if it
     /// had.
     fn after_error(error: TaskError, cancelled: Option<Cause>) -> (Outcome, TaskOutcome) {
-        let TaskError { action, message, .. } = error;
-        match (action, cancelled) {
+        let message = || error.message().to_owned();
+        match (&error.action, cancelled) {
             (ErrorAction::Dead(DeadReason::Stopped), _) => Self::after_cancellation(Cause::Stopped),
             (ErrorAction::Dead(reason), _) => {
-                (Outcome::Dead { reason, error: message }, TaskOutcome::Rejected)
+                (Outcome::Dead { reason: *reason, error: message() }, TaskOutcome::Rejected)
             }
             // An error after the cancellation is taken for its consequence.
             (_, Some(cause)) => Self::after_cancellation(cause),
             (ErrorAction::Retry { after }, None) => {
-                (Outcome::Retry { error: message, after }, TaskOutcome::Error)
+                (Outcome::Retry { error: message(), after: *after }, TaskOutcome::Error)
             }
-            (ErrorAction::Snooze { wait }, None) => (Outcome::Defer { wait }, TaskOutcome::Snoozed),
+            (ErrorAction::Snooze { wait }, None) => (Outcome::Defer { wait: *wait }, TaskOutcome::Snoozed),
             (ErrorAction::HandBack, None) => (Outcome::HandBack, TaskOutcome::Interrupted),
         }
     }
@@ -358,16 +368,16 @@ mod tests {
     async fn a_task_that_is_stopped_while_it_waits_in_the_pool_does_not_start() {
         let started = Arc::new(AtomicBool::new(false));
         let was_started = Arc::clone(&started);
-        let builder = Worker::builder(WorkerConfig::default()).handle(move |_, _: Anything| {
+        let builder = Worker::builder(WorkerConfig::default()).handle(move |_: Anything| {
             was_started.store(true, Ordering::Relaxed);
-            async { Ok(serde_json::json!({})) }
+            async { Ok::<_, TaskError>(()) }
         });
         let worker = TestWorker::new(builder).unwrap();
         let mut task = NewTask::new(Kind::parse("any.thing").unwrap(), ContentType::Json, b"{}".to_vec());
         task.id = TaskId::parse("unwanted").unwrap();
         worker.directives().apply(&StandingOrder::Task { task: "unwanted".into(), at: 0 });
         let outcome = worker.run_task(&task).await;
-        assert!(matches!(outcome, TestOutcome::Dead(DeadReason::Stopped, _)), "{outcome:?}");
+        assert!(matches!(outcome, TestOutcome::Dead { reason: DeadReason::Stopped, .. }), "{outcome:?}");
         assert!(!started.load(Ordering::Relaxed));
         task.id = TaskId::parse("wanted").unwrap();
         assert!(matches!(worker.run_task(&task).await, TestOutcome::Done(_)));

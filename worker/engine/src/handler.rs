@@ -1,7 +1,9 @@
 //! Handlers: what a user of the library writes.
 //!
-//! A handler is an async function. It takes a [`TaskContext`] and a [`Payload`], and returns an
-//! [output](IntoOutput) or a [`TaskError`]. The payload type determines which kind of task the handler runs.
+//! A [handler](Handler) is an async function. Its last argument is a [`Payload`], whose type determines which kind of task the
+//! handler runs. Before it come a [`TaskContext`], shared [`Data`] or nothing. It returns an [output](IntoOutput) or a
+//! [`TaskError`].
+//!
 //! [`TaskOptions`] determine how its tasks run: short or long, on the runtime or on threads, and when they are
 //! retried.
 //!
@@ -13,31 +15,44 @@
 //! follow-ups are idempotent; side effects of a handler should be so as well, by [`TaskContext::id`].
 
 mod batch_records;
+mod checkpoint;
+mod checkpoints;
 mod context;
+mod data;
 mod error;
 mod follow_up;
+mod from_task;
+mod function;
+mod headers;
 mod output;
 mod progress;
 mod retry;
+mod task;
 mod team;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use garenne_protocol::task::{NewTask, TaskId};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 pub use crate::payload::{ContentType, Payload, PayloadError};
 pub use batch_records::BatchRecords;
+pub(crate) use checkpoints::Checkpoints;
 pub use context::TaskContext;
 pub(crate) use context::{Sharing, WorkerContext};
+pub use data::{Data, MissingData, WorkerData};
 pub(crate) use error::ErrorAction;
-pub use error::TaskError;
-pub use follow_up::FollowUps;
+pub use error::{Result, TaskError};
 pub(crate) use follow_up::Routes;
-pub use output::{IntoOutput, Output, ReadingRow, RefusedPart};
+pub use follow_up::{FollowUp, FollowUps};
+pub use from_task::FromTask;
+pub use function::{Arguments, AsyncFunction, Handler, HandlerError, HandlerResult};
+pub use garenne_protocol::task::HeaderValue;
+pub use output::{IntoOutput, Output, RefusedPart};
 pub(crate) use progress::ProgressBoard;
 pub use retry::{ErrorClass, RetryPolicy};
+pub use task::Task;
 pub(crate) use team::Team;
 
 /// How the tasks of a kind run.
@@ -52,6 +67,7 @@ pub(crate) use team::Team;
 /// let transcode = TaskOptions::long().deadline(Duration::from_secs(600)).cpu_bound();
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TaskOptions {
     /// The time from the start of a long task until its token is cancelled. [`None`] for a short task.
     ///
@@ -69,6 +85,8 @@ pub struct TaskOptions {
     pub key: Option<KeyLimit>,
     /// What follows a dead letter. See [`TaskOptions::when_dead`].
     pub when_dead: Option<WhenDead>,
+    /// Whether the handler can run tasks now. [`None`] if it always can. See [`TaskOptions::ready_when`].
+    pub ready: Option<watch::Receiver<Result<(), String>>>,
 }
 
 /// Makes the task that follows a dead letter, from its id and its payload.
@@ -90,17 +108,29 @@ type KeyOf = dyn Fn(&[u8]) -> Option<String> + Send + Sync;
 #[derive(Clone)]
 pub struct KeyLimit {
     pub(crate) key: Arc<KeyOf>,
-    pub(crate) half_of_lane: bool,
+    pub(crate) most: MostPerKey,
+}
+
+/// How many tasks of one key run at once in a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MostPerKey {
+    /// As many as the lane's setting says.
+    OfLane,
+    /// The same, and half of the lane's workers without the setting.
+    HalfOfLane,
+    /// As many, by a key that only the payload determines.
+    Tasks(u16),
 }
 
 impl fmt::Debug for KeyLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyLimit").field("half_of_lane", &self.half_of_lane).finish_non_exhaustive()
+        f.debug_struct("KeyLimit").field("most", &self.most).finish_non_exhaustive()
     }
 }
 
 /// Idle workers of a lane that help with a large task. See [`TaskContext::spread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Helpers {
     /// The size of the payload, in bytes, from which on workers help.
     pub from_bytes: usize,
@@ -118,6 +148,7 @@ impl TaskOptions {
             helpers: None,
             key: None,
             when_dead: None,
+            ready: None,
         }
     }
 
@@ -152,14 +183,47 @@ impl TaskOptions {
     /// tasks of one key run at once in a worker. The message's header `garenne-key` comes first.
     #[must_use]
     pub fn keyed_by(self, key: impl Fn(&[u8]) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { key: Some(KeyLimit { key: Arc::new(key), half_of_lane: false }), ..self }
+        Self { key: Some(KeyLimit { key: Arc::new(key), most: MostPerKey::OfLane }), ..self }
     }
 
     /// As [`keyed_by`](Self::keyed_by), and if `max_per_key` is not set, tasks of one key take at most half of the
     /// lane's workers, and at least one.
     #[must_use]
     pub fn half_of_lane_per_key(self, key: impl Fn(&[u8]) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { key: Some(KeyLimit { key: Arc::new(key), half_of_lane: true }), ..self }
+        Self { key: Some(KeyLimit { key: Arc::new(key), most: MostPerKey::HalfOfLane }), ..self }
+    }
+
+    /// Limits how many tasks of one key run at once in a worker, at least 1. The key is that of the payload, whatever the
+    /// header `garenne-key` is. `P` may be the type of the payload, or one with the fields of the key only. A task whose
+    /// payload is no `P` is not limited.
+    ///
+    /// Each worker counts for itself: a fleet of five workers runs up to five times as many tasks of a key. Tasks over the
+    /// limit wait in the worker and then in a retry queue, and spend no attempt. If the lane's setting `max_per_key` is
+    /// lower, it applies.
+    ///
+    /// ```
+    /// # use garenne::TaskOptions;
+    /// #[derive(serde::Deserialize)]
+    /// struct Email {
+    ///     to: String,
+    /// }
+    ///
+    /// impl Email {
+    ///     fn domain(&self) -> String {
+    ///         self.to.rsplit('@').next().unwrap_or_default().to_lowercase()
+    ///     }
+    /// }
+    ///
+    /// let options = TaskOptions::short().limit_per_key(5, |email: &Email| email.domain());
+    /// ```
+    #[must_use]
+    pub fn limit_per_key<P, K>(self, most: u16, key: impl Fn(&P) -> K + Send + Sync + 'static) -> Self
+    where
+        P: DeserializeOwned + 'static,
+        K: ToString,
+    {
+        let of_body = move |body: &[u8]| Some(key(&serde_json::from_slice(body).ok()?).to_string());
+        Self { key: Some(KeyLimit { key: Arc::new(of_body), most: MostPerKey::Tasks(most) }), ..self }
     }
 
     /// What to publish after a task of this kind has become a dead letter, from its id and its payload. Best effort: it is sent
@@ -169,29 +233,24 @@ impl TaskOptions {
         Self { when_dead: Some(WhenDead(Arc::new(task))), ..self }
     }
 
+    /// Runs tasks only while `ready` is no error, for a handler that depends on another program or service. The error says
+    /// what is missing, or nothing while the handler only starts. `/readyz` and heartbeats show it.
+    ///
+    /// While it is one, a lane all of whose kinds are not ready is not consumed, and its waiting tasks are handed back. In a
+    /// lane with other kinds, tasks of this kind are deferred. Neither spends an attempt.
+    #[must_use]
+    pub fn ready_when(self, ready: watch::Receiver<Result<(), String>>) -> Self {
+        Self { ready: Some(ready), ..self }
+    }
+
+    /// Whether the handler can run tasks now.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.as_ref().is_none_or(|ready| ready.borrow().is_ok())
+    }
+
     /// Sets the retry policy.
     #[must_use]
     pub fn retry(self, policy: RetryPolicy) -> Self {
         Self { retry: policy, ..self }
     }
-}
-
-/// A handler without its payload and output types, as stored in the registry.
-pub(crate) type ErasedHandler =
-    dyn Fn(TaskContext, ContentType, Bytes) -> BoxFuture<'static, Result<Output, TaskError>> + Send + Sync;
-
-/// Makes a handler read its payload from a message's body and convert its output.
-pub(crate) fn erase<F, P, R, O>(handler: F) -> Arc<ErasedHandler>
-where
-    F: Fn(TaskContext, P) -> R + Send + Sync + 'static,
-    P: Payload,
-    R: Future<Output = Result<O, TaskError>> + Send + 'static,
-    O: IntoOutput,
-{
-    Arc::new(move |context, content_type, body| {
-        let payload = P::read(content_type, &body);
-        drop(body);
-        let running = payload.map(|payload| handler(context, payload));
-        Box::pin(async move { running?.await?.into_output() })
-    })
 }

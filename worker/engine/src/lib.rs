@@ -35,21 +35,28 @@
 //! # }
 //! ```
 //!
+//! Settings are in [`config`], what a task is made of in [`task`], how a worker stops in [`shutdown`]. A program needs no
+//! other crate of this project.
+//!
 //! # Features
 //!
-//! All are on by default. `default-features = false, features = ["client"]` is enough for a program that publishes.
+//! `client`, `worker` and `tls` are on by default. `default-features = false, features = ["client"]` is enough for a
+//! program that publishes.
 //!
-//! | feature | what it adds |
-//! | --- | --- |
-//! | `client` | [`Client`]: publishing tasks |
-//! | `worker` | [`Worker`]: running tasks |
-//! | `cli` | [`cli::run`]: a command line, settings from flags, environment and a file, and logging |
-//! | `admin` | the admin port: metrics, readiness and commands over HTTP |
-//! | `otlp` | the export of spans to an OpenTelemetry collector |
-//! | `tls` | brokers with TLS (`amqps://`) |
+//! | feature | default | what it adds |
+//! | --- | --- | --- |
+//! | `client` | yes | [`Client`]: publishing tasks |
+//! | `worker` | yes | [`Worker`]: running tasks |
+//! | `tls` | yes | brokers with TLS (`amqps://`) |
+//! | `cli` | | `cli::run`: a command line, settings from flags, environment and a file, and logging |
+//! | `admin` | | the admin port: metrics, readiness and commands over HTTP |
+//! | `celery` | | lanes of calls of Celery's senders |
+//! | `foreign` | | what handlers of foreign messages need: those of lanes with maps, which are no tasks |
+//! | `otlp` | | the export of spans to an OpenTelemetry collector |
 
 #[cfg(feature = "worker")]
 mod batch;
+pub mod broker;
 #[cfg(feature = "worker")]
 mod budget;
 #[cfg(feature = "cli")]
@@ -57,13 +64,18 @@ pub mod cli;
 #[cfg(feature = "client")]
 mod client;
 #[cfg(feature = "worker")]
+pub mod config;
+#[cfg(feature = "worker")]
 mod consumer;
 #[cfg(feature = "worker")]
 mod dead_channel;
+#[cfg(any(feature = "client", feature = "worker"))]
+mod draft;
 #[cfg(feature = "worker")]
 mod execute;
 #[cfg(feature = "worker")]
 mod execution;
+pub mod exit;
 #[cfg(feature = "worker")]
 mod fleet;
 #[cfg(feature = "worker")]
@@ -72,6 +84,8 @@ mod force_close;
 pub mod handler;
 #[cfg(feature = "worker")]
 mod in_flight;
+#[cfg(feature = "worker")]
+pub mod layer;
 #[cfg(feature = "worker")]
 mod panics;
 pub mod payload;
@@ -89,6 +103,8 @@ mod reply_queues;
 mod settings;
 #[cfg(feature = "worker")]
 mod settlement;
+#[cfg(feature = "worker")]
+pub mod shutdown;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
@@ -98,10 +114,13 @@ pub mod sink;
 mod spans;
 #[cfg(feature = "worker")]
 mod status;
+pub mod task;
 #[cfg(feature = "worker")]
 mod task_publisher;
 #[cfg(feature = "worker")]
 pub mod testing;
+#[cfg(feature = "worker")]
+pub mod traces;
 #[cfg(feature = "worker")]
 mod unhandled_kinds;
 #[cfg(feature = "worker")]
@@ -110,17 +129,23 @@ pub mod worker;
 #[cfg(feature = "cli")]
 pub use cli::WorkerArgs;
 #[cfg(feature = "client")]
-pub use client::{Client, Enqueue, EnqueueError};
+pub use client::{Client, Enqueue, EnqueueError, WaitError};
 pub use garenne_common::exit::{Exit, Failure};
+pub use garenne_protocol::task::{HeaderError, HeaderValue, TaskId};
 pub use payload::Payload;
+/// prometheus, for a crate that has no dependency of its own on it: [`WorkerHandle::registry`].
+#[cfg(feature = "worker")]
+pub use prometheus;
 /// serde, for a crate that has no dependency of its own on it: `#[serde(crate = "garenne::serde")]`.
 pub use serde;
 #[cfg(feature = "worker")]
 pub use {
-    handler::{Output, RetryPolicy, TaskContext, TaskError, TaskOptions},
+    anyhow::Error,
+    handler::{Data, Output, Result, RetryPolicy, TaskContext, TaskError, TaskOptions},
     registry::RegistryError,
     reply_queues::ReplyQueues,
     settings::{SinkName, WorkerConfig},
     task_publisher::TaskPublisher,
-    worker::{Worker, WorkerBuilder, WorkerError},
+    tokio_util::sync::CancellationToken,
+    worker::{Worker, WorkerBuilder, WorkerError, WorkerHandle},
 };

@@ -1,6 +1,6 @@
 //! Payloads: the types that tasks carry.
 
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 
 pub use garenne_protocol::task::ContentType;
 
@@ -22,6 +22,11 @@ pub use garenne_protocol::task::ContentType;
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the payload of a task",
+    label = "not a payload",
+    note = "the last argument of a handler is the payload: derive `serde::Deserialize` for it and name its kind with `garenne::json_payload!`"
+)]
 pub trait Payload: Sized + Send + 'static {
     /// The kind of the tasks that have this payload.
     const KIND: &'static str;
@@ -49,7 +54,7 @@ impl PayloadError {
     ///
     /// # Errors
     /// [`PayloadError`] with serde's message, which names field, line and column.
-    pub fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Self> {
+    pub fn json<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Self> {
         serde_json::from_slice(body).map_err(|error| {
             if body.is_empty() {
                 Self::Malformed("the body is empty".into())

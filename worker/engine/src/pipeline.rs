@@ -8,14 +8,22 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use garenne_common::{clock, supervise::catch};
 use garenne_pool::{Pool, Spec};
 use garenne_protocol::task::DeadReason;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::{
-    batch::RunningBatches, consumer::Delivery, execution::Execution, fleet::Member, handler::WorkerContext,
-    redelivery::MAX_PANICS, registry::Registry, settlement::Settler, spans::Spans,
+    batch::RunningBatches,
+    consumer::{Delivery, LaneQuiet},
+    execution::Execution,
+    fleet::Member,
+    handler::WorkerContext,
+    redelivery::MAX_PANICS,
+    registry::Registry,
+    settlement::Settler,
+    spans::Spans,
 };
 
 mod admit;
+mod celery;
 mod dispatch;
 mod foreign;
 mod key_limits;
@@ -23,6 +31,7 @@ mod life;
 mod quarantine;
 mod unhandled;
 
+pub(crate) use celery::CeleryLane;
 use dispatch::Dispatched;
 pub(crate) use foreign::ForeignLane;
 pub(crate) use key_limits::KeyLimits;
@@ -41,6 +50,8 @@ pub(crate) struct LanePipeline {
     pub(crate) default_kind: Option<String>,
     /// If the lane receives foreign messages instead of tasks.
     pub(crate) foreign: Option<ForeignLane>,
+    /// If the lane receives calls of Celery's senders.
+    pub(crate) celery: Option<CeleryLane>,
     /// The maximum size of a message's body, in bytes.
     pub(crate) max_payload: usize,
     pub(crate) worker: Arc<WorkerContext>,
@@ -58,6 +69,8 @@ pub(crate) struct LanePipeline {
     /// The permit for the one run at a time in the quarantine.
     pub(crate) quarantine_permit: Arc<Semaphore>,
     pub(crate) key_limits: Arc<KeyLimits>,
+    /// Why the lane is not consumed.
+    pub(crate) quiet: watch::Receiver<LaneQuiet>,
     /// Notified whenever a task of the pool has ended.
     pub(crate) pool_space: Notify,
 }

@@ -18,11 +18,14 @@ use serde::{Deserialize, Serialize};
 /// and a random key.
 const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to.";
 
+/// A pattern for every queue whose name is a UUID, as Celery's result backend `rpc://` and other clients name theirs.
+const ANY_UUID: &str = "{uuid}";
+
 /// The property in `garenne_headers_ignored_total`.
 pub(crate) const REPLY_TO: &str = "reply_to";
 
-/// The setting `reply_queues`: the queues that results may be sent to besides direct reply queues. Names, or prefixes
-/// with `*` at their end.
+/// The setting `reply_queues`: the queues that results may be sent to besides direct reply queues. Names, prefixes with `*`
+/// at their end, or `{uuid}` for all queues whose name is a UUID.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ReplyQueues(#[serde(with = "list")] pub Vec<String>);
@@ -32,7 +35,7 @@ impl ReplyQueues {
     /// The first invalid pattern, or the first that covers a queue of the fleet with this prefix.
     pub(crate) fn validate(&self, prefix: &str) -> Result<(), Invalid> {
         let own = format!("{prefix}.");
-        for text in &self.0 {
+        for text in self.0.iter().filter(|text| *text != ANY_UUID) {
             let invalid = |problem: &str| Invalid::new("reply_queues", quoted(text), problem);
             NamePattern::parse(text)
                 .map_err(|_| invalid("expected the name of a queue, or a prefix and \"*\" at its end"))?;
@@ -54,6 +57,7 @@ impl ReplyQueues {
         // Validated at the start, and not parsed again for each task.
         let matches = |pattern: &String| match pattern.strip_suffix('*') {
             Some(start) => queue.starts_with(start),
+            None if pattern == ANY_UUID => is_uuid(queue),
             None => pattern == queue,
         };
         match queue.strip_prefix(DIRECT_REPLY) {
@@ -61,6 +65,21 @@ impl ReplyQueues {
             None => self.0.iter().any(matches),
         }
     }
+}
+
+/// Whether this is a UUID as text. A queue of a fleet has a point in its name.
+fn is_uuid(name: &str) -> bool {
+    const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+    let is_right = |(at, byte): (usize, u8)| match HYPHENS.contains(&at) {
+        true => byte == b'-',
+        false => byte.is_ascii_hexdigit(),
+    };
+    name.len() == 36 && name.bytes().enumerate().all(is_right)
+}
+
+/// Whether a queue that results may be sent to is a client's direct reply queue.
+pub(crate) fn is_direct(queue: &str) -> bool {
+    queue.starts_with(DIRECT_REPLY)
 }
 
 /// Whether this is the address of a direct reply queue as RabbitMQ 3.10 to 4.3 write it: the base64 of a channel's process
@@ -110,6 +129,22 @@ mod tests {
         };
         assert_eq!(allowed(&[]), [true, false, false, false, false, false]);
         assert_eq!(allowed(&["amq.gen-*", "rpc.a"]), [true, false, true, true, false, false]);
+    }
+
+    #[test]
+    fn every_uuid_is_allowed_where_the_setting_says_so() {
+        let allowed = |patterns: &[&str], name: &str| queues(patterns).allow(name);
+        let uuid = "ded2fd87-d0af-3edf-bee1-98e8bff10c4a";
+        assert!(allowed(&["a", "{uuid}"], uuid) && !allowed(&["a"], uuid));
+        assert!(queues(&["{uuid}"]).validate("garenne").is_ok());
+        for name in [
+            &uuid[1..],
+            "ded2fd87-d0af-3edf-bee1-98e8bff10c4.",
+            "ded2fd87+d0af-3edf-bee1-98e8bff10c4a",
+            "{uuid}",
+        ] {
+            assert!(!allowed(&["{uuid}"], name), "{name}");
+        }
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub struct WorkerConfig {
     pub unknown_kind_wait: Duration,
     /// The largest body that is processed, bytes. Larger ones become dead letters.
     pub max_payload: Size,
-    /// Answers messages that have `reply_to`. Needs write permission on `amq.default`.
+    /// Answers tasks that have `reply_to`, at their end. Needs write permission on `amq.default`, which copies need as well.
     pub replies: bool,
     /// Queues that answers may go to besides direct reply queues (`amq.rabbitmq.reply-to.*`): names, or prefixes with `*`.
     /// None of them may be a queue of the fleet.
@@ -90,7 +90,7 @@ impl Default for WorkerConfig {
             max_attempts: 5,
             unknown_kind_wait: Duration::from_secs(600),
             max_payload: Size::mib(4),
-            replies: false,
+            replies: true,
             reply_queues: ReplyQueues::default(),
             connect_timeout: Duration::from_secs(30),
         }

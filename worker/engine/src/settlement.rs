@@ -13,8 +13,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures_util::{FutureExt, future::BoxFuture};
-use garenne_amqp::{DeadLetters, PublishError, Publisher, Target};
+use futures_util::FutureExt;
+use garenne_amqp::{DeadLetters, Publisher};
 use garenne_common::supervise;
 use garenne_common::{
     clock,
@@ -23,7 +23,7 @@ use garenne_common::{
     telemetry::{Metrics, Traces},
 };
 use garenne_protocol::{
-    task::{DeadReason, Envelope, NewTask},
+    task::{DeadReason, NewTask},
     topology::{Ladder, Names},
 };
 use tokio::{runtime::Handle, sync::Semaphore};
@@ -31,34 +31,32 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     consumer::MissingQueues,
-    force_close::after_last_answers,
-    handler::{Output, RefusedPart, Routes, WhenDead},
+    handler::{Checkpoints, Output, RefusedPart, Routes, WhenDead},
     in_flight::InFlight,
     redelivery::RedeliveryTracker,
-    reply_queues::{REPLY_TO, ReplyQueues},
-    sink::{FinishedTask, SinkAnswer, SinkAnswers, SinkBuffer, results},
+    sink::{FinishedTask, SinkAnswer, SinkAnswers, SinkBuffer},
     task_publisher::TaskPublisher,
     unhandled_kinds::UnhandledKinds,
 };
 
+mod celery;
 mod copies;
 mod destinations;
 mod orphans;
 mod records;
+mod replies;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub(crate) use copies::{PUT_OFF, Published};
 pub(crate) use records::record_places;
+pub(crate) use replies::Replies;
 
-/// How results are sent as replies.
-pub(crate) struct Replies {
-    /// The queues that they may be sent to.
-    pub(crate) allowed: ReplyQueues,
-    /// Has a connection of its own, which opens with the first reply. A broker may close it because of an address that a
-    /// task names, and copies and dead letters must not end with it.
-    pub(crate) publisher: Publisher,
-}
+/// The most follow-ups of one task that wait for their confirms: half of those that a publisher waits for, so that other
+/// tasks are settled meanwhile.
+const WINDOW_MESSAGES: usize = 500;
+/// The size of such follow-ups, in bytes, from which on no further one is published.
+const WINDOW_BYTES: usize = 4 << 20;
 
 /// Settles the tasks of all lanes of a worker.
 pub(crate) struct Settler {
@@ -73,7 +71,7 @@ pub(crate) struct Settler {
     /// The kinds whose tasks wait for that.
     pub(crate) unhandled: Arc<UnhandledKinds>,
     /// Makes the task that follows a dead letter of a kind.
-    pub(crate) when_dead: BTreeMap<String, WhenDead>,
+    pub(crate) when_dead: BTreeMap<String, Option<WhenDead>>,
     /// The lanes that follow-ups and retries are published to.
     pub(crate) routes: Arc<Routes>,
     /// `None` if results are not sent as replies.
@@ -88,6 +86,8 @@ pub(crate) struct Settler {
     pub(crate) missing: Arc<MissingQueues>,
     pub(crate) sink_buffer: SinkBuffer,
     pub(crate) redeliveries: RedeliveryTracker,
+    /// What attempts have left for the next ones. Copies carry it.
+    pub(crate) checkpoints: Arc<Checkpoints>,
     pub(crate) metrics: Metrics,
     /// Bounds the log lines of dead letters, which a publisher can cause as fast as it publishes.
     pub(crate) dead_letter_log: LogLimit<DeadReason>,
@@ -128,17 +128,6 @@ impl Settler {
         (self.sink_buffer.offer(task, finished).common(), reply)
     }
 
-    /// Whether the result is sent to the task's `reply_to`. An address that is not allowed is counted and ignored.
-    fn is_answered(&self, envelope: &Envelope) -> bool {
-        let (Some(replies), Some(queue)) = (&self.replies, &envelope.reply_to) else { return false };
-        let is_allowed = replies.allowed.allow(queue);
-        if !is_allowed {
-            self.metrics.headers_ignored(REPLY_TO).inc();
-            tracing::debug!(task = %envelope.id, queue, "ignored a reply_to that reply_queues does not allow");
-        }
-        is_allowed
-    }
-
     /// Publishes the follow-ups of a stored result, and a dead letter of what the handler refused.
     pub(crate) async fn publish_follow_ups(
         &self,
@@ -148,19 +137,32 @@ impl Settler {
     ) -> Published {
         let (now, trace) = (clock::now(), task.span.context(&task.envelope));
         let publisher = self.task_publisher();
-        let follow_ups = follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it });
-        // A kind that no lane takes was refused when the handler requested it.
-        let (mut messages, spans): (Vec<_>, Vec<_>) =
-            follow_ups.filter_map(|it| publisher.message(it, now)).unzip();
-        messages.extend(refused.as_ref().map(|part| self.letter_of_part(task, part)));
-        // If the channel dies first, the broker redelivers the parent, and the follow-ups are published again under the
-        // same ids.
-        let published = self.publish_until_confirmed(&task.delivery, messages).await;
-        drop(spans);
-        if matches!(published, Published::All) {
-            refused.iter().for_each(|part| self.count_refused_part(task, part));
+        let mut follow_ups =
+            follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it }).peekable();
+        let mut letter = refused.as_ref().map(|part| self.letter_of_part(task, part));
+        // A message takes more memory than its task, so there are never more than one window's.
+        while follow_ups.peek().is_some() || letter.is_some() {
+            let (mut messages, mut spans, mut bytes) = (Vec::new(), Vec::new(), 0);
+            while messages.len() < WINDOW_MESSAGES && bytes < WINDOW_BYTES {
+                let Some(follow_up) = follow_ups.next() else {
+                    messages.extend(letter.take());
+                    break;
+                };
+                bytes += follow_up.body.len();
+                // A kind that no lane takes was refused when the handler requested it.
+                let Some((message, span)) = publisher.message(follow_up, now) else { continue };
+                messages.push(message);
+                spans.push(span);
+            }
+            // If the channel dies first, the broker redelivers the parent, and the follow-ups are published again under the
+            // same ids.
+            let published = self.publish_until_confirmed(&task.delivery, messages).await;
+            if !matches!(published, Published::All) {
+                return published;
+            }
         }
-        published
+        refused.iter().for_each(|part| self.count_refused_part(task, part));
+        Published::All
     }
 
     /// Publishes follow-ups, and tasks of the sinks' background work.
@@ -186,29 +188,6 @@ impl Settler {
             self.redeliveries.mark_succeeded(&envelope.id);
         }
         delivery.settle(Settlement::Acked);
-    }
-
-    /// Sends the result to the task's `reply_to`. Best effort, after the ack.
-    pub(crate) fn reply(&self, finished: Box<FinishedTask>) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let (Some(replies), Some(queue)) = (&self.replies, finished.envelope.reply_to.clone()) else {
-                return;
-            };
-            let publishing = replies.publisher.publish(results::message(&finished, Target::queue(queue)));
-            let published = tokio::select! {
-                biased;
-                published = publishing => published,
-                () = after_last_answers(&self.force_close) => return,
-            };
-            match published {
-                // The queue of a client that stopped waiting is gone. The publisher counts it as returned.
-                Ok(()) | Err(PublishError::Unroutable { .. }) => {}
-                Err(error) => {
-                    let (id, trace_id) = (&finished.envelope.id, finished.envelope.trace_id());
-                    tracing::warn!(task = %id, trace_id, %error, "failed to publish reply");
-                }
-            }
-        })
     }
 
     /// Begins a settlement in place, so that results reach the sinks in the order in which their tasks end, and continues it on

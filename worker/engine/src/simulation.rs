@@ -92,7 +92,7 @@ impl Worker {
         publish: Arc<dyn PublishBroker>,
         blocked: Arc<AtomicBool>,
     ) -> Resources<B> {
-        let metrics = Some(self.metrics().connection().clone());
+        let metrics = Some(Arc::new(self.metrics().connection().clone()) as _);
         let replies =
             Publisher::simulated(Arc::clone(&publish), Arc::clone(&blocked), publisher_config(), None);
         Resources {

@@ -30,8 +30,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::handler::Output;
 
-pub use background::SinkContext;
-pub(crate) use background::{BackgroundWork, IsConsuming, IsLanePaused};
+pub(crate) use background::{BackgroundWork, WorkerState};
+pub use background::{LaneFigures, SinkContext};
 pub(crate) use health::SinkMetrics;
 pub(crate) use sink_buffer::{SinkAnswers, SinkBuffer};
 

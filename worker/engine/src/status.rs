@@ -1,17 +1,25 @@
 //! The state of a running worker, for the admin port and for heartbeats.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use garenne_common::telemetry::{
     HeartbeatSource,
     admin::{GroupCommand, Process, Tasks},
 };
-use garenne_protocol::task::StandingOrder;
+use garenne_protocol::{heartbeat::NotReadyBeat, task::StandingOrder};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use crate::{
-    batch::RunningBatches, consumer::Intake, fleet::Member, handler::ProgressBoard, pipeline::LanePool,
+    batch::RunningBatches,
+    consumer::Intake,
+    fleet::Member,
+    handler::ProgressBoard,
+    pipeline::{KeyLimits, LanePool},
+    registry::{Registry, unready},
     settlement::Settler,
 };
 
@@ -26,12 +34,17 @@ pub(crate) struct Status {
     pub(crate) member: Arc<Member>,
     pub(crate) progress: Arc<ProgressBoard>,
     pub(crate) settler: Arc<Settler>,
+    pub(crate) registry: Arc<Registry>,
+    /// The kinds whose handlers were not ready at the last heartbeat.
+    pub(crate) not_ready: Mutex<BTreeMap<String, NotReadyBeat>>,
 }
 
 /// A lane's pool, and why the lane is not consuming.
+#[derive(Clone)]
 pub(crate) struct LaneStatus {
     pub(crate) name: Arc<str>,
     pub(crate) pool: LanePool,
+    pub(crate) key_limits: Arc<KeyLimits>,
     pub(crate) problems: Vec<QueueProblem>,
 }
 
@@ -49,19 +62,36 @@ impl LaneStatus {
     }
 }
 
+impl Status {
+    /// The kinds whose handlers depend on something else, and whether they are ready.
+    fn readiness(&self) -> impl Iterator<Item = (&str, &watch::Receiver<Result<(), String>>)> {
+        self.registry.entries().filter_map(|(kind, entry)| Some((kind, entry.options.ready.as_ref()?)))
+    }
+}
+
 impl Process for Status {
     /// Ready if all queues are consumed and results can be settled.
     fn ready(&self) -> Result<(), Vec<String>> {
+        if *self.intake.borrow() == Intake::Closed {
+            return Err(vec!["stopping".to_owned()]);
+        }
         let not_consuming = |lane: &LaneStatus| {
             let problem = lane.problem()?;
             Some(format!("lane {} is not consuming: {problem}", lane.name))
         };
         let mut problems: Vec<_> = self.lanes.iter().filter_map(not_consuming).collect();
+        problems.extend(unready(self.readiness()));
         problems.extend(self.settler.sink_buffer.problems());
         problems.extend(self.settler.missing.problems());
         problems.extend(self.settler.letters.problem());
         problems.extend(self.member.stream_problems());
         if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+
+    /// An alarm of the broker blocks copies, follow-ups and heartbeats. Other tasks are finished and acked, so the worker stays
+    /// in service: all workers of the broker have the same alarm.
+    fn warnings(&self) -> Vec<String> {
+        self.settler.publisher.block_problem().into_iter().collect()
     }
 
     fn pool(&self) -> Value {
@@ -105,6 +135,11 @@ impl Tasks for Status {
             GroupCommand::Stop => {
                 for lane in &self.lanes {
                     lane.pool.group(group).stop();
+                    let of_key = lane.key_limits.groups().into_iter().filter(|(_, of)| **of == *group);
+                    for (id, _) in of_key {
+                        // It may have ended meanwhile.
+                        let _ = lane.pool.stop(&(&*id).into());
+                    }
                 }
             }
         }

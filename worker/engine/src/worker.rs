@@ -1,16 +1,15 @@
 //! A worker: built from settings and handlers, run until it is told to stop.
 
-use std::{future::Future, sync::Arc};
+use std::{borrow::Cow, future::Future, sync::Arc};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{BrokerError, PublishError, declare::TopologyError};
 use garenne_common::{
-    config::{ConfigError, Invalid, Settings},
+    config::{Common, ConfigError, Invalid, Settings},
     exit::{Exit, Failure, HasExit},
     shutdown::{Command, Mode, Receipt, Tally},
     telemetry::Metrics,
 };
-use garenne_pool as pool;
 use thiserror::Error;
 use tokio::{
     sync::{mpsc, watch},
@@ -19,22 +18,35 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    budget,
     consumer::{ConsumeBroker, Intake},
     fleet::FleetError,
-    handler::{ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions, erase},
+    handler::{Handler, MissingData, Payload, TaskOptions, WorkerData},
+    layer::{ErasedHandler, Function, Layer, Next, erase},
     registry::{Entry, Registry, RegistryError},
     settings::{SinkName, WorkerConfig},
     sink::Sink,
 };
 
 mod catch_all;
+mod companion;
 mod drain;
+mod handle;
 pub(crate) mod handler_runtime;
 mod lane;
 mod lane_pause;
+mod lane_readiness;
 mod lane_starter;
+mod lane_states;
 pub(crate) mod start;
+mod unroutable;
 
+pub use companion::Companion;
+pub use garenne_pool::ConfigError as PoolError;
+
+pub use handle::WorkerHandle;
+
+use companion::RunCompanion;
 use drain::requested_stop;
 use start::Resources;
 
@@ -57,7 +69,7 @@ pub enum WorkerError {
         /// The lane.
         lane: String,
         /// The problem.
-        problem: pool::ConfigError,
+        problem: PoolError,
     },
     /// The broker.
     #[error(transparent)]
@@ -109,50 +121,113 @@ impl WorkerError {
 /// Opens a sink while the worker starts.
 type OpenSink = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Sink>, Failure>> + Send + Sync>;
 
-/// Collects handlers and sinks.
-pub struct WorkerBuilder {
+/// Collects layers, data, handlers and sinks. `L` are the layers.
+///
+/// ```
+/// # use garenne::{Data, Worker, WorkerConfig, TaskOptions};
+/// # #[derive(serde::Deserialize)]
+/// # struct Mail { to: String }
+/// # garenne::json_payload!(Mail, "email.send");
+/// # struct Mailer;
+/// # async fn send(_: Data<Mailer>, mail: Mail) -> garenne::Result<String> { Ok(mail.to) }
+/// let worker = Worker::builder(WorkerConfig::default())
+///     .data(Mailer)
+///     .handle_with(send, TaskOptions::short())
+///     .build()?;
+/// # garenne::Result::<()>::Ok(())
+/// ```
+pub struct WorkerBuilder<L = ()> {
     config: WorkerConfig,
-    handlers: Vec<(&'static str, Arc<ErasedHandler>, TaskOptions)>,
+    layers: Arc<L>,
+    data: WorkerData,
+    handlers: Vec<Registered>,
     sinks: Vec<Arc<dyn Sink>>,
     named_sinks: Vec<(&'static str, OpenSink)>,
+    companions: Vec<RunCompanion>,
+    /// The first mistake in what was added. [`build`](Self::build) returns it.
+    mistake: Option<RegistryError>,
 }
 
-impl WorkerBuilder {
-    /// Adds a handler of short tasks.
+/// A handler with its layers, and whether the worker has the data that it needs.
+struct Registered {
+    kind: &'static str,
+    handler: Arc<dyn ErasedHandler>,
+    options: TaskOptions,
+    check_data: fn(&WorkerData) -> Result<(), MissingData>,
+}
+
+impl<L: Layer> WorkerBuilder<L> {
+    /// Adds a [layer](crate::layer) around all handlers, inside of the layers that were added before. Layers are added
+    /// before handlers.
     #[must_use]
-    pub fn handle<F, P, R, O>(self, handler: F) -> Self
+    pub fn layer<N: Layer>(self, layer: N) -> WorkerBuilder<(Arc<L>, N)> {
+        let Self { config, layers, data, handlers, sinks, named_sinks, companions, mistake } = self;
+        let late = handlers.first().map(|first| RegistryError::LateLayer { kind: first.kind.to_owned() });
+        let (layers, mistake) = (Arc::new((layers, layer)), mistake.or(late));
+        WorkerBuilder { config, layers, data, handlers, sinks, named_sinks, companions, mistake }
+    }
+
+    /// Adds a value that handlers share. A handler takes it as an argument of type [`Data<T>`](crate::Data). One value of
+    /// each type; all handlers may use it, also those that were added before.
+    #[must_use]
+    pub fn data<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        if !self.data.insert(Arc::new(value)) {
+            self.mistake.get_or_insert(RegistryError::DataTwice(std::any::type_name::<T>()));
+        }
+        self
+    }
+
+    /// Adds a [handler](Handler) of short tasks.
+    #[must_use]
+    pub fn handle<H, Arguments>(self, handler: H) -> Self
     where
-        F: Fn(TaskContext, P) -> R + Send + Sync + 'static,
-        P: Payload,
-        R: Future<Output = Result<O, TaskError>> + Send + 'static,
-        O: IntoOutput + 'static,
+        H: Handler<Arguments>,
+        Arguments: 'static,
     {
         self.handle_with(handler, TaskOptions::short())
     }
 
     /// Adds a handler whose tasks run as `options` say.
     #[must_use]
-    pub fn handle_with<F, P, R, O>(self, handler: F, options: TaskOptions) -> Self
+    pub fn handle_with<H, Arguments>(self, handler: H, options: TaskOptions) -> Self
     where
-        F: Fn(TaskContext, P) -> R + Send + Sync + 'static,
-        P: Payload,
-        R: Future<Output = Result<O, TaskError>> + Send + 'static,
-        O: IntoOutput + 'static,
+        H: Handler<Arguments>,
+        Arguments: 'static,
     {
-        self.handle_kind(P::KIND, handler, options)
+        self.handle_kind(H::Payload::KIND, handler, options)
     }
 
     /// Adds a handler of another kind than its payload's own: an older name of it, or one that is known only
     /// when the program runs.
     #[must_use]
-    pub fn handle_kind<F, P, R, O>(mut self, kind: &'static str, handler: F, options: TaskOptions) -> Self
+    pub fn handle_kind<H, Arguments>(
+        mut self,
+        kind: impl Into<Cow<'static, str>>,
+        handler: H,
+        options: TaskOptions,
+    ) -> Self
     where
-        F: Fn(TaskContext, P) -> R + Send + Sync + 'static,
-        P: Payload,
-        R: Future<Output = Result<O, TaskError>> + Send + 'static,
-        O: IntoOutput + 'static,
+        H: Handler<Arguments>,
+        Arguments: 'static,
     {
-        self.handlers.push((kind, erase(handler), options));
+        let kind = kept(kind.into());
+        let handler = erase(Arc::clone(&self.layers), Function::<H, Arguments>::new(handler));
+        self.handlers.push(Registered { kind, handler, options, check_data: H::check_data });
+        self
+    }
+
+    /// Adds code that runs the tasks of a kind as [layers](crate::layer) see them, without reading a payload: to pass them
+    /// on to another program. A topic pattern such as `image.*` stands for all kinds that match it and have no handler of their
+    /// own. Metrics and heartbeats name the pattern.
+    #[must_use]
+    pub fn handle_task(
+        mut self,
+        kind: impl Into<Cow<'static, str>>,
+        handler: impl Next + 'static,
+        options: TaskOptions,
+    ) -> Self {
+        let (kind, handler) = (kept(kind.into()), erase(Arc::clone(&self.layers), handler));
+        self.handlers.push(Registered { kind, handler, options, check_data: |_| Ok(()) });
         self
     }
 
@@ -176,10 +251,24 @@ impl WorkerBuilder {
         self
     }
 
+    /// Runs `run` beside the handlers, on their runtime: for processes or connections that a handler works with.
+    ///
+    /// It starts before the worker consumes. When all tasks have ended, [`Companion::stopping`] is cancelled, and the worker
+    /// waits for it as long as the setting `hard_grace`.
+    #[must_use]
+    pub fn companion<F, R>(mut self, run: F) -> Self
+    where
+        F: Fn(Companion) -> R + Send + Sync + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        self.companions.push(Arc::new(move |companion| run(companion).boxed()));
+        self
+    }
+
     /// Handlers that keep a processor busy run like all others, and not on threads of their own.
     #[cfg(feature = "simulation")]
     pub(crate) fn on_one_thread(mut self) -> Self {
-        self.handlers.iter_mut().for_each(|(.., options)| options.cpu_bound = false);
+        self.handlers.iter_mut().for_each(|handler| handler.options.cpu_bound = false);
         self
     }
 
@@ -193,19 +282,24 @@ impl WorkerBuilder {
     /// # Errors
     /// [`WorkerError::Setting`] for settings that a file could not have either: they are validated as those of a file.
     /// [`WorkerError::Registry`] for no handler, two for one kind, a kind that could not be a routing key, options
-    /// with which no task could succeed, or a sink of the settings that is neither built in nor added.
+    /// with which no task could succeed, data that a handler needs and that is missing, a layer that came after a handler,
+    /// or a sink of the settings that is neither built in nor added.
     pub fn build(self) -> Result<Worker, WorkerError> {
-        let Self { config, handlers, sinks, named_sinks } = self;
+        let Self { config, data, handlers, sinks, named_sinks, companions, mistake, .. } = self;
         config.validate()?;
+        if let Some(mistake) = mistake {
+            return Err(mistake.into());
+        }
         let built_in = [SinkName::STDOUT, SinkName::RESULTS].into_iter();
         let known: Vec<_> = built_in.chain(named_sinks.iter().map(|sink| sink.0)).collect();
         if let Some(SinkName(name)) = config.sinks.iter().find(|sink| !known.contains(&&*sink.0)) {
             return Err(RegistryError::Sink { name: name.clone(), known: known.join(", ") }.into());
         }
         let metrics = Metrics::new("worker");
-        metrics.register_kinds(handlers.iter().map(|(kind, ..)| *kind));
+        metrics.register_kinds(handlers.iter().map(|handler| handler.kind));
         let mut registry = Registry::default();
-        for (kind, handler, options) in handlers {
+        for Registered { kind, handler, options, check_data } in handlers {
+            check_data(&data).map_err(|missing| RegistryError::Data { kind: kind.to_owned(), missing })?;
             registry.add(kind, Entry { kind, handler, options, metrics: metrics.kind(kind) })?;
         }
         if registry.is_empty() {
@@ -213,9 +307,27 @@ impl WorkerBuilder {
         }
         let lanes = config.lanes.clone().serving(registry.deadlines().map(|(kind, _)| kind));
         let config = WorkerConfig { lanes, ..config };
-        let name = config.name().into();
+        budget::check(&config, registry.deadlines())?;
+        let name: Arc<str> = config.name().into();
         let (registry, tally) = (Arc::new(registry), Arc::default());
-        Ok(Worker { name, config, registry, sinks, named_sinks, metrics, tally })
+        let (sender, commands) = mpsc::channel(8);
+        let handle = WorkerHandle::new(Arc::clone(&name), sender, metrics.clone());
+        let asks_for_admin = false;
+        let commands = Some(commands);
+        Ok(Worker {
+            name,
+            config,
+            registry,
+            data,
+            sinks,
+            named_sinks,
+            companions,
+            metrics,
+            tally,
+            handle,
+            commands,
+            asks_for_admin,
+        })
     }
 }
 
@@ -224,16 +336,32 @@ pub struct Worker {
     name: Arc<str>,
     config: WorkerConfig,
     registry: Arc<Registry>,
+    data: WorkerData,
     sinks: Vec<Arc<dyn Sink>>,
     named_sinks: Vec<(&'static str, OpenSink)>,
+    companions: Vec<RunCompanion>,
     metrics: Metrics,
     tally: Arc<Tally>,
+    handle: WorkerHandle,
+    /// Those of the handle. [`None`] once the worker runs.
+    commands: Option<mpsc::Receiver<Command>>,
+    /// Whether the admin port is open although no setting asks for it.
+    asks_for_admin: bool,
 }
 
 impl Worker {
     /// Starts building one.
     pub fn builder(config: WorkerConfig) -> WorkerBuilder {
-        WorkerBuilder { config, handlers: Vec::new(), sinks: Vec::new(), named_sinks: Vec::new() }
+        WorkerBuilder {
+            config,
+            layers: Arc::new(()),
+            data: WorkerData::default(),
+            handlers: Vec::new(),
+            sinks: Vec::new(),
+            named_sinks: Vec::new(),
+            companions: Vec::new(),
+            mistake: None,
+        }
     }
 
     #[cfg(feature = "simulation")]
@@ -241,18 +369,39 @@ impl Worker {
         &self.metrics
     }
 
-    pub(crate) fn into_registry(self) -> Arc<Registry> {
-        self.registry
+    pub(crate) fn into_parts(self) -> (Arc<Registry>, WorkerData) {
+        (self.registry, self.data)
     }
 
-    /// Runs until `shutdown` completes, then stops in the configured mode. The receipt says what
-    /// became of every delivery.
+    /// A handle for the program around the worker.
+    pub fn handle(&self) -> WorkerHandle {
+        self.handle.clone()
+    }
+
+    /// Whether the worker opens its admin port.
+    fn has_admin_port(&self) -> bool {
+        let Common { admin, admin_token_file, admin_tls_cert, .. } = &self.config.common;
+        self.asks_for_admin || admin.is_some() || admin_token_file.is_some() || admin_tls_cert.is_some()
+    }
+
+    /// Opens the admin port, also without a setting.
+    #[cfg(feature = "cli")]
+    pub(crate) fn with_admin_port(self) -> Self {
+        Self { asks_for_admin: true, ..self }
+    }
+
+    /// Runs until `shutdown` completes, or the [handle](Self::handle) stops the worker, and then stops in the configured mode.
+    /// The receipt says what became of every delivery.
+    ///
+    /// It handles no signal, and opens no port unless the setting `admin` asks for it (with the feature `admin`). Dropping the
+    /// future is no stop: the broker delivers the tasks again, as after a crash.
     ///
     /// # Errors
     /// [`WorkerError`] when it cannot start.
-    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<Receipt, WorkerError> {
-        let (sender, commands) = mpsc::channel(1);
-        let (requests, mode) = (sender.clone(), self.config.shutdown_mode);
+    pub async fn run_until(mut self, shutdown: impl Future<Output = ()>) -> Result<Receipt, WorkerError> {
+        let (sender, mode) = (self.handle.commands(), self.config.shutdown_mode);
+        let commands = self.commands.take().expect("a worker runs once");
+        let requests = sender.clone();
         let mut running = std::pin::pin!(self.run(sender, commands));
         tokio::select! {
             biased;
@@ -284,7 +433,7 @@ impl Worker {
         sender: mpsc::Sender<Command>,
         mut commands: mpsc::Receiver<Command>,
     ) -> Result<Receipt, WorkerError> {
-        let began = Instant::now();
+        let (began, _ends) = (Instant::now(), self.handle.ends_with_this());
         let (intake, stopping) = (watch::Sender::new(Intake::Open), CancellationToken::new());
         let mut starting = std::pin::pin!(start::start(self, open, sender, intake.clone(), &stopping));
         let (running, stop) = tokio::select! {
@@ -302,6 +451,7 @@ impl Worker {
             return Ok(self.tally.receipt(&self.name, mode, false, began.elapsed()));
         };
         tracing::info!(worker = %self.name, lanes = running.status.lanes.len(), "consuming");
+        self.handle.begin(Arc::clone(&running.status) as _);
         let wanted = match stop {
             Some(mode) => Ok(mode),
             None => running.until_shutdown(&mut commands).await,
@@ -312,6 +462,14 @@ impl Worker {
         // The deliveries that it did get have been handed back by now.
         wanted?;
         Ok(self.tally.receipt(&self.name, mode, escalated, began.elapsed()))
+    }
+}
+
+/// A kind for as long as the process lives: a worker is built once, and its metrics name its kinds.
+fn kept(kind: Cow<'static, str>) -> &'static str {
+    match kind {
+        Cow::Borrowed(kind) => kind,
+        Cow::Owned(kind) => kind.leak(),
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::*;
 use crate::{
     TaskContext, TaskError, Worker, WorkerConfig,
-    consumer::{ChannelGeneration, SettlementCounters},
+    consumer::{ChannelGeneration, MessageHead, SettlementCounters},
     execute::AttemptOutput,
     execution::Execution,
     fleet::Directives,
@@ -48,7 +48,7 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> Execution
             }
         }
     };
-    let registry = Worker::builder(WorkerConfig::default()).handle(step).build().unwrap().into_registry();
+    let registry = Worker::builder(WorkerConfig::default()).handle(step).build().unwrap().into_parts().0;
     let kind = Kind::parse("test.step").unwrap();
     let tasks: Vec<_> = steps
         .iter()
@@ -80,6 +80,14 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> Execution
         worker: Arc::new(worker),
         sharing: Sharing::Nothing,
         body,
+        head: Arc::new(MessageHead {
+            routing_key: "test.step".into(),
+            exchange: "".into(),
+            redelivered: false,
+            received_at: now,
+            properties,
+            unreadable: None,
+        }),
         generation: Arc::new(ChannelGeneration::new(counters, 1)),
         span: AttemptSpan::default(),
     };

@@ -101,8 +101,14 @@ impl ChannelGeneration {
         self.alive.load(Ordering::Acquire)
     }
 
+    /// Ends the generation. Until they are settled, its deliveries count as lost: deliveries, requests and the end are counted
+    /// under one lock, so that the sum is exact.
     pub(crate) fn end(&self) {
-        self.alive.store(false, Ordering::Release);
+        let requests = lock(&self.requests);
+        if self.alive.swap(false, Ordering::Release) {
+            self.counters.lane.lost.add(self.outstanding() as i64);
+        }
+        drop(requests);
         self.ended.notify_one();
     }
 
@@ -164,8 +170,12 @@ impl ChannelGeneration {
     }
 
     pub(crate) fn count_delivery(&self, redelivered: bool) {
+        let _requests = lock(&self.requests);
         self.deliveries.fetch_add(1, Ordering::Relaxed);
         self.counters.delivered(redelivered);
+        if !self.alive() {
+            self.counters.lane.lost.inc();
+        }
     }
 
     pub(crate) fn deliveries(&self) -> u64 {
@@ -181,8 +191,11 @@ impl ChannelGeneration {
 
     /// Passes a request to the ack writer. If that has ended, the settlement is counted as lost.
     pub(crate) fn request_settlement(&self, request: SettleRequest) {
-        self.requested.fetch_add(1, Ordering::Relaxed);
         let mut requests = lock(&self.requests);
+        self.requested.fetch_add(1, Ordering::Relaxed);
+        if !self.alive() {
+            self.counters.lane.lost.dec();
+        }
         if requests.closed {
             drop(requests);
             return self.counters.settled(Settlement::LostSettlement, 1);
@@ -311,6 +324,29 @@ mod tests {
         assert!(!generation.alive());
         generation.ended().await;
         generation.ended().await;
+    }
+
+    /// The broker delivers what was not settled again. Otherwise both deliveries would count as held.
+    #[test]
+    fn deliveries_of_an_ended_generation_are_not_held() {
+        let generation = generation(10);
+        let lane = generation.counters.lane.clone();
+        let counts = || (lane.lost.get(), lane.held());
+        (0..3).for_each(|_| generation.count_delivery(false));
+        generation.request_settlement(ack(1));
+        assert_eq!(counts(), (0, 3), "the settlement is not sent yet");
+        generation.end();
+        generation.end();
+        assert_eq!(counts(), (2, 1));
+        // It was received before the end and is read after it.
+        generation.count_delivery(false);
+        assert_eq!(counts(), (3, 1));
+        generation
+            .close()
+            .into_iter()
+            .for_each(|_| generation.counters.settled(Settlement::LostSettlement, 1));
+        (2..=4).for_each(|tag| generation.request_settlement(ack(tag)));
+        assert_eq!(counts(), (0, 0));
     }
 
     #[test]

@@ -110,6 +110,16 @@ impl Delivery {
         Arc::make_mut(&mut self.head).properties = properties;
     }
 
+    /// Replaces the body.
+    pub(crate) fn set_body(&mut self, body: Vec<u8>) {
+        self.body = body.into();
+    }
+
+    /// Says why no task can be made of the message.
+    pub(crate) fn set_unreadable(&mut self, problem: &str) {
+        Arc::make_mut(&mut self.head).unreadable = Some(problem.into());
+    }
+
     /// Holds a place until it is settled or dropped.
     pub(crate) fn hold(&mut self, place: OwnedSemaphorePermit) {
         self.place = Some(place);

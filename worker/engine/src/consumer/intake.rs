@@ -20,6 +20,8 @@ pub(crate) struct LaneQuiet {
     pub(crate) is_paused: bool,
     /// Other workers serve the lane.
     pub(crate) is_standby: bool,
+    /// No handler of the lane's kinds is ready.
+    pub(crate) is_unready: bool,
 }
 
 /// The intake of a lane: that of the worker, or quiet while the lane has a reason.
@@ -79,8 +81,9 @@ mod tests {
         let mut intake = LaneIntake::new(worker.subscribe(), lane.subscribe());
         assert_eq!(intake.current(), Intake::Open);
         for quiet in [
-            LaneQuiet { is_paused: true, is_standby: false },
-            LaneQuiet { is_paused: false, is_standby: true },
+            LaneQuiet { is_paused: true, ..LaneQuiet::default() },
+            LaneQuiet { is_standby: true, ..LaneQuiet::default() },
+            LaneQuiet { is_unready: true, ..LaneQuiet::default() },
         ] {
             lane.send_replace(quiet);
             assert_eq!(intake.current(), Intake::Quiet);
@@ -106,7 +109,7 @@ mod tests {
         };
         let quiet = wait(&intake, Intake::Quiet);
         tokio::task::yield_now().await;
-        lane.send_replace(LaneQuiet { is_paused: true, is_standby: false });
+        lane.send_replace(LaneQuiet { is_paused: true, ..LaneQuiet::default() });
         quiet.await.unwrap();
         let closed = wait(&intake, Intake::Closed);
         tokio::task::yield_now().await;

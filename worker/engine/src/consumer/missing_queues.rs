@@ -95,6 +95,18 @@ impl MissingQueues {
         }
     }
 
+    /// Whether the broker says that a queue does not exist.
+    pub(crate) async fn is_queue_missing(&self, queue: &str) -> bool {
+        self.broker.queue_exists(queue).await == Some(false)
+    }
+
+    /// Declares again what no copy waits for. Returns whether that made it exist; otherwise readiness and the metric name it.
+    pub(crate) async fn restore_unused(&self, target: &Target) -> bool {
+        let target = PublishTarget::of(target);
+        self.restore_one(target.clone()).await;
+        !lock(&self.missing).contains_key(&target)
+    }
+
     async fn restore_one(&self, target: PublishTarget) {
         let called = Instant::now();
         let mut last_checks = self.last_checks.lock().await;
@@ -136,7 +148,7 @@ impl MissingQueues {
             return;
         }
         if missing.insert(target.clone(), reason.clone()).is_none() {
-            tracing::error!(queue = target.name, reason, "tasks wait for a missing {}", target.kind());
+            tracing::error!(queue = target.name, reason, "a {} is missing", target.kind());
         }
         self.set_gauge(target, 1);
     }

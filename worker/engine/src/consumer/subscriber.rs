@@ -86,6 +86,9 @@ pub(crate) struct Subscriber<B, F> {
     pub(crate) on_orphan: OnOrphan,
     /// The last cancel by the broker, while messages are held whose queue may have been deleted.
     pub(crate) cancellation: Weak<Cancellation>,
+    /// Whether the topology is declared again after the queue was found: a queue of others may not have existed before, and was
+    /// not bound then.
+    pub(crate) must_bind: bool,
 }
 
 impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<B, F> {
@@ -220,10 +223,20 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
     ) -> Result<Consumer<B>, String> {
         let Subscription { queue, tag, .. } = &self.subscription;
         let error = match channel.consume(queue, tag).await {
-            Ok(consumer) => return Ok(consumer),
+            Ok(consumer) => {
+                if std::mem::take(&mut self.must_bind) {
+                    // A queue that does not exist cannot be bound.
+                    let _ = self.broker.restore_topology().await;
+                }
+                return Ok(consumer);
+            }
             Err(error) => error,
         };
         match &error.reply {
+            Some((NOT_FOUND, _)) if self.subscription.is_of_others => {
+                self.queue_missing(generation);
+                self.must_bind = true;
+            }
             Some((NOT_FOUND, _)) => {
                 self.queue_missing(generation);
                 let restored = self.broker.restore_topology().await;

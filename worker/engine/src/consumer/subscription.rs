@@ -10,6 +10,8 @@ pub(crate) struct Subscription {
     pub(crate) prefetch: u16,
     /// The consumer tag, which the broker lists.
     pub(crate) tag: String,
+    /// Whether others declare the queue. Workers wait for it and bind it.
+    pub(crate) is_of_others: bool,
     /// Ticks for coalescing deliveries and settlements.
     pub(crate) clock: TickClock,
 }
@@ -28,6 +30,7 @@ impl Subscription {
         let subscription = |(shard, queue): (usize, String)| Self {
             queue,
             prefetch: share(shard),
+            is_of_others: false,
             tag: if shard == 0 { tag.to_owned() } else { format!("{tag}.{shard}") },
             clock,
         };

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use garenne_protocol::{
-    task::{WorkerIncarnation, span_ms},
+    task::{WorkerIncarnation, matches_binding, span_ms},
     topology::LIFECYCLE_KEPT,
 };
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ pub(crate) enum LifecycleEvent {
     RunEnded { task: String },
 }
 
-/// The kinds that a worker has handlers for, and the lanes that it takes them from.
+/// The kinds, and the patterns of kinds, that a worker has handlers for, and the lanes that it takes them from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Handlers {
@@ -57,7 +57,7 @@ pub(crate) struct Handlers {
 
 impl Handlers {
     fn has(&self, kind: &str) -> bool {
-        self.kinds.iter().any(|one| one == kind)
+        self.kinds.iter().any(|one| matches_binding(one, kind))
     }
 
     fn takes_from(&self, lane: &str) -> bool {

@@ -7,18 +7,23 @@ use std::{
 
 use garenne_common::telemetry::Traces;
 use garenne_pool as pool;
-use garenne_protocol::task::{Envelope, Kind, NewTask, Source, TaskId, TraceContext};
+use garenne_protocol::{
+    amqp::FieldTable,
+    task::{Envelope, Kind, NewTask, TaskId, TraceContext, header},
+};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     TaskError,
     batch_records::BatchRecords,
-    follow_up::{FollowUps, Routes},
+    checkpoints::Checkpoints,
+    data::{Data, WorkerData},
+    follow_up::{FollowUp, FollowUps, Routes},
     progress::{ProgressBoard, ProgressReporter},
     team::{self, Team},
 };
-use crate::{fleet::Directives, spans::AttemptSpan};
+use crate::{consumer::MessageHead, fleet::Directives, spans::AttemptSpan};
 
 /// The task that a handler runs, its cancellation token, and what the handler may do besides returning an output.
 ///
@@ -43,6 +48,7 @@ pub struct TaskContext(Arc<Inner>);
 
 struct Inner {
     envelope: Arc<Envelope>,
+    head: Arc<MessageHead>,
     lane: Option<Arc<str>>,
     worker: Arc<WorkerContext>,
     pool: pool::TaskContext,
@@ -80,11 +86,14 @@ pub(crate) struct WorkerContext {
     pub(crate) progress: Arc<ProgressBoard>,
     pub(crate) traces: Traces,
     pub(crate) directives: Arc<Directives>,
+    pub(crate) data: WorkerData,
+    pub(crate) checkpoints: Arc<Checkpoints>,
 }
 
 impl TaskContext {
     pub(crate) fn new(
         envelope: Arc<Envelope>,
+        head: Arc<MessageHead>,
         lane: Option<Arc<str>>,
         worker: Arc<WorkerContext>,
         sharing: Sharing,
@@ -93,7 +102,7 @@ impl TaskContext {
     ) -> Self {
         let follow_ups = FollowUps::new(Arc::clone(&worker.routes));
         let progress = ProgressReporter::new(Arc::clone(&worker.progress), envelope.id.shared());
-        Self(Arc::new(Inner { envelope, lane, worker, pool, follow_ups, progress, sharing, span }))
+        Self(Arc::new(Inner { envelope, head, lane, worker, pool, follow_ups, progress, sharing, span }))
     }
 
     /// The task's id. Retries and redeliveries of a task have the same id.
@@ -125,17 +134,27 @@ impl TaskContext {
         self.0.lane.as_deref()
     }
 
+    /// Whether the payload is a call of a Celery sender: `{"args":[…],"kwargs":{…}}`, the positional and the keyword
+    /// arguments of a function. Its copies stay such calls.
+    #[cfg(feature = "celery")]
+    pub fn is_celery(&self) -> bool {
+        self.0.envelope.celery
+    }
+
     /// Where a foreign message came from. [`None`] for a task.
     ///
     /// A lane with the setting `lanes.<name>.maps` receives foreign messages, as tasks of the kind
     /// [`FOREIGN_KIND`](garenne_protocol::task::FOREIGN_KIND). Nothing of what their senders wrote besides the payload
     /// has an effect.
-    pub fn source(&self) -> Option<Source<'_>> {
-        self.0.envelope.arrival.as_ref()?.source.as_deref().and_then(Source::from_label)
+    #[cfg(feature = "foreign")]
+    pub fn source(&self) -> Option<crate::task::Source<'_>> {
+        let source = self.0.envelope.arrival.as_ref()?.source.as_deref()?;
+        crate::task::Source::from_label(source)
     }
 
     /// When a worker first received a foreign message, which its retries keep. Each message of a lane has another time.
     /// [`None`] for a task.
+    #[cfg(feature = "foreign")]
     pub fn arrived_at(&self) -> Option<SystemTime> {
         let since = Duration::from_micros(self.0.envelope.arrival.as_ref()?.at_us?.unsigned_abs());
         SystemTime::UNIX_EPOCH.checked_add(since)
@@ -148,6 +167,12 @@ impl TaskContext {
         envelope.version_given.then(|| envelope.version.time())
     }
 
+    /// When the task was published, by the clock and the word of its publisher. [`None`] if the message does not say it.
+    pub fn enqueued_at(&self) -> Option<SystemTime> {
+        let since = Duration::from_millis(self.0.envelope.published_ms()?.try_into().ok()?);
+        SystemTime::UNIX_EPOCH.checked_add(since)
+    }
+
     /// The name of the worker that runs the task.
     pub fn worker(&self) -> &str {
         &self.0.worker.name
@@ -156,6 +181,29 @@ impl TaskContext {
     /// The task's group, if it belongs to one.
     pub fn group(&self) -> Option<&str> {
         self.0.envelope.group.as_deref()
+    }
+
+    /// The key that its publisher gave it, such as a customer. Publishers of this crate set the task's id otherwise.
+    pub fn key(&self) -> Option<&str> {
+        self.header_text(header::KEY)
+    }
+
+    /// What [`WorkerBuilder::data`](crate::WorkerBuilder::data) was given of this type. Handlers take it as an
+    /// [argument](Data).
+    pub fn data<T: Send + Sync + 'static>(&self) -> Option<Data<T>> {
+        self.0.worker.data.get()
+    }
+
+    pub(super) fn envelope(&self) -> &Arc<Envelope> {
+        &self.0.envelope
+    }
+
+    pub(super) fn checkpoints(&self) -> &Checkpoints {
+        &self.0.worker.checkpoints
+    }
+
+    pub(super) fn message_headers(&self) -> &Option<FieldTable> {
+        self.0.head.properties.headers()
     }
 
     /// The trace context of this attempt, to pass on with requests (`traceparent` and `tracestate`) or to log
@@ -177,6 +225,11 @@ impl TaskContext {
         self.0.pool.token()
     }
 
+    /// Why the token was cancelled. [`None`] while it is not.
+    pub fn cause(&self) -> Option<pool::Cause> {
+        self.0.pool.cause()
+    }
+
     /// When the token is cancelled because of the deadline. [`None`] for a short task.
     pub fn deadline(&self) -> Option<tokio::time::Instant> {
         self.0.pool.deadline()
@@ -192,30 +245,25 @@ impl TaskContext {
     /// task is delivered again, a deterministic handler therefore requests the same tasks again. (A task that was
     /// published without an id gets a new one with each delivery, and so do its follow-ups.)
     ///
+    /// [`follow_up_with`](Self::follow_up_with) sets a delay, a key, another group, a timeout, headers or an id.
+    ///
     /// # Errors
     /// A [rejection](TaskError::reject) if
     /// - no lane takes `kind`,
     /// - `payload` cannot be serialized as JSON or is larger than `max_payload`,
-    /// - this task has [`FollowUps::MAX_COUNT`] follow-ups already,
+    /// - this task has [`FollowUps::MAX_COUNT`] follow-ups already, or they would have more than [`FollowUps::MAX_BYTES`],
     /// - this task's [depth](Self::depth) is [`FollowUps::MAX_DEPTH`] already, or
     /// - the handler has returned.
-    pub fn follow_up(&self, kind: &str, payload: &impl Serialize) -> Result<TaskId, TaskError> {
-        self.0.follow_ups.add(&self.0.envelope, kind, None, payload)
+    pub fn follow_up<P: Serialize + ?Sized>(&self, kind: &str, payload: &P) -> Result<TaskId, TaskError> {
+        self.follow_up_with(FollowUp::new(kind, payload))
     }
 
-    /// Requests a follow-up with an id of the handler's choice.
-    ///
-    /// For work that several tasks may request and that must happen once: tasks with the same id have one effect.
+    /// Requests a follow-up with options. Returns its id.
     ///
     /// # Errors
-    /// As [`follow_up`](Self::follow_up).
-    pub fn follow_up_as(
-        &self,
-        id: TaskId,
-        kind: &str,
-        payload: &impl Serialize,
-    ) -> Result<TaskId, TaskError> {
-        self.0.follow_ups.add(&self.0.envelope, kind, Some(id), payload)
+    /// As [`follow_up`](Self::follow_up), or an option is out of its bounds.
+    pub fn follow_up_with(&self, follow_up: FollowUp) -> Result<TaskId, TaskError> {
+        self.0.follow_ups.add(&self.0.envelope, follow_up)
     }
 
     /// Requests tasks of one kind that were made elsewhere, with the ids that they have. Many are published in few

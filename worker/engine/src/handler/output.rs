@@ -1,32 +1,40 @@
 //! The output of a handler.
 
-use std::sync::Arc;
+use std::{any::Any, fmt, sync::Arc};
 
-use garenne_protocol::{
-    sensor::{Counter, SentCounter},
-    task::{ContentType, DeadReason, NewTask},
-};
+use garenne_protocol::task::{ContentType, DeadReason, NewTask};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use time::OffsetDateTime;
 
 use super::TaskError;
 
 /// The result of a task.
 ///
-/// Handlers may return any [`Serialize`] type instead; see [`IntoOutput`]. `Output` itself is for results with
-/// [`rows`](Self::rows).
-#[derive(Clone, Debug)]
+/// Handlers may return any [`Serialize`] type instead; see [`IntoOutput`]. `Output` itself is for results with a value for a
+/// sink, or with a part that is refused.
+#[derive(Clone)]
+#[non_exhaustive]
 pub struct Output {
     /// The result as serialized JSON. It is what sinks store and what replies contain.
     pub json: Box<RawValue>,
-    /// Readings that the Postgres sink stores as rows. Device, metric and time identify a reading.
-    pub rows: Vec<ReadingRow>,
     /// The tasks that the handler requested with [`follow_up`](super::TaskContext::follow_up). Set by the worker
     /// after the handler has returned; what a handler writes here is discarded.
     pub follow_ups: Vec<NewTask>,
     /// What the handler refuses of the payload.
     pub refused: Option<RefusedPart>,
+    extension: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { json, follow_ups, refused, extension } = self;
+        f.debug_struct("Output")
+            .field("json", json)
+            .field("follow_ups", follow_ups)
+            .field("refused", refused)
+            .field("has_extension", &extension.is_some())
+            .finish()
+    }
 }
 
 /// What a handler refuses of a payload whose other parts it accepts. It becomes a dead letter of its own, which is
@@ -45,39 +53,6 @@ pub struct RefusedPart {
     pub content_type: Option<ContentType>,
 }
 
-/// A sensor reading, as stored by the Postgres sink.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ReadingRow {
-    /// The device that measured it.
-    pub device: Arc<str>,
-    /// The metric, such as `temperature`.
-    pub metric: Arc<str>,
-    /// When it was measured, stored with microseconds.
-    pub time: OffsetDateTime,
-    /// The calibrated value.
-    pub value: f64,
-    /// The unit of [`value`](Self::value).
-    pub unit: Option<&'static str>,
-    /// The value before calibration. [`None`] for a derived reading, which never conflicts with a stored one and
-    /// is replaced by a measured one.
-    pub raw: Option<f64>,
-    /// The unit of [`raw`](Self::raw); [`None`] if the sender gave none. With it, `raw` is what makes a reading the same
-    /// as a stored one.
-    pub raw_unit: Option<&'static str>,
-    /// The version of the calibration that [`value`](Self::value) was computed with. [`None`] for a derived reading.
-    pub calibration: Option<Arc<str>>,
-    /// Quality flags.
-    pub quality: Vec<&'static str>,
-    /// For a derived reading: metrics and values of the two readings that it was computed from, of the same device and
-    /// time. If one of them is stored with another value, the derived one is not stored.
-    pub derived_from: Option<[(Arc<str>, f64); 2]>,
-    /// For a reading of a cumulative counter: how consumption follows from its values. Stored with the series.
-    pub counter: Option<Counter>,
-    /// What the sender says of the counter, in the unit of [`raw`](Self::raw). Its start time is stored with the reading, the
-    /// rest with the series.
-    pub sent_counter: Option<SentCounter>,
-}
-
 impl Output {
     /// An output of JSON only.
     ///
@@ -86,17 +61,51 @@ impl Output {
     pub fn json(value: &impl Serialize) -> Result<Self, TaskError> {
         let json = to_raw_value(value)
             .map_err(|error| TaskError::reject(format!("the output cannot be serialized: {error}")))?;
-        Ok(Self { json, rows: Vec::new(), follow_ups: Vec::new(), refused: None })
+        Ok(Self::raw(json))
     }
 
-    /// Sets the readings to store.
+    /// An output of JSON that is written already.
+    pub fn raw(json: Box<RawValue>) -> Self {
+        Self { json, follow_ups: Vec::new(), refused: None, extension: None }
+    }
+
+    /// Sets what the handler refuses of the payload.
     #[must_use]
-    pub fn with_rows(self, rows: Vec<ReadingRow>) -> Self {
-        Self { rows, ..self }
+    pub fn with_refused(self, refused: Option<RefusedPart>) -> Self {
+        Self { refused, ..self }
+    }
+
+    /// Adds a value for a sink of the program that knows its type, in place of an earlier one. It is neither stored by other
+    /// sinks nor part of the JSON.
+    ///
+    /// ```
+    /// # use garenne::{Output, TaskError};
+    /// struct Rows(Vec<f64>);
+    ///
+    /// # fn main() -> Result<(), TaskError> {
+    /// let output = Output::json(&2)?.with_extension(Rows(vec![20.5, 21.0]));
+    /// // In the sink:
+    /// assert_eq!(output.extension::<Rows>().map(|rows| rows.0.len()), Some(2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_extension<T: Any + Send + Sync>(self, value: T) -> Self {
+        Self { extension: Some(Arc::new(value)), ..self }
+    }
+
+    /// The value that the handler added, if it is a `T`.
+    pub fn extension<T: Any + Send + Sync>(&self) -> Option<&T> {
+        self.extension.as_ref()?.downcast_ref()
     }
 }
 
-/// A type that a handler can return: [`Output`], or any [`Serialize`] type, which becomes the output's JSON.
+/// A type that a handler can return in its `Result`: [`Output`], or any [`Serialize`] type, which becomes the output's JSON.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the output of a handler",
+    label = "not an output",
+    note = "an output implements `serde::Serialize`: add `#[derive(serde::Serialize)]`, or return `()`"
+)]
 pub trait IntoOutput {
     /// Converts the value into an output.
     ///
@@ -111,6 +120,7 @@ impl IntoOutput for Output {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Serialize> IntoOutput for T {
     fn into_output(self) -> Result<Output, TaskError> {
         Output::json(&self)

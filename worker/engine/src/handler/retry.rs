@@ -1,8 +1,10 @@
 //! The retry policy of a kind.
 
-use std::{error::Error, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use super::TaskError;
+use garenne_protocol::task::DeadReason;
+
+use super::{ErrorAction, TaskError};
 
 /// How a classifier judges an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,36 +28,38 @@ pub enum ErrorClass {
 /// number of attempts.
 ///
 /// ```
-/// # use std::{error::Error, io, time::Duration};
+/// # use std::{io, time::Duration};
 /// # use garenne::{RetryPolicy, TaskOptions, handler::ErrorClass};
-/// fn classify(error: &(dyn Error + Send + Sync + 'static)) -> ErrorClass {
+/// let policy = RetryPolicy::default().attempts(5).first(Duration::from_secs(10)).classify(|error| {
 ///     match error.downcast_ref::<io::Error>().map(io::Error::kind) {
 ///         Some(io::ErrorKind::NotFound) => ErrorClass::Reject,
 ///         _ => ErrorClass::Retry,
 ///     }
-/// }
-///
-/// let policy = RetryPolicy {
-///     attempts: Some(5),
-///     first: Duration::from_secs(10),
-///     classify: Some(classify),
-///     ..RetryPolicy::default()
-/// };
+/// });
 /// let options = TaskOptions::short().retry(policy);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RetryPolicy {
-    /// The maximum number of attempts, at least 1. [`None`] means the worker's setting `max_attempts`.
-    pub attempts: Option<u32>,
-    /// The back-off before the second attempt.
-    pub first: Duration,
-    /// The factor between consecutive back-offs. Values below 1 count as 1.
-    pub factor: f64,
-    /// The maximum back-off.
-    pub cap: Duration,
-    /// Classifies errors that a handler passed on with `?`. Errors built with a constructor of [`TaskError`] are not
-    /// classified.
-    pub classify: Option<fn(&(dyn Error + Send + Sync + 'static)) -> ErrorClass>,
+    pub(crate) attempts: Option<u32>,
+    first: Duration,
+    factor: f64,
+    cap: Duration,
+    classify: Option<Arc<Classify>>,
+}
+
+type Classify = dyn Fn(&anyhow::Error) -> ErrorClass + Send + Sync;
+
+impl fmt::Debug for RetryPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { attempts, first, factor, cap, classify } = self;
+        f.debug_struct("RetryPolicy")
+            .field("attempts", attempts)
+            .field("first", first)
+            .field("factor", factor)
+            .field("cap", cap)
+            .field("classify", &classify.is_some())
+            .finish()
+    }
 }
 
 impl Default for RetryPolicy {
@@ -71,6 +75,41 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
+    /// Sets the maximum number of attempts, at least 1. Default: the worker's setting `max_attempts`.
+    #[must_use]
+    pub fn attempts(self, attempts: u32) -> Self {
+        Self { attempts: Some(attempts), ..self }
+    }
+
+    /// Sets the back-off before the second attempt. Default: 1 s.
+    #[must_use]
+    pub fn first(self, first: Duration) -> Self {
+        Self { first, ..self }
+    }
+
+    /// Sets the factor between consecutive back-offs. Values below 1 count as 1. Default: 3.
+    #[must_use]
+    pub fn factor(self, factor: f64) -> Self {
+        Self { factor, ..self }
+    }
+
+    /// Sets the maximum back-off. Default: an hour.
+    #[must_use]
+    pub fn cap(self, cap: Duration) -> Self {
+        Self { cap, ..self }
+    }
+
+    /// Classifies errors that a handler passed on with `?`. Errors that contain a [`TaskError`] are not classified.
+    #[must_use]
+    pub fn classify(self, classify: impl Fn(&anyhow::Error) -> ErrorClass + Send + Sync + 'static) -> Self {
+        Self { classify: Some(Arc::new(classify)), ..self }
+    }
+
+    /// The maximum number of attempts in a worker with this `max_attempts`.
+    pub(crate) fn most_attempts(&self, max_attempts: u32) -> u32 {
+        self.attempts.unwrap_or(max_attempts).max(1)
+    }
+
     /// The back-off after `spent` attempts, at least 1.
     pub(crate) fn backoff(&self, spent: u32) -> Duration {
         let power = i32::try_from(spent.saturating_sub(1)).unwrap_or(i32::MAX);
@@ -80,11 +119,11 @@ impl RetryPolicy {
 
     /// Replaces the error's action by the classifier's decision, if there is one.
     pub(crate) fn classify_error(&self, error: TaskError) -> TaskError {
-        let Some((classify, source)) = self.classify.zip(error.source.clone()) else { return error };
-        match classify(source.as_ref()) {
+        let Some((classify, undecided)) = self.classify.as_ref().zip(error.undecided()) else { return error };
+        match classify(undecided) {
             ErrorClass::Retry => error,
-            ErrorClass::RetryAfter(after) => TaskError::retry_after(error.message, after),
-            ErrorClass::Reject => TaskError::reject(error.message),
+            ErrorClass::RetryAfter(after) => error.with_action(ErrorAction::Retry { after: Some(after) }),
+            ErrorClass::Reject => error.with_action(ErrorAction::Dead(DeadReason::Rejected)),
         }
     }
 }
@@ -94,27 +133,25 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::handler::ErrorAction;
 
     #[test]
     fn back_offs_grow_up_to_the_cap() {
-        let policy = RetryPolicy { cap: Duration::from_secs(60), ..RetryPolicy::default() };
+        let policy = RetryPolicy::default().cap(Duration::from_secs(60));
         let backoffs: Vec<_> = [1, 2, 3, 4, 5, 6, 4_000_000_000].map(|n| policy.backoff(n).as_secs()).into();
         assert_eq!(backoffs, [1, 3, 9, 27, 60, 60, 60]);
     }
 
     #[test]
-    fn only_errors_converted_with_the_question_mark_are_classified() {
-        fn classify(error: &(dyn Error + Send + Sync + 'static)) -> ErrorClass {
-            match error.downcast_ref::<io::Error>().map(io::Error::kind) {
-                Some(io::ErrorKind::NotFound) => ErrorClass::Reject,
-                _ => ErrorClass::Retry,
-            }
-        }
-        let policy = RetryPolicy { classify: Some(classify), ..RetryPolicy::default() };
+    fn only_errors_that_came_through_the_question_mark_are_classified() {
+        let not_found = "a".to_owned();
+        let policy = RetryPolicy::default().classify(move |error| match error.downcast_ref::<io::Error>() {
+            Some(error) if error.to_string() == not_found => ErrorClass::Reject,
+            _ => ErrorClass::Retry,
+        });
         let action = |error: TaskError| policy.classify_error(error).action;
-        assert!(matches!(action(io::Error::from(io::ErrorKind::NotFound).into()), ErrorAction::Dead(_)));
-        assert!(matches!(action(io::Error::from(io::ErrorKind::TimedOut).into()), ErrorAction::Retry { .. }));
-        assert!(matches!(action(TaskError::retry("not found")), ErrorAction::Retry { .. }));
+        let io = |text: &str| anyhow::Error::from(io::Error::other(text.to_owned())).context("reading");
+        assert!(matches!(action(io("a").into()), ErrorAction::Dead(_)));
+        assert!(matches!(action(io("b").into()), ErrorAction::Retry { .. }));
+        assert!(matches!(action(TaskError::retry(io("a"))), ErrorAction::Retry { .. }));
     }
 }

@@ -173,7 +173,8 @@ mod tests {
         };
         let options = TaskOptions::long().cpu_bound().helpers(0, 3);
         let builder = Worker::builder(WorkerConfig::default()).handle_with(handler, options);
-        let builder = builder.handle_kind("small", async |_, _: Anything| Ok(1), TaskOptions::short());
+        let builder =
+            builder.handle_kind("small", async |_: Anything| Ok::<_, TaskError>(1), TaskOptions::short());
         TestWorker::new(builder).unwrap().workers(NonZeroUsize::new(workers).unwrap())
     }
 
@@ -206,6 +207,13 @@ mod tests {
         }
     }
 
+    /// Waits until both workers run a unit. Which of them tells it first is not known.
+    async fn first_two(starts: &mut UnboundedReceiver<usize>) {
+        let mut units = [starts.recv().await, starts.recv().await];
+        units.sort_unstable();
+        assert_eq!(units, [Some(0), Some(1)]);
+    }
+
     /// Units that report their start and wait until they may return.
     fn gated_units() -> (impl Fn(usize) -> usize, UnboundedReceiver<usize>, Gate) {
         let (started, starts) = mpsc::unbounded_channel();
@@ -230,7 +238,7 @@ mod tests {
         let (large, small) = (new("any.thing"), new("small"));
         let small = async {
             // Both workers run a unit, so the small task waits.
-            assert_eq!((starts.recv().await, starts.recv().await), (Some(0), Some(1)));
+            first_two(&mut starts).await;
             let mut small = Box::pin(worker.run_in(&pool, &small));
             assert!(futures_util::poll!(&mut small).is_pending());
             gate.open([0, 1]);
@@ -254,7 +262,9 @@ mod tests {
             let is_helper = index == 1;
             assert!(!is_helper, "unit {index}");
         });
-        let TestOutcome::Retry(error) = worker.run("any.thing", "{}").await else { panic!("it is retried") };
+        let TestOutcome::Retry { error, .. } = worker.run("any.thing", "{}").await else {
+            panic!("it is retried")
+        };
         assert_eq!(error, "the handler panicked: unit 1");
     }
 
@@ -268,7 +278,7 @@ mod tests {
             worker.run_task(&task).await
         };
         let release = async {
-            assert_eq!((starts.recv().await, starts.recv().await), (Some(0), Some(1)));
+            first_two(&mut starts).await;
             // One worker goes on to the third unit, the other one stays in its unit until the deadline.
             gate.open([0]);
             assert_eq!(starts.recv().await, Some(2));
@@ -277,6 +287,6 @@ mod tests {
         let (outcome, ()) = tokio::join!(task, release);
         // Lets the thread of the other unit end.
         gate.open([1]);
-        assert!(matches!(outcome, TestOutcome::Retry(error) if error == "the deadline passed"));
+        assert!(matches!(outcome, TestOutcome::Retry { error, .. } if error == "the deadline passed"));
     }
 }

@@ -26,6 +26,8 @@ pub(super) enum NotNow {
     Deferred(Duration),
     /// The lane is paused, so its consumer is about to be cancelled.
     LanePaused,
+    /// Its handler is not ready.
+    NotReady,
     /// It is a batch of long tasks: each of them needs a place in the pool, a deadline and a delivery of its own. The records
     /// go through the retry ladder and not directly to the lane's queue, because a queue that is full of such batches would
     /// reject their records forever.
@@ -41,6 +43,7 @@ pub(super) enum NotNow {
 impl LanePipeline {
     /// Reads a delivery. What cannot be read becomes a dead letter.
     pub(super) fn read(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<InFlight> {
+        let delivery = self.unless_celery_runs_it(delivery)?;
         let (delivery, this) = (self.without_untrusted_headers(delivery), Arc::clone(self));
         let (message, lane) = (delivery.fingerprint(), Arc::clone(&self.lane));
         let envelope = match self.decode(&delivery, now) {
@@ -77,7 +80,8 @@ impl LanePipeline {
             return self.as_task(delivery, lane);
         }
         let exchange = delivery.head.exchange.as_str();
-        let origin = if !exchange.is_empty() && exchange != self.settler.names.shards(&self.lane) {
+        let is_published = !exchange.is_empty() && exchange != self.settler.names.shards(&self.lane);
+        let origin = if is_published || self.is_of_celery(&delivery) {
             Origin::Publisher
         } else if self.is_quarantine {
             Origin::Quarantine
@@ -89,7 +93,7 @@ impl LanePipeline {
             self.count_ignored(ignored);
             delivery.set_properties(properties);
         }
-        delivery
+        self.as_call(delivery)
     }
 
     /// Counts headers that are not trusted.
@@ -194,20 +198,17 @@ impl LanePipeline {
         }
         let entry = entry.ok_or(NotNow::Unhandled)?;
         self.settler.end_wait(task);
+        if !entry.options.is_ready() {
+            return Err(NotNow::NotReady);
+        }
         if task.batch.is_some() && entry.options.deadline.is_some() {
             return Err(NotNow::Divided(Duration::ZERO));
         }
         if quarantine::is_suspicious(envelope) {
             return Err(NotNow::Suspicious(entry));
         }
-        // Groups are stopped as one, so a task of a group keeps it.
-        let place = match envelope.group {
-            Some(_) => None,
-            None => self
-                .key_limits
-                .take(&task.delivery, envelope.content_type, &entry.options)
-                .map_err(|NoPlace| NotNow::Deferred(DEFERRAL))?,
-        };
+        let place = self.key_limits.take(&task.delivery, envelope, &entry.options);
+        let place = place.map_err(|NoPlace| NotNow::Deferred(DEFERRAL))?;
         Ok((entry, place))
     }
 

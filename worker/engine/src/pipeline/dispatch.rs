@@ -39,6 +39,7 @@ impl LanePipeline {
             worker: Arc::clone(&self.worker),
             sharing: Sharing::Nothing,
             body: delivery.body.clone(),
+            head: Arc::clone(&delivery.head),
             generation: delivery.generation(),
             span: span.clone(),
         };

@@ -12,12 +12,12 @@ use std::{
 };
 
 use garenne_common::config::Lane;
-use garenne_protocol::task::{ContentType, header};
+use garenne_protocol::task::{ContentType, Envelope, header};
 
 use super::LanePool;
 use crate::{
     consumer::Delivery,
-    handler::{KeyLimit, TaskOptions},
+    handler::{KeyLimit, MostPerKey, TaskOptions},
     panics::lock,
 };
 
@@ -33,7 +33,16 @@ pub(crate) struct KeyLimits {
     half: usize,
     /// The most tasks of a key that wait or run.
     places: usize,
-    held: Mutex<HashMap<Arc<str>, usize>>,
+    held: Mutex<Held>,
+}
+
+/// The tasks that have places.
+#[derive(Default)]
+struct Held {
+    /// How many tasks of each key, by the name of its group in the pool.
+    by_key: HashMap<Arc<str>, usize>,
+    /// The group of a task, by its id. In the pool it is in the group of its key, which has the cap.
+    groups: HashMap<Arc<str>, Arc<str>>,
 }
 
 /// No place is free for the task's key.
@@ -44,6 +53,8 @@ pub(super) struct NoPlace;
 pub(super) struct KeyPlace {
     limits: Arc<KeyLimits>,
     group: Arc<str>,
+    /// The task's id, if it belongs to a group.
+    grouped: Option<Arc<str>>,
 }
 
 impl KeyLimits {
@@ -55,40 +66,59 @@ impl KeyLimits {
 
     /// The most tasks of a key that run at once; [`None`] if the kind's tasks are not limited.
     fn workers(&self, limit: Option<&KeyLimit>) -> Option<usize> {
-        let by_default = || limit.filter(|limit| limit.half_of_lane).map(|_| self.half);
-        self.max_per_key.map(usize::from).or_else(by_default)
+        let of_lane = self.max_per_key.map(usize::from);
+        match limit.map_or(MostPerKey::OfLane, |limit| limit.most) {
+            MostPerKey::OfLane => of_lane,
+            MostPerKey::HalfOfLane => of_lane.or(Some(self.half)),
+            MostPerKey::Tasks(most) => of_lane.into_iter().chain([most.into()]).min(),
+        }
+    }
+
+    /// The groups of the tasks that are in the pool under the group of their key, by the tasks' ids.
+    pub(crate) fn groups(&self) -> HashMap<Arc<str>, Arc<str>> {
+        lock(&self.held).groups.clone()
     }
 
     /// Takes a place for a task. [`None`] if it is not limited or has no key.
     pub(super) fn take(
         self: &Arc<Self>,
         delivery: &Delivery,
-        content_type: ContentType,
+        task: &Envelope,
         options: &TaskOptions,
     ) -> Result<Option<KeyPlace>, NoPlace> {
         let limit = options.key.as_ref();
         let Some(workers) = self.workers(limit) else { return Ok(None) };
-        let of_body = || match content_type {
+        let of_body = || match task.content_type {
             // Its records have keys of their own.
             ContentType::Batch => None,
             _ => (limit?.key)(&delivery.body),
         };
-        let headers = delivery.head.properties.headers().as_ref();
-        let of_header = headers.and_then(|headers| header::text(headers.inner().get(header::KEY)?));
-        let Some(key) = of_header.or_else(of_body) else { return Ok(None) };
+        let of_header =
+            || header::get(delivery.head.properties.headers(), header::KEY).and_then(header::text);
         // The name of a group that a publisher has named must not be that of a key.
-        let group: Arc<str> = format!("{}={key}", header::KEY).into();
+        let group = match limit.map(|limit| limit.most) {
+            // Other kinds may have another limit for the same key.
+            Some(MostPerKey::Tasks(_)) => of_body().map(|key| format!("{}={}/{key}", header::KEY, task.kind)),
+            _ => of_header().or_else(of_body).map(|key| format!("{}={key}", header::KEY)),
+        };
+        let Some(group) = group else { return Ok(None) };
+        let group: Arc<str> = group.into();
         let mut held = lock(&self.held);
-        match held.get_mut(&group) {
+        match held.by_key.get_mut(&group) {
             Some(count) if *count >= self.places => return Err(NoPlace),
             Some(count) => *count += 1,
             None => {
-                held.insert(Arc::clone(&group), 1);
+                held.by_key.insert(Arc::clone(&group), 1);
                 self.pool.group(&*group).cap(Some(workers));
             }
         }
+        let grouped = task.group.as_deref().map(|of_task| {
+            let id = task.id.shared();
+            held.groups.insert(Arc::clone(&id), of_task.into());
+            id
+        });
         drop(held);
-        Ok(Some(KeyPlace { limits: Arc::clone(self), group }))
+        Ok(Some(KeyPlace { limits: Arc::clone(self), group, grouped }))
     }
 }
 
@@ -102,10 +132,11 @@ impl KeyPlace {
 impl Drop for KeyPlace {
     fn drop(&mut self) {
         let mut held = lock(&self.limits.held);
-        let Some(count) = held.get_mut(&self.group) else { return };
+        self.grouped.iter().for_each(|id| drop(held.groups.remove(id)));
+        let Some(count) = held.by_key.get_mut(&self.group) else { return };
         *count -= 1;
         if *count == 0 {
-            held.remove(&self.group);
+            held.by_key.remove(&self.group);
             self.limits.pool.group(&*self.group).cap(None);
         }
     }
@@ -113,11 +144,52 @@ impl Drop for KeyPlace {
 
 #[cfg(test)]
 mod tests {
+    use garenne_protocol::amqp::{BasicProperties, FieldTable};
+
     use super::*;
     use crate::{consumer::Delivery, pipeline::quarantine::tests::env};
 
     fn key_of(body: &[u8]) -> Option<String> {
         String::from_utf8(body.to_vec()).ok().filter(|key| !key.is_empty())
+    }
+
+    fn task(id: &str, group: Option<&str>) -> Envelope {
+        let task = crate::testing::finished(id, "{}").envelope;
+        Envelope { group: group.map(str::to_owned), ..Envelope::clone(&task) }
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Email {
+        domain: u32,
+    }
+
+    #[tokio::test]
+    async fn a_limit_of_the_kind_counts_by_the_payload_alone_also_in_groups() {
+        let env = env().await;
+        let pool = &env.pipeline.pool;
+        let lane = Lane { prefetch: 6, ..Lane::default() };
+        let options = TaskOptions::short().limit_per_key(5, |email: &Email| email.domain);
+        let mut delivery = Delivery::mock(&env.test.generation, 1, br#"{"domain":7,"to":"x"}"#);
+        let mut headers = FieldTable::default();
+        headers.insert(header::KEY.into(), header::long("set by its publisher"));
+        delivery.set_properties(BasicProperties::default().with_headers(headers));
+        let limits = KeyLimits::new(&lane, pool.clone());
+        let of_group = limits.take(&delivery, &task("a", Some("import")), &options).unwrap().unwrap();
+        let single = limits.take(&delivery, &task("b", None), &options).unwrap().unwrap();
+        let key = "garenne-key=test.kind/7";
+        assert_eq!((of_group.group(), single.group()), (key, key));
+        assert_eq!(pool.snapshot().groups[0].cap, Some(5));
+        let groups: Vec<_> = limits.groups().into_iter().collect();
+        assert_eq!(groups, [("a".into(), "import".into())]);
+        drop(of_group);
+        assert!(limits.groups().is_empty());
+        // The lane's setting applies if it is lower, and what is no such payload is not limited.
+        let lower = KeyLimits::new(&Lane { max_per_key: Some(3), ..lane }, pool.clone());
+        drop(single);
+        let _place = lower.take(&delivery, &task("c", None), &options).unwrap();
+        assert_eq!(pool.snapshot().groups[0].cap, Some(3));
+        let other = Delivery::mock(&env.test.generation, 2, b"[]");
+        assert!(limits.take(&other, &task("d", None), &options).unwrap().is_none());
     }
 
     #[tokio::test]
@@ -128,7 +200,7 @@ mod tests {
         let limits = KeyLimits::new(&lane, pool.clone());
         let limited = TaskOptions::short().half_of_lane_per_key(key_of);
         let take = |limits: &Arc<KeyLimits>, options: &TaskOptions, body: &'static [u8]| {
-            limits.take(&Delivery::mock(&env.test.generation, 1, body), ContentType::Json, options)
+            limits.take(&Delivery::mock(&env.test.generation, 1, body), &task("t", None), options)
         };
         let caps = || -> Vec<_> {
             pool.snapshot().groups.iter().map(|group| (group.name.to_string(), group.cap)).collect()

@@ -16,7 +16,7 @@ use std::{
     pin::pin,
     sync::Arc,
     task::{Context, Waker},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use garenne_pool::{Cause, Completion, Ending, Refusal};
@@ -33,6 +33,9 @@ use crate::{
     settlement::{PUT_OFF, Published, Settler},
     sink::SinkAnswer,
 };
+
+/// For how long a task is deferred whose handler is not ready.
+const NOT_READY: Duration = Duration::from_secs(5);
 
 impl LanePipeline {
     /// Admission: returns the task if it may run now. Otherwise its settlement continues in the background.
@@ -59,6 +62,9 @@ impl LanePipeline {
                 self.settler.settle_each(task, defer).await;
             }
             NotNow::LanePaused => task.hand_back(),
+            // If the lane is consumed for other kinds, this worker would get the task again at once.
+            NotNow::NotReady if !self.quiet.borrow().is_unready => self.settler.defer(task, NOT_READY).await,
+            NotNow::NotReady => task.hand_back(),
             NotNow::Unhandled => self.settle_unhandled(task).await,
             NotNow::Suspicious(entry) => self.quarantine_or_dispatch(task, entry).await,
             NotNow::Quarantined(entry) => self.run_alone(task, entry).await,

@@ -26,7 +26,7 @@ use super::{
 use crate::{consumer::Delivery, in_flight::InFlight, registry::Entry, settlement::Settler};
 
 /// Redeliveries from which on a task may be the cause of crashes.
-const SUSPICIOUS_RETURNS: u32 = 2;
+pub(super) const SUSPICIOUS_RETURNS: u32 = 2;
 /// Recent crashes in the fleet from which on such a task is quarantined.
 const SUSPICIOUS_CRASHES: usize = 2;
 /// Crashed runs in the quarantine after which a task is dead-lettered as poison.

@@ -5,14 +5,14 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::{backoff::Backoff, clock, shutdown::Settlement};
-use garenne_protocol::amqp::ShortString;
+use garenne_protocol::amqp::{BasicProperties, ShortString};
 use garenne_protocol::{
     task::{Copied, DeadReason, TaskId, header},
     topology::Ladder,
 };
 
 use super::Settler;
-use crate::{consumer::Delivery, force_close::after_last_answers};
+use crate::{consumer::Delivery, force_close::after_last_answers, registry::of_kind};
 
 /// How long a delivery is held that can neither be copied nor dead-lettered, before it is handed back. Bounds how
 /// often the broker redelivers it.
@@ -68,7 +68,7 @@ impl Settler {
                         self.follow_dead_letter(kind.as_str(), id.as_str(), &delivery.body).await;
                     }
                 }
-                delivery.settle(settlement);
+                self.settle_copied(delivery, settlement, &properties).await;
             }
             Published::GivenUp | Published::Closed => {}
             Published::Never(error) => {
@@ -77,9 +77,20 @@ impl Settler {
         }
     }
 
+    /// Settles the original of a confirmed copy with these properties. If it is a dead letter, whoever waits for the task is
+    /// told.
+    async fn settle_copied(&self, delivery: Delivery, settlement: Settlement, copy: &BasicProperties) {
+        let is_dead = settlement == Settlement::Dead;
+        let answer = is_dead.then(|| self.dead_answer(&delivery.head.properties, copy)).flatten();
+        delivery.settle(settlement);
+        if let Some(answer) = answer {
+            self.send_reply(answer).await;
+        }
+    }
+
     /// Publishes the task that follows a dead letter of this kind, once.
     async fn follow_dead_letter(&self, kind: &str, id: &str, body: &[u8]) {
-        let Some(when_dead) = self.when_dead.get(kind) else { return };
+        let Some(when_dead) = of_kind(&self.when_dead, kind).and_then(Option::as_ref) else { return };
         let following = TaskId::parse(id).ok().and_then(|id| when_dead.0(&id, body));
         let Some((message, span)) =
             following.and_then(|task| self.task_publisher().message(task, clock::now()))
@@ -169,6 +180,7 @@ impl Settler {
             ),
         };
         let bare = message_of(&delivery, dead.bare(), Target::queue(self.names.dead()));
+        let properties = bare.properties.clone();
         let text = |text: &Option<ShortString>| text.as_ref().map_or_else(String::new, ToString::to_string);
         let (task, kind) = (text(bare.properties.message_id()), text(bare.properties.kind()));
         if self.logs_dead_letter(DeadReason::TooLarge) {
@@ -184,7 +196,7 @@ impl Settler {
                 if !was_dead {
                     self.metrics.kind(&kind).dead(DeadReason::TooLarge);
                 }
-                delivery.settle(Settlement::Dead);
+                self.settle_copied(delivery, Settlement::Dead, &properties).await;
             }
             Published::GivenUp => {}
             held @ (Published::Never(_) | Published::Closed) => {

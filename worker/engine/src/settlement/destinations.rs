@@ -54,7 +54,7 @@ impl Settler {
             }
             self.metrics.kind(kind.as_str()).dead(reason);
             let lane = self.lane_of(&task);
-            let copied = copy_of(&task);
+            let copied = self.copy_after_attempt(&task);
             let copied = attempts.into_iter().fold(copied, Copied::attempt);
             let copied = copied.dead(reason, &error, &self.worker, &lane, clock::now());
             self.publish_copy(
@@ -82,6 +82,15 @@ impl Settler {
             properties = properties.with_content_type(content_type.as_str().into());
         }
         Message { target: Target::queue(self.names.dead()), properties, body: part.payload.clone().into() }
+    }
+
+    /// The properties of a copy of a task, with the checkpoint that its attempt has left.
+    fn copy_after_attempt(&self, task: &InFlight) -> Copied {
+        let copied = copy_of(task);
+        match self.checkpoints.take(&task.envelope) {
+            Some(json) => copied.checkpoint(&json),
+            None => copied,
+        }
     }
 
     /// Counts and logs what a handler refused of a task, once its dead letter is confirmed.
@@ -143,7 +152,7 @@ impl Settler {
         after: Option<Duration>,
     ) -> BoxFuture<'_, ()> {
         let spent = task.envelope.attempt + 1;
-        let max = policy.attempts.unwrap_or(self.max_attempts).max(1);
+        let max = policy.most_attempts(self.max_attempts);
         if spent >= max {
             let error = format!("{error} (attempt {spent} of {max})");
             return self.dead_letter(task, Some(spent), DeadReason::AttemptsExhausted, error);
@@ -152,7 +161,7 @@ impl Settler {
         let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
         tracing::info!(task = %id, %kind, trace_id, attempt = spent, error, "attempt failed, will be retried");
         let now = clock::now();
-        let copied = copy_of(&task).unmarked().attempt(spent);
+        let copied = self.copy_after_attempt(&task).unmarked().attempt(spent);
         let (rung, copied) = match after {
             Some(after) => {
                 let after = after.min(MAX_WAIT);
@@ -172,7 +181,7 @@ impl Settler {
     pub(crate) fn defer(&self, task: InFlight, wait: Duration) -> BoxFuture<'_, ()> {
         task.span.end(Settlement::Retried, None);
         let wait = wait.min(MAX_WAIT);
-        let copied = copy_of(&task).unmarked().not_before(epoch_ms(clock::now() + wait));
+        let copied = self.copy_after_attempt(&task).unmarked().not_before(epoch_ms(clock::now() + wait));
         self.publish_to_ladder(task, None, self.ladder.rung_below(wait), copied)
     }
 

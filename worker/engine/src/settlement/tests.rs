@@ -2,19 +2,20 @@ use std::sync::Mutex;
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{Broker, PublisherConfig};
-use garenne_protocol::task::{ContentType, Kind};
+use garenne_protocol::task::{ContentType, Envelope, Kind};
 use prometheus::Registry as Prometheus;
 use serde::Deserialize;
 use tokio::time::sleep;
 
 use super::*;
 use crate::{
-    Output, Worker, WorkerConfig,
+    Output, TaskError, Worker, WorkerConfig,
     consumer::{ChannelGeneration, ConsumerConnection, Delivery, SettlementCounters},
     execute::{AttemptEnd, Outcome},
     json_payload,
     registry::Entry,
-    sink::{Sink, SinkError, SinkMetrics},
+    reply_queues::ReplyQueues,
+    sink::{FinishedTask, Sink, SinkError, SinkMetrics},
     spans::AttemptSpan,
 };
 
@@ -23,6 +24,7 @@ mod dead_letters;
 mod fake_broker;
 mod follow_ups;
 mod records;
+mod replies;
 mod told;
 
 pub(crate) use fake_broker::FakeBroker;
@@ -79,14 +81,10 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         unhandled: Arc::default(),
         when_dead: BTreeMap::new(),
         routes: Arc::new(routes),
-        replies: Some(Replies {
-            allowed: ReplyQueues(vec!["answers".to_owned()]),
-            publisher: Publisher::counted(
-                broker.clone(),
-                PublisherConfig::default(),
-                metrics.connection().clone(),
-            ),
-        }),
+        replies: Some(Replies::new(
+            ReplyQueues(vec!["answers".to_owned()]),
+            Publisher::new(broker.clone(), PublisherConfig::default()),
+        )),
         publisher: Publisher::observed(
             broker.clone(),
             PublisherConfig::default(),
@@ -99,8 +97,14 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
             Names::new("garenne"),
         ),
         missing: MissingQueues::new(ConsumerConnection::new(broker, metrics.clone()), &registry),
-        sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry)),
+        sink_buffer: SinkBuffer::open(
+            sinks,
+            &force_close,
+            &SinkMetrics::register(&registry),
+            &Handle::current(),
+        ),
         redeliveries: RedeliveryTracker::default(),
+        checkpoints: Arc::default(),
         metrics: metrics.clone(),
         dead_letter_log: LogLimit::default(),
         traces: Traces::default(),
@@ -108,8 +112,9 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         tracker: TaskTracker::new(),
         force_close,
     });
-    let builder = Worker::builder(config).handle(async |_, _: Anything| Ok(serde_json::json!({})));
-    let entry = Arc::clone(builder.build().unwrap().into_registry().get("any.thing").unwrap());
+    let builder =
+        Worker::builder(config).handle(async |_: Anything| Ok::<_, TaskError>(serde_json::json!({})));
+    let entry = Arc::clone(builder.build().unwrap().into_parts().0.get("any.thing").unwrap());
     let counters = SettlementCounters { tally: Arc::default(), lane: metrics.lane("test") };
     let task = NewTask::new(Kind::parse("any.thing").unwrap(), ContentType::Json, Vec::new());
     let now = SystemTime::now();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, try_join_all};
 use garenne_amqp::{Message, Publisher, Target};
 use garenne_common::clock;
-use garenne_protocol::task::{ContentType, NewTask};
+use garenne_protocol::task::{ContentType, Kind, NewTask, TraceContext};
 
 use super::{FinishedTask, Sink, SinkAnswer, SinkError};
 use crate::consumer::MissingQueues;
@@ -34,10 +34,20 @@ impl ResultsSink {
 /// The message of a result. Its id is new, and its correlation id is the task's correlation id, or else the task's
 /// id.
 pub(crate) fn message(finished: &FinishedTask, target: Target) -> Message {
-    let body = finished.to_json();
-    let mut result = NewTask::new(finished.envelope.kind.clone(), ContentType::Json, Vec::new());
-    result.trace.clone_from(&finished.trace);
-    let correlation = finished.envelope.correlation_id.as_deref().unwrap_or(finished.envelope.id.as_str());
+    let FinishedTask { envelope, trace, .. } = finished;
+    let correlation = envelope.correlation_id.as_deref().unwrap_or(envelope.id.as_str());
+    message_of(envelope.kind.clone(), trace.clone(), correlation, finished.to_json(), target)
+}
+
+/// A message with this body, for who waits under this correlation id.
+pub(crate) fn message_of(
+    kind: Kind,
+    trace: Option<TraceContext>,
+    correlation: &str,
+    body: Vec<u8>,
+    target: Target,
+) -> Message {
+    let result = NewTask { trace, ..NewTask::new(kind, ContentType::Json, Vec::new()) };
     let properties = result.properties(clock::now()).with_correlation_id(correlation.into());
     Message { target, properties, body: body.into() }
 }

@@ -12,12 +12,15 @@ use std::{
 use futures_util::FutureExt;
 use garenne_common::supervise;
 use garenne_protocol::heartbeat::SinkBeat;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     FinishedTask, Sink, SinkAnswer,
-    background::{BackgroundWork, IsConsuming, IsLanePaused},
+    background::{BackgroundWork, WorkerState},
     health::{Health, SinkMetrics},
 };
 use crate::{
@@ -44,7 +47,11 @@ type SinkItem = (FinishedTask, WaitingTask);
 
 /// The queues of all sinks of a worker. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct SinkBuffer(Arc<[SinkQueue]>);
+pub(crate) struct SinkBuffer {
+    queues: Arc<[SinkQueue]>,
+    /// Runs the writers and the background work.
+    runtime: Handle,
+}
 
 /// The queue of one sink.
 struct SinkQueue {
@@ -55,12 +62,14 @@ struct SinkQueue {
 }
 
 impl SinkBuffer {
-    /// Starts a writer task for each sink. After `force_close` is cancelled, results of unavailable sinks are no
+    /// Starts a writer task for each sink on `runtime`, which is not that of the broker's connections: a sink that blocks
+    /// its thread must not delay heartbeats. After `force_close` is cancelled, results of unavailable sinks are no
     /// longer waited for.
     pub(crate) fn open(
         sinks: Vec<Arc<dyn Sink>>,
         force_close: &CancellationToken,
         metrics: &SinkMetrics,
+        runtime: &Handle,
     ) -> Self {
         let open = |sink: Arc<dyn Sink>| {
             let (sender, items) = mpsc::unbounded_channel();
@@ -69,48 +78,47 @@ impl SinkBuffer {
             let writer =
                 SinkWriter { sink: Arc::clone(&sink), items, waiting, health: health.clone(), force_close };
             // A panic drops the batch in progress without answers. The task ends with the buffer.
-            supervise::restarting("sink", writer, |writer| writer.run().boxed()).spawn().detach();
+            supervise::restarting("sink", writer, |writer| writer.run().boxed()).spawn_on(runtime).detach();
             SinkQueue { sink, items: sender, health }
         };
-        Self(sinks.into_iter().map(open).collect())
+        Self { queues: sinks.into_iter().map(open).collect(), runtime: runtime.clone() }
     }
 
     /// Whether the worker has no sink.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.queues.is_empty()
     }
 
     /// Starts the background work of all sinks.
     pub(crate) fn start_background(
         &self,
         publisher: &TaskPublisher,
-        is_consuming: &IsConsuming,
-        is_lane_paused: &IsLanePaused,
+        worker: &Arc<dyn WorkerState>,
         force_close: &CancellationToken,
     ) -> BackgroundWork {
-        let sinks = self.0.iter().map(|queue| (&queue.sink, &queue.health));
-        BackgroundWork::start(sinks, publisher, is_consuming, is_lane_paused, force_close)
+        let sinks = self.queues.iter().map(|queue| (&queue.sink, &queue.health));
+        BackgroundWork::start(sinks, publisher, worker, force_close, &self.runtime)
     }
 
     /// The failing parts of sinks.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
-        self.0.iter().flat_map(|queue| queue.health.problems())
+        self.queues.iter().flat_map(|queue| queue.health.problems())
     }
 
     /// The state of each sink, by name.
     pub(crate) fn beats(&self) -> BTreeMap<String, SinkBeat> {
-        self.0.iter().map(|queue| (queue.sink.name().to_owned(), queue.health.beat())).collect()
+        self.queues.iter().map(|queue| (queue.sink.name().to_owned(), queue.health.beat())).collect()
     }
 
     /// Tells every sink of a task without a result.
     pub(crate) fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
-        self.0.iter().for_each(|queue| queue.sink.has_no_result(kind, task_id, is_dead));
+        self.queues.iter().for_each(|queue| queue.sink.has_no_result(kind, task_id, is_dead));
     }
 
     /// Queues a result for every sink.
     pub(crate) fn offer(&self, task: &InFlight, finished: FinishedTask) -> SinkAnswers {
-        let mut answers = Vec::with_capacity(self.0.len());
-        if let Some((last, others)) = self.0.split_last() {
+        let mut answers = Vec::with_capacity(self.queues.len());
+        if let Some((last, others)) = self.queues.split_last() {
             answers.extend(others.iter().map(|queue| queue.push(task, finished.clone())));
             answers.push(last.push(task, finished));
         }

@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{handler_runtime::HandlerRuntime, lane::Consumers};
+use super::{companion::Companions, handler_runtime::HandlerRuntime, lane::Consumers};
 use crate::{
     budget::SETTLE_TIME,
     consumer::{ConsumeBroker, Intake},
@@ -72,8 +72,9 @@ pub(super) struct Running<B> {
     pub(super) membership: Membership,
     pub(super) background: BackgroundWork,
     pub(super) heartbeats: HeartbeatPublisher,
+    pub(super) companions: Companions,
     pub(super) handlers: HandlerRuntime,
-    /// A simulated worker has none.
+    /// [`None`] if nobody asked for it.
     pub(super) admin: Option<AdminPort>,
 }
 
@@ -107,7 +108,7 @@ impl<B: ConsumeBroker> Running<B> {
         stop_pools(&self.status, mode, config);
         let final_mode = self.until_settled(mode, commands, config).await;
         let timed_out = mode == Mode::SoftTimeout && started.elapsed() >= config.shutdown_timeout;
-        self.close().await;
+        self.close(config.hard_grace).await;
         timed_out || final_mode != mode
     }
 
@@ -160,8 +161,8 @@ impl<B: ConsumeBroker> Running<B> {
         }
     }
 
-    async fn close(self) {
-        let Self { status, consumers, membership, heartbeats, handlers, admin, .. } = self;
+    async fn close(self, grace: Duration) {
+        let Self { status, consumers, membership, heartbeats, companions, handlers, admin, .. } = self;
         let Consumers { connection, foreign, ack_writers, mut tasks, .. } = consumers;
         let settler = &status.settler;
         if timeout(CLOSE_TIMEOUT, join_all(&mut tasks)).await.is_err() {
@@ -183,7 +184,7 @@ impl<B: ConsumeBroker> Running<B> {
             let _ = timeout(CLOSE_TIMEOUT, join(connection.close(), foreign.close())).await;
         };
         // All spans have ended, so the last export can run beside the closing of connections.
-        tokio::join!(closing, settler.traces.close(LAST_EXPORT));
+        tokio::join!(closing, settler.traces.close(LAST_EXPORT), companions.stop(grace));
         drop(handlers);
         if let Some(admin) = admin {
             admin.close().await;

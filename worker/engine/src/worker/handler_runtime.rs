@@ -16,7 +16,7 @@ pub(crate) struct HandlerRuntime {
 
 impl HandlerRuntime {
     /// Starts one thread per processor.
-    pub(super) fn start() -> Result<Self, WorkerError> {
+    pub(crate) fn start() -> Result<Self, WorkerError> {
         let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let runtime =
             Builder::new_multi_thread().worker_threads(threads).thread_name("handler").enable_all().build();
@@ -30,7 +30,7 @@ impl HandlerRuntime {
         Self { handle: Handle::current(), own: None }
     }
 
-    pub(super) fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle {
         self.handle.clone()
     }
 }

@@ -109,6 +109,7 @@ impl<B: ConsumeBroker> Consumers<B> {
             settler.reclaim(&lane, orphan, &name, until.clone(), &tally);
         });
         let (pipeline, is_foreign) = (Arc::clone(pipeline), pipeline.foreign.is_some());
+        let must_bind = subscription.is_of_others;
         let subscriber = Subscriber {
             broker: if is_foreign { &self.foreign } else { &self.connection }.clone(),
             is_foreign,
@@ -122,6 +123,7 @@ impl<B: ConsumeBroker> Consumers<B> {
             ack_writers: self.ack_writers.clone(),
             on_orphan,
             cancellation: Weak::new(),
+            must_bind,
         };
         let consumer = supervise::restarting_with("consumer", subscriber, |it| it.run().boxed(), on_failure);
         self.tasks.push(consumer.spawn());

@@ -12,6 +12,7 @@ use super::{
     catch_all::stand_by,
     lane::{Consumers, requeue_overdue_tasks},
     lane_pause::follow_pauses,
+    lane_readiness::{follow_readiness, readiness_of},
 };
 use crate::{
     batch::RunningBatches,
@@ -19,7 +20,7 @@ use crate::{
     consumer::{ConsumeBroker, Intake, LaneIntake, LaneQuiet, SettlementCounters, Subscription},
     fleet::Member,
     handler::WorkerContext,
-    pipeline::{ForeignLane, KeyLimits, LanePipeline, LanePool},
+    pipeline::{CeleryLane, ForeignLane, KeyLimits, LanePipeline, LanePool},
     settlement::Settler,
     spans::Spans,
     status::LaneStatus,
@@ -51,41 +52,53 @@ impl<B: ConsumeBroker> LaneStarter<'_, B> {
         let Worker { name: worker, config, registry, tally, .. } = self.worker;
         let Lane { name, config: settings, is_quarantine, metrics, pool } = &lane;
         let names = &self.settler.names;
-        let queues = match is_quarantine {
+        let mut queues = match is_quarantine {
             true => vec![names.quarantine()],
             false => LaneQueues::new(names, name, settings.shards).queues(),
         };
-        let pipeline = self.pipeline(&lane, queues[0].clone());
+        let own_queues = queues.len();
+        queues.extend(settings.queue.clone());
+        let quiet = watch::Sender::new(LaneQuiet::default());
+        let pipeline = self.pipeline(&lane, queues[0].clone(), quiet.subscribe());
         let max_wait = budget::max_wait(settings, config.hard_grace, registry.deadlines());
         supervise::restarting("sweep", (pool.clone(), max_wait), |(pool, max)| {
             requeue_overdue_tasks(pool, *max).boxed()
         })
         .spawn()
         .detach();
-        let quiet = watch::Sender::new(LaneQuiet::default());
         if !is_quarantine {
+            let readiness = readiness_of(registry, &config.lanes, name);
+            follow_readiness(name, pool, readiness, self.intake.subscribe(), quiet.clone());
             follow_pauses(name, pool, &self.member, self.intake.subscribe(), quiet.clone());
         }
         if settings.catch_all && !self.member.serves_catch_all() {
             stand_by(Arc::clone(&self.member), self.intake.subscribe(), quiet.clone());
         }
         let intake = LaneIntake::new(self.intake.subscribe(), quiet.subscribe());
-        let subscriptions = Subscription::for_queues(queues, settings.prefetch, &format!("{worker}.{name}"));
+        let mut subscriptions =
+            Subscription::for_queues(queues, settings.prefetch, &format!("{worker}.{name}"));
+        subscriptions.iter_mut().skip(own_queues).for_each(|it| it.is_of_others = true);
         let problems = subscriptions.into_iter().map(|queue| {
             let counters = SettlementCounters { tally: Arc::clone(tally), lane: metrics.clone() };
             self.consumers.start(&pipeline, queue, counters, intake.clone())
         });
-        LaneStatus { problems: problems.collect(), name: Arc::clone(name), pool: pool.clone() }
+        LaneStatus {
+            problems: problems.collect(),
+            name: Arc::clone(name),
+            pool: pool.clone(),
+            key_limits: Arc::clone(&pipeline.key_limits),
+        }
     }
 
     /// The pipeline of a lane. Spans name `queue` as the source of its tasks.
-    fn pipeline(&self, lane: &Lane, queue: String) -> Arc<LanePipeline> {
+    fn pipeline(&self, lane: &Lane, queue: String, quiet: watch::Receiver<LaneQuiet>) -> Arc<LanePipeline> {
         let Lane { name, config: settings, is_quarantine, pool, .. } = lane;
         let spans = Spans { traces: self.settler.traces.clone(), lane: Arc::clone(name), queue };
         Arc::new(LanePipeline {
             lane: Arc::clone(name),
             default_kind: settings.default_kind.clone(),
             foreign: settings.foreign_exchange().map(ForeignLane::new),
+            celery: CeleryLane::of(&self.settler.names, name, settings),
             max_payload: self.worker.config.max_payload.bytes(),
             worker: Arc::clone(&self.context),
             registry: Arc::clone(&self.worker.registry),
@@ -98,6 +111,7 @@ impl<B: ConsumeBroker> LaneStarter<'_, B> {
             is_quarantine: *is_quarantine,
             quarantine_permit: Arc::new(Semaphore::new(1)),
             key_limits: KeyLimits::new(settings, pool.clone()),
+            quiet,
             pool_space: Notify::new(),
         })
     }

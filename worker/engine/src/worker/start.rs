@@ -1,6 +1,9 @@
 //! The start of a worker: connect → compose → join → consume.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use garenne_amqp::{
@@ -32,26 +35,25 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Worker, WorkerError,
+    companion::Companions,
     drain::Running,
     handler_runtime::HandlerRuntime,
     lane::{Consumers, start_pool, update_gauges},
     lane_starter::{Lane, LaneStarter},
+    lane_states::LaneStates,
+    unroutable,
 };
 use crate::{
-    budget,
-    consumer::{ConsumeBroker, ConsumerConnection, Intake, MissingQueues, ready_messages},
-    fleet::{Command as FleetCommand, Directives, FleetConnection, Handlers, Member, Membership},
+    consumer::{ConsumeBroker, ConsumerConnection, Intake, MissingQueues},
+    fleet::{Command as FleetCommand, FleetConnection, Handlers, Member, Membership},
     handler::{Routes, WorkerContext},
     payload_memory,
     redelivery::RedeliveryTracker,
     reply_queues::REPLY_TO,
-    settings::{SinkName, WorkerConfig},
+    settings::SinkName,
     settlement::{Replies, Settler, record_places},
-    sink::{
-        BackgroundWork, IsConsuming, IsLanePaused, Sink, SinkBuffer, SinkMetrics, results::ResultsSink,
-        stdout::StdoutSink,
-    },
-    status::{LaneStatus, Status},
+    sink::{Sink, SinkBuffer, SinkMetrics, WorkerState, results::ResultsSink, stdout::StdoutSink},
+    status::Status,
 };
 
 /// How long a start that is stopped may take to join and leave the fleet. If the others have read its start record,
@@ -60,7 +62,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What a worker starts with besides its settings and handlers.
 pub(crate) struct Resources<B> {
-    /// A simulated worker has none.
+    /// [`None`] for a worker inside of a program that does not set it, and for a simulated one.
     pub(crate) admin: Option<AdminPort>,
     pub(crate) traces: Traces,
     pub(crate) broker: B,
@@ -81,26 +83,22 @@ pub(super) async fn open(
     commands: &mpsc::Sender<Command>,
 ) -> Result<Resources<ConsumerConnection>, WorkerError> {
     let Worker { name, config, metrics, .. } = worker;
-    let admin_port = admin::bind(&config.common).await?;
+    let admin_port = match worker.has_admin_port() {
+        true => Some(admin::bind(&config.common).await?),
+        false => None,
+    };
     let (instance, version) = (name.to_string(), env!("CARGO_PKG_VERSION"));
     let service = Service { name: "garenne-worker", instance, version };
     let traces = Traces::start(&config.common.otlp, &service, metrics)?;
     let awaited = "starting: connecting to the broker and the sinks";
-    let admin = AdminPort::open(admin_port, metrics.clone(), config.shutdown_mode, commands.clone(), awaited);
+    let open = |port| AdminPort::open(port, metrics.clone(), config.shutdown_mode, commands.clone(), awaited);
+    let admin = admin_port.map(open);
     let broker = Broker::configured(&config.common, &format!("garenne-worker {name}"))?;
     let publisher = Publisher::observed(broker.clone(), publisher_config(), metrics.connection().clone());
     // Its connection may end at any time, and says nothing about the worker.
-    let replies =
-        Publisher::counted(broker.clone(), PublisherConfig::default(), metrics.connection().clone());
+    let replies = Publisher::new(broker.clone(), PublisherConfig::default());
     let broker = ConsumerConnection::new(broker, metrics.clone());
-    Ok(Resources {
-        admin: Some(admin),
-        traces,
-        broker,
-        publisher,
-        replies,
-        handlers: HandlerRuntime::start()?,
-    })
+    Ok(Resources { admin, traces, broker, publisher, replies, handlers: HandlerRuntime::start()? })
 }
 
 /// Starts the worker with what `open` returns. Returns [`None`] if `stopping` is cancelled before it consumes.
@@ -133,7 +131,6 @@ async fn connect<B: ConsumeBroker>(
 ) -> Result<Connected<B>, WorkerError> {
     let Worker { name, config, metrics, .. } = worker;
     let ladder = config.retry.ladder()?;
-    budget::check(config, worker.registry.deadlines())?;
     payload_memory::check(config, payload_memory::memory_limit())?;
     let Resources { admin, traces, broker, publisher, replies, handlers } = open.await?;
     let missing = MissingQueues::new(broker.clone(), metrics.registry());
@@ -146,7 +143,6 @@ async fn connect<B: ConsumeBroker>(
             "no lane takes a kind of this worker: add a lane whose bindings match one, or a catch-all lane"
         );
     }
-    warn_of_surplus_queues(config, &names, &broker).await;
     let sinks = open_sinks(worker, &publisher, &missing, &names).await?;
     let force_close = CancellationToken::new();
     let settler = Settler {
@@ -158,14 +154,20 @@ async fn connect<B: ConsumeBroker>(
         unhandled: Arc::default(),
         when_dead: worker.registry.when_dead(),
         routes: Arc::new(Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() }),
-        replies: config.replies.then(|| Replies { allowed: config.reply_queues.clone(), publisher: replies }),
+        replies: config.replies.then(|| Replies::new(config.reply_queues.clone(), replies)),
         record_places: record_places(),
         letters: DeadLetters::new(publisher.clone(), Names::new(&config.common.prefix)),
         held_letter: Semaphore::const_new(1),
         publisher,
         missing,
-        sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(metrics.registry())),
+        sink_buffer: SinkBuffer::open(
+            sinks,
+            &force_close,
+            &SinkMetrics::register(metrics.registry()),
+            &handlers.handle(),
+        ),
         redeliveries: RedeliveryTracker::default(),
+        checkpoints: Arc::default(),
         metrics: metrics.clone(),
         dead_letter_log: LogLimit::default(),
         traces,
@@ -173,7 +175,9 @@ async fn connect<B: ConsumeBroker>(
         tracker: TaskTracker::new(),
         force_close,
     };
-    Ok(Connected { admin, broker, handlers, settler: Arc::new(settler) })
+    let settler = Arc::new(settler);
+    unroutable::watch(&settler, config.common.events.heartbeat);
+    Ok(Connected { admin, broker, handlers, settler })
 }
 
 /// Connects and ensures the topology. While the broker is unavailable, or refuses a login whose URL is read again from a
@@ -192,18 +196,6 @@ async fn ensure_topology(
         Ok(version)
     })
     .await
-}
-
-/// Logs where a lane has more queues than these settings know. This worker does not consume them.
-async fn warn_of_surplus_queues(config: &WorkerConfig, names: &Names, broker: &impl ConsumeBroker) {
-    for (lane, LaneConfig { shards, .. }) in config.lanes.iter() {
-        let next = names.shard(lane, *shards);
-        if let Some(ready) = ready_messages(broker, &next).await {
-            let problem = "there are more queues than shards, and this worker leaves them alone: \
-                           give it the lane's number of shards, or delete them once they are empty";
-            tracing::warn!(lane, shards, queue = next, ready, problem);
-        }
-    }
 }
 
 async fn open_sinks(
@@ -351,6 +343,7 @@ fn consume<B: ConsumeBroker>(
     let Joined { composed, membership, heartbeat_requested } = joined;
     let Composed { connected: Connected { admin, broker: connection, handlers, settler }, lanes } = composed;
     let Worker { config, registry, .. } = worker;
+    let companions = Companions::start(&worker.companions, &worker.metrics, &handlers);
     let (exchange, publisher) = (settler.names.events(), settler.publisher.clone());
     let (member, batches) = (Arc::clone(&membership.member), Arc::default());
     let worker_context = Arc::new(WorkerContext {
@@ -359,6 +352,8 @@ fn consume<B: ConsumeBroker>(
         progress: Arc::default(),
         traces: settler.traces.clone(),
         directives: Arc::clone(&member.directives),
+        data: worker.data.clone(),
+        checkpoints: Arc::clone(&settler.checkpoints),
     });
     let broker = connection.clone();
     let restore: RestoreExchange = Box::new(move || {
@@ -380,7 +375,16 @@ fn consume<B: ConsumeBroker>(
     let lanes: Vec<_> = lanes.into_iter().map(|lane| starter.start(lane)).collect();
     let consumers = starter.consumers;
     let kinds = registry.deadlines().map(|(kind, _)| kind.to_owned()).collect();
-    let background = start_background(&settler, &lanes, kinds, &member.directives, intake.subscribe());
+    let state: Arc<dyn WorkerState> = Arc::new(LaneStates {
+        broker: consumers.connection.clone(),
+        lanes: lanes.clone(),
+        kinds,
+        metrics: settler.metrics.clone(),
+        directives: Arc::clone(&member.directives),
+        intake: intake.subscribe(),
+    });
+    let publisher_of_sinks = settler.task_publisher();
+    let background = settler.sink_buffer.start_background(&publisher_of_sinks, &state, &settler.force_close);
 
     let source = HeartbeatSource::new(
         Program::Worker,
@@ -397,6 +401,8 @@ fn consume<B: ConsumeBroker>(
         member,
         progress: Arc::clone(&worker_context.progress),
         settler,
+        registry: Arc::clone(registry),
+        not_ready: Mutex::default(),
     });
     let (shown, interval) = (Arc::clone(&status), status.heartbeats.interval());
     let heartbeats =
@@ -406,28 +412,16 @@ fn consume<B: ConsumeBroker>(
     if let Some(admin) = &admin {
         admin.begin(Arc::clone(&status) as _);
     }
-    Running { status, consumers, denials, intake, membership, background, heartbeats, handlers, admin }
-}
-
-/// Starts the background work of the sinks.
-fn start_background(
-    settler: &Settler,
-    lanes: &[LaneStatus],
-    kinds: Vec<String>,
-    directives: &Arc<Directives>,
-    intake: watch::Receiver<Intake>,
-) -> BackgroundWork {
-    let queues: Vec<_> = lanes.iter().flat_map(|lane| lane.problems.clone()).collect();
-    let names: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.name)).collect();
-    let directives = Arc::clone(directives);
-    let pauses = Arc::clone(&directives);
-    let is_lane_paused: IsLanePaused = Arc::new(move |lane| pauses.is_lane_paused(lane));
-    let is_consuming: IsConsuming = Arc::new(move || {
-        *intake.borrow() == Intake::Open
-            && queues.iter().all(|(_, problem)| problem.borrow().is_none())
-            && !names.iter().any(|lane| directives.is_lane_paused(lane))
-            && !kinds.iter().any(|kind| directives.is_kind_paused(kind))
-    });
-    let publisher = settler.task_publisher();
-    settler.sink_buffer.start_background(&publisher, &is_consuming, &is_lane_paused, &settler.force_close)
+    Running {
+        status,
+        consumers,
+        denials,
+        intake,
+        membership,
+        background,
+        heartbeats,
+        companions,
+        handlers,
+        admin,
+    }
 }

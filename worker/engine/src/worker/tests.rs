@@ -4,6 +4,7 @@ use garenne_common::config::{Lane, Lanes, Size, Sources, load_with};
 
 use super::*;
 use crate::handler::RetryPolicy;
+use crate::{TaskContext, TaskError};
 
 #[derive(serde::Deserialize)]
 struct Any {}
@@ -74,6 +75,27 @@ fn settings_made_in_code_are_refused_as_those_of_a_file() {
     assert_eq!(refusal(prefix, TaskOptions::short()).unwrap(), refusal_of_file("prefix = \"my fleet\""));
 }
 
+/// Nothing listens on port 1. The handle stops a worker that still tries to connect.
+#[tokio::test]
+async fn a_handle_stops_a_worker_and_no_port_is_open_unless_a_setting_asks_for_it() {
+    let mut config = WorkerConfig::default();
+    config.common.amqp_url = "amqp://127.0.0.1:1".parse().unwrap();
+    let build = |config: &WorkerConfig| Worker::builder(config.clone()).handle(any).build().unwrap();
+    let worker = build(&config);
+    assert!(!worker.has_admin_port());
+    let handle = worker.handle();
+    assert_eq!(handle.ready().unwrap_err().len(), 1);
+    assert!(handle.metrics().contains("garenne_"), "{}", handle.metrics());
+    handle.quiet().await;
+    handle.drain(Mode::Light).await;
+    let receipt = worker.run_until(std::future::pending()).await.unwrap();
+    assert_eq!((receipt.mode, receipt.delivered), (Mode::Light, 0));
+    // The worker has stopped, and nobody reads commands.
+    handle.resume().await;
+    config.common.admin = Some("127.0.0.1:0".parse().unwrap());
+    assert!(build(&config).has_admin_port());
+}
+
 #[test]
 fn a_lane_of_tasks_that_are_only_published_directly_says_so() {
     let direct = Lane { direct: true, ..Lane::default() };
@@ -88,7 +110,7 @@ fn options_with_which_no_task_could_succeed_are_refused() {
         refused(TaskOptions::long().deadline(Duration::ZERO)),
         "the deadline of kind \"any.thing\" is 0, expected 1ms or more"
     );
-    let never = RetryPolicy { attempts: Some(0), ..RetryPolicy::default() };
+    let never = RetryPolicy::default().attempts(0);
     assert_eq!(
         refused(TaskOptions::short().retry(never)),
         "the number of attempts of kind \"any.thing\" is 0, expected 1 or more"

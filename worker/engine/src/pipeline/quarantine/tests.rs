@@ -6,15 +6,16 @@ use garenne_protocol::{
 };
 use tokio::{
     runtime::Handle,
-    sync::{Notify, Semaphore},
+    sync::{Notify, Semaphore, watch},
     task::yield_now,
     time::timeout,
 };
 
 use super::*;
 use crate::{
+    consumer::LaneQuiet,
     fleet::tests::{FakeFleet as Fleet, hello, member, run},
-    handler::{Routes, WorkerContext},
+    handler::{Routes, WorkerContext, WorkerData},
     pipeline::KeyLimits,
     settlement::tests::{FakeBroker, TestSettler, test_settler},
     spans::Spans,
@@ -76,10 +77,13 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
         progress: Arc::default(),
         traces: Traces::default(),
         directives: Arc::clone(&member.directives),
+        data: WorkerData::default(),
+        checkpoints: Arc::default(),
     });
     let pool = Pool::start(config, Handle::current()).unwrap();
     let pipeline = Arc::new(LanePipeline {
         foreign: None,
+        celery: None,
         lane: Names::QUARANTINE.into(),
         default_kind: None,
         max_payload: 1000,
@@ -94,6 +98,7 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
         batch_deadline: second,
         is_quarantine: true,
         quarantine_permit: Arc::new(Semaphore::new(1)),
+        quiet: watch::Sender::new(LaneQuiet::default()).subscribe(),
         pool_space: Notify::new(),
     });
     TestEnv { test, broker, fleet, pipeline }

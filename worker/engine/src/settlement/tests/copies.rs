@@ -96,6 +96,24 @@ async fn a_failed_task_is_copied_to_the_delay_queue_of_its_back_off_with_the_att
 }
 
 #[tokio::test]
+async fn a_copy_carries_the_checkpoint_of_its_attempt() {
+    for (outcome, settlement) in [
+        (failed(None), Settlement::Retried),
+        (Outcome::Defer { wait: SECOND }, Settlement::Retried),
+        (Outcome::Dead { reason: DeadReason::Rejected, error: "no".into() }, Settlement::Dead),
+    ] {
+        let mut env = env().await;
+        env.test.settler.checkpoints.set(&env.test.envelope, "7".into());
+        env.test.settle(outcome);
+        let copy = env.copy().await;
+        assert_eq!(copy.text(header::CHECKPOINT).as_deref(), Some("7"));
+        copy.ack();
+        assert_eq!(env.settlement().await, settlement);
+        assert_eq!(env.test.settler.checkpoints.take(&env.test.envelope), None, "it is carried once");
+    }
+}
+
+#[tokio::test]
 async fn retry_after_sets_a_due_time_and_uses_the_longest_delay_queue_within_it() {
     for (after, waits, rung) in [(20 * SECOND, 20 * SECOND, "15s"), (2 * MAX_WAIT, MAX_WAIT, "1h")] {
         let mut env = env().await;

@@ -1,5 +1,6 @@
-//! After a success: follow-ups of the handler, and the reply. Tasks of the sinks' background work.
+//! After a success: follow-ups of the handler. Tasks of the sinks' background work.
 
+use garenne_amqp::PublishError;
 use garenne_common::config::Lane;
 use garenne_protocol::task::{Kind, TaskId, TraceContext, header};
 
@@ -82,7 +83,7 @@ async fn a_dead_letter_is_followed_by_the_task_of_its_kind_which_is_sent_once() 
             Some(NewTask::with_id(id, kind, ContentType::Json, body.to_vec()))
         };
         let settler = Arc::get_mut(&mut env.test.settler).unwrap();
-        settler.when_dead.insert("any.thing".to_owned(), WhenDead(Arc::new(following)));
+        settler.when_dead.insert("any.thing".to_owned(), Some(WhenDead(Arc::new(following))));
         env.test.settle(Outcome::Dead { reason: DeadReason::Rejected, error: "no".into() });
         let letter = env.copy().await;
         assert_eq!(letter.key.as_str(), "garenne.dead");
@@ -105,7 +106,7 @@ async fn a_panic_in_a_settlement_concerns_only_its_task() {
     let settler = Arc::get_mut(&mut env.test.settler).unwrap();
     settler
         .when_dead
-        .insert("any.thing".to_owned(), WhenDead(Arc::new(|_, _| panic!("during a settlement"))));
+        .insert("any.thing".to_owned(), Some(WhenDead(Arc::new(|_, _| panic!("during a settlement")))));
     env.test.settle(Outcome::Dead { reason: DeadReason::Rejected, error: "no".into() });
     env.copy().await.ack();
     assert_eq!(env.settlement().await, Settlement::Requeued);
@@ -136,44 +137,6 @@ async fn a_task_of_a_sink_is_published_to_its_lane_until_the_confirm() {
         matches!(&error, PublishError::Unroutable { routing_key, .. } if routing_key == "no.lane"),
         "{error}"
     );
-}
-
-#[tokio::test]
-async fn a_reply_follows_the_ack_and_is_counted_if_its_queue_does_not_exist() {
-    let mut env = env().await;
-    env.envelope(|task| task.reply_to = Some("answers".into()));
-    env.test.done();
-    let reply = env.broker.next().await;
-    assert_eq!(env.test.generation.requested_settlements(), [(1, Settlement::Acked)]);
-    assert_eq!((reply.exchange.as_str(), reply.key.as_str()), ("", "answers"));
-    let correlation = reply.properties.correlation_id().as_ref().unwrap().as_str();
-    assert_eq!(correlation, env.test.envelope.id.as_str());
-    reply.send_back();
-    assert_eq!(env.settlement().await, Settlement::Acked);
-    let metrics = env.test.metrics.registry().gather();
-    let metrics = prometheus::TextEncoder::new().encode_to_string(&metrics).unwrap();
-    assert!(metrics.contains("garenne_published_total{result=\"returned\"} 1\n"), "{metrics}");
-}
-
-/// Otherwise a publisher could let the worker write to queues that he may not write to.
-#[tokio::test]
-async fn a_reply_to_another_queue_is_counted_and_the_task_is_acked_without_it() {
-    let mut env = env().await;
-    env.envelope(|task| task.reply_to = Some("garenne.directives".into()));
-    env.test.done();
-    assert_eq!(env.settlement().await, Settlement::Acked);
-    assert_eq!(env.broker.connections(), 0);
-    assert_eq!(env.test.metrics.headers_ignored(REPLY_TO).get(), 1);
-}
-
-#[tokio::test]
-async fn without_replies_a_task_with_a_reply_address_is_acked_immediately() {
-    let mut env = env().await;
-    Arc::get_mut(&mut env.test.settler).unwrap().replies = None;
-    env.envelope(|task| task.reply_to = Some("answers".into()));
-    env.test.done();
-    assert_eq!(env.test.generation.requested_settlements(), [(1, Settlement::Acked)]);
-    assert_eq!((env.settlement().await, env.broker.connections()), (Settlement::Acked, 0));
 }
 
 #[tokio::test]

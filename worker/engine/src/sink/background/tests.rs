@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
 use garenne_protocol::heartbeat::SinkBeat;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -72,18 +71,31 @@ impl Working {
     }
 }
 
+struct TestState(Arc<AtomicBool>);
+
+impl WorkerState for TestState {
+    fn is_consuming(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn is_lane_paused(&self, _: &str) -> bool {
+        false
+    }
+
+    fn lanes(&self) -> Vec<LaneFigures> {
+        vec![LaneFigures::new("fast", 4, 1, 2, 7)]
+    }
+
+    fn backlog<'a>(&'a self, lane: &'a str) -> BoxFuture<'a, Option<u64>> {
+        std::future::ready((lane == "fast").then_some(9)).boxed()
+    }
+}
+
 fn start(sink: &Arc<Working>, is_consuming: &Arc<AtomicBool>) -> (TestSettler, BackgroundWork) {
     let test = test_settler(vec![sink.clone()], "amqp://127.0.0.1:1/%2f", crate::handler::Routes::default());
-    let is_consuming = Arc::clone(is_consuming);
-    let is_consuming: IsConsuming = Arc::new(move || is_consuming.load(Ordering::Relaxed));
-    let (settler, is_lane_paused): (_, IsLanePaused) = (&test.settler, Arc::new(|_: &str| false));
+    let (settler, worker) = (&test.settler, Arc::new(TestState(Arc::clone(is_consuming))) as _);
     let publisher = settler.task_publisher();
-    let work = settler.sink_buffer.start_background(
-        &publisher,
-        &is_consuming,
-        &is_lane_paused,
-        &settler.force_close,
-    );
+    let work = settler.sink_buffer.start_background(&publisher, &worker, &settler.force_close);
     (test, work)
 }
 
@@ -141,6 +153,8 @@ async fn a_part_that_fails_is_reported_until_it_succeeds() {
     assert!(!beat.up && beat.away_since.is_some(), "{beat:?}");
     // Only a failed write means that results do not arrive.
     assert!(context.is_receiving());
+    assert_eq!(context.lanes(), [LaneFigures::new("fast", 4, 1, 2, 7)]);
+    assert_eq!((context.backlog("fast").await, context.backlog("slow").await), (Some(9), None));
     context.succeeded("monitor");
     assert_eq!(buffer.problems().count(), 1);
     context.succeeded("relay");

@@ -22,6 +22,7 @@ use crate::{
     consumer::{Delivery, SettlementCounters},
     sink::SinkError,
     testing::finished,
+    worker::handler_runtime::HandlerRuntime,
 };
 
 /// How a sink treats a batch.
@@ -108,8 +109,12 @@ fn generation() -> Arc<ChannelGeneration> {
 }
 
 fn test_buffer(sinks: Vec<Arc<dyn Sink>>) -> TestBuffer {
+    test_buffer_on(sinks, &Handle::current())
+}
+
+fn test_buffer_on(sinks: Vec<Arc<dyn Sink>>, runtime: &Handle) -> TestBuffer {
     let (registry, force_close) = (Registry::new(), CancellationToken::new());
-    let sink_buffer = SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry));
+    let sink_buffer = SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry), runtime);
     TestBuffer { sink_buffer, registry, force_close, generation: generation() }
 }
 
@@ -146,6 +151,41 @@ impl TestBuffer {
 }
 
 const STORED: Option<SinkAnswer> = Some(SinkAnswer::Stored);
+
+/// Blocks its thread until it is released, at most for two seconds.
+struct Blocking {
+    began: tokio::sync::Notify,
+    release: Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Sink for Blocking {
+    fn name(&self) -> &'static str {
+        "blocking"
+    }
+
+    fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
+        async move {
+            self.began.notify_one();
+            let released = self.release.lock().unwrap().recv_timeout(Duration::from_secs(2));
+            let answer = released.map_or(SinkAnswer::Refused("not released".into()), |()| SinkAnswer::Stored);
+            Ok(vec![answer; batch.len()])
+        }
+        .boxed()
+    }
+}
+
+/// This test has one thread, as the broker's side of a worker has. It goes on while the sink blocks.
+#[tokio::test]
+async fn a_sink_that_blocks_its_thread_does_not_block_the_thread_of_the_broker() {
+    let handlers = HandlerRuntime::start().unwrap();
+    let (releasing, release) = std::sync::mpsc::channel();
+    let sink = Arc::new(Blocking { began: tokio::sync::Notify::new(), release: Mutex::new(release) });
+    let buffer = test_buffer_on(vec![Arc::clone(&sink) as _], &handlers.handle());
+    let answer = buffer.submit();
+    sink.began.notified().await;
+    releasing.send(()).unwrap();
+    assert_eq!(answer.await.unwrap(), STORED);
+}
 
 #[tokio::test(start_paused = true)]
 async fn without_a_sink_results_are_answered_immediately() {

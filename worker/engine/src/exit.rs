@@ -1,0 +1,3 @@
+//! How a program ends: exit codes, and errors that determine one.
+
+pub use garenne_common::exit::{Exit, Failure, HasExit};
