@@ -151,6 +151,7 @@ fn alarms(rules: &Rules, readings: &[StoredReading]) -> Vec<RaisedAlarm> {
         value: stored.value,
         unit: stored.unit,
         start: None,
+        zero: None,
     };
     let all: Vec<_> = readings.iter().map(sample).collect();
     let usable: Vec<_> = readings.iter().filter(|stored| stored.is_usable()).map(sample).collect();

@@ -22,6 +22,9 @@ use toml::Table;
 
 use crate::{bench, settings::StockConfig};
 
+/// The kinds that have stock handlers.
+const STOCK_KINDS: &[&str] = &["reading.#", "window.#", "spectrum.#", "alert.#"];
+
 /// Consumes tasks, runs their handlers and settles them.
 #[derive(Debug, Parser, Serialize)]
 #[command(name = "garenne-worker", version, about, after_help = EXAMPLES)]
@@ -38,6 +41,10 @@ pub struct Cli {
     /// Alarm rules for stored readings, TOML; needs --sink postgres
     #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     rules: Option<String>,
+    /// Program that runs the tasks of a kind, or of a pattern such as image.*: image.resize='python3 resize.py'; repeatable
+    #[arg(long = "handler", value_name = "KIND=COMMAND")]
+    #[serde(skip)]
+    handlers: Vec<String>,
     /// Add the bench.* kinds, which can block, panic and abort on request
     #[arg(long)]
     #[serde(skip_serializing_if = "Not::not")]
@@ -48,7 +55,8 @@ const EXAMPLES: &str = "\
 Examples:
   garenne-worker --amqp-url amqp://guest:guest@127.0.0.1:5672/%2f --sink stdout
   garenne-worker --lane fast:prefetch=500,concurrency=2..16 --lane slow --shutdown-mode soft
-  garenne-worker --sink postgres --postgres-url postgres://garenne@127.0.0.1/garenne --receipt /tmp/receipt.json";
+  garenne-worker --sink postgres --postgres-url postgres://garenne@127.0.0.1/garenne --receipt /tmp/receipt.json
+  garenne-worker --handler image.resize='python3 resize.py'";
 
 impl Cli {
     /// Runs the stock worker until a signal or the admin port stops it.
@@ -56,7 +64,10 @@ impl Cli {
     /// # Errors
     /// The reason why the worker did not start, with the exit code.
     pub async fn run(self) -> Result<Exit, Failure> {
-        let own = Table::try_from(&self).expect("flags are texts and switches");
+        let mut own = Table::try_from(&self).expect("flags are texts and switches");
+        if !self.handlers.is_empty() {
+            own.insert("handlers".into(), handlers(&self.handlers)?.into());
+        }
         self.worker.run(own, stock).await
     }
 }
@@ -65,7 +76,8 @@ impl Cli {
 ///
 /// # Errors
 /// A calibration or rules file that cannot be used, or a database URL that cannot be parsed.
-pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
+pub fn stock(mut config: StockConfig) -> Result<WorkerBuilder, Failure> {
+    garenne_handlers::fit_lanes(&mut config.worker, &config.handlers, STOCK_KINDS);
     let calibration = config.calibration.as_deref().map(reading::Calibration::load).transpose();
     let calibration = calibration.map_err(invalid)?.unwrap_or_default();
     let prefix = config.worker.common.prefix.clone();
@@ -98,6 +110,7 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
             migrate: config.postgres_migrate,
             rules: rules.unwrap_or_default(),
             notice_wait: config.alert.notice_wait,
+            lane_history: config.postgres_lane_history,
         };
         let timeout = config.worker.connect_timeout;
         builder = builder.named_sink(PostgresSink::NAME, move || {
@@ -105,7 +118,21 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
             async move { Ok(PostgresSink::connect(database, &prefix, options, timeout).await? as _) }
         });
     }
+    builder = garenne_handlers::register(builder, &config.handlers);
     Ok(if config.enable_bench { bench::register(builder) } else { builder })
+}
+
+/// The table `handlers` of the flags.
+fn handlers(flags: &[String]) -> Result<Table, Failure> {
+    let handler = |flag: &String| {
+        let (kind, command) = flag.split_once('=').ok_or_else(|| {
+            let problem = "expected a kind and a command, such as image.resize='python3 resize.py'";
+            Failure::from(Invalid::new("--handler", format_args!("{flag:?}"), problem))
+        })?;
+        let command = Table::from_iter([("command".to_owned(), command.into())]);
+        Ok((kind.to_owned(), command.into()))
+    };
+    flags.iter().map(handler).collect()
 }
 
 /// The maps of the lanes that this worker consumes. A lane must take the readings that they make.

@@ -6,8 +6,9 @@ use std::{
 };
 
 use garenne::WorkerConfig;
-use garenne_common::config::{Certificates, Common, Invalid, SecretUrl, Settings};
+use garenne_common::config::{Certificates, Common, Invalid, SecretUrl, Settings, validate_certificates};
 use garenne_database::Database;
+use garenne_handlers::Handlers;
 use garenne_postgres::{OnConflict, PostgresSink, StoredResults};
 use garenne_protocol::sensor::{Limits, Timestamp};
 use garenne_sensors::AlertSettings;
@@ -30,6 +31,9 @@ pub struct StockConfig {
     pub on_conflict: OnConflict,
     /// Which results get a row in Postgres.
     pub postgres_results: StoredResults,
+    /// The step in which the figures of lanes are stored in Postgres, in whole seconds; 0 for none.
+    #[serde(with = "humantime_serde")]
+    pub postgres_lane_history: Duration,
     /// Whether the `bench.*` kinds are added.
     pub enable_bench: bool,
     /// How far ahead of this machine's clock a reading's time may be; 0 for no limit. Gateways have the same setting; see
@@ -44,6 +48,8 @@ pub struct StockConfig {
     pub rules: Option<PathBuf>,
     /// Hosts and webhooks that `alert.notify` may send to.
     pub alert: AlertSettings,
+    /// Handlers in other languages, by name.
+    pub handlers: Handlers,
 }
 
 impl Default for StockConfig {
@@ -55,12 +61,14 @@ impl Default for StockConfig {
             postgres_migrate: true,
             on_conflict: OnConflict::default(),
             postgres_results: StoredResults::default(),
+            postgres_lane_history: Duration::from_secs(60),
             enable_bench: false,
             max_clock_skew: Duration::from_secs(600),
             min_time: Timestamp::DEFAULT_MIN,
             calibration: None,
             rules: None,
             alert: AlertSettings::default(),
+            handlers: Handlers::new(),
         }
     }
 }
@@ -75,9 +83,16 @@ impl Settings for StockConfig {
     fn validate(&self) -> Result<(), Invalid> {
         self.worker.validate()?;
         self.alert.validate()?;
+        garenne_handlers::validate(&self.handlers)?;
         if self.stores_in_postgres() && self.postgres_url.is_none() {
             let problem = "the sink postgres needs it, such as postgres://user:password@host/database";
             return Err(Invalid::new("postgres_url", "unset", problem));
+        }
+        let step = self.postgres_lane_history;
+        let is_step = (1..=600).contains(&step.as_secs()) && step.subsec_nanos() == 0;
+        if !is_step && !step.is_zero() {
+            let problem = "expected 1s to 10m in whole seconds, or 0s to store no figures of lanes";
+            return Err(Invalid::new("postgres_lane_history", format!("{step:?}"), problem));
         }
         let database = self.database().transpose().map_err(|error| {
             let url = self.postgres_url.as_ref().map(SecretUrl::masked).unwrap_or_default();
@@ -85,7 +100,7 @@ impl Settings for StockConfig {
         })?;
         let plain = "is for sslmode=require or verify-full and postgres_url has neither";
         let encrypted = database.is_some_and(|database| database.is_encrypted());
-        self.postgres_tls.validate("postgres_tls", (!encrypted).then_some(plain))?;
+        validate_certificates(&self.postgres_tls, "postgres_tls", (!encrypted).then_some(plain))?;
         if let Some(rules) = &self.rules
             && !self.stores_in_postgres()
         {
@@ -138,6 +153,35 @@ mod tests {
     use garenne_common::config::{Sources, load_with};
 
     use super::*;
+
+    #[test]
+    fn a_step_of_the_lane_history_outside_its_bounds_is_refused() {
+        let load = |step: &str| {
+            let variable = (OsString::from("GARENNE_POSTGRES_LANE_HISTORY"), OsString::from(step));
+            load_with::<StockConfig>(Sources::default(), [variable]).map_err(|error| error.to_string())
+        };
+        for step in ["0s", "1s", "10m"] {
+            load(step).unwrap();
+        }
+        for (step, value) in [("500ms", "500ms"), ("1500ms", "1.5s"), ("601s", "601s")] {
+            let problem = format!(
+                "setting postgres_lane_history = {value} (environment GARENNE_POSTGRES_LANE_HISTORY) is refused: expected 1s to 10m in whole \
+                 seconds, or 0s to store no figures of lanes"
+            );
+            assert_eq!(load(step).unwrap_err(), problem);
+        }
+    }
+
+    #[test]
+    fn a_handler_that_is_refused_is_named_with_its_source() {
+        let flags = toml::toml! { [handlers."image.resize"]
+        command = "no-such-program" };
+        let sources = Sources { flags, ..Sources::default() };
+        let error = load_with::<StockConfig>(sources, []).unwrap_err().to_string();
+        let problem = "setting handlers.image.resize.command = \"no-such-program\" (flag --handler) is refused: \
+                       no executable file in PATH has this name";
+        assert_eq!(error, problem);
+    }
 
     #[test]
     fn the_secret_of_a_webhook_can_come_from_a_file() {

@@ -2,6 +2,7 @@
 
 use garenne::testing::{TestOutcome, TestWorker};
 use garenne_protocol::task::DeadReason;
+use garenne_sensors::reading_row::ReadingRows;
 use garenne_worker::{StockConfig, cli::stock};
 
 fn worker() -> TestWorker {
@@ -21,8 +22,8 @@ async fn a_reading_is_stored_under_its_key() {
         r#"{"device":"d","metric":"temperature","value":20.5,"unit":"Cel","time":"2026-01-01T00:00:00Z"}"#;
     match worker().run("reading.process", body).await {
         TestOutcome::Done(output) => {
-            assert_eq!(output.rows.len(), 1);
-            assert_eq!((&*output.rows[0].device, output.rows[0].value), ("d", 20.5));
+            assert_eq!(output.rows().len(), 1);
+            assert_eq!((&*output.rows()[0].device, output.rows()[0].value), ("d", 20.5));
         }
         other => panic!("not done: {other:?}"),
     }
@@ -38,7 +39,7 @@ async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
         )
     };
     match worker().run("reading.process", at(3600)).await {
-        TestOutcome::Dead(reason, error) => {
+        TestOutcome::Dead { reason, error } => {
             assert_eq!(reason, DeadReason::InvalidPayload);
             assert!(
                 error.starts_with("record 1: time: ") && error.contains("more than 11m ahead"),
@@ -56,7 +57,7 @@ async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
     for (time, hint) in [("1763640.5", ""), ("0", "; is the sender's clock set?")] {
         let body = format!(r#"{{"device":"d","metric":"m","value":1,"time":{time}}}"#);
         match worker.run("reading.process", body).await {
-            TestOutcome::Dead(DeadReason::InvalidPayload, error) => {
+            TestOutcome::Dead { reason: DeadReason::InvalidPayload, error } => {
                 assert!(
                     error.contains("before min_time (1990-01-01T00:00:00Z)") && error.ends_with(hint),
                     "{error}"
@@ -70,7 +71,7 @@ async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
         let body = format!(r#"{{"device":"d","metric":"m","value":1,"time":{time}}}"#);
         assert!(matches!(
             worker.run("reading.process", body).await,
-            TestOutcome::Dead(DeadReason::InvalidPayload, _)
+            TestOutcome::Dead { reason: DeadReason::InvalidPayload, .. }
         ));
     }
 }
@@ -86,7 +87,7 @@ async fn a_window_is_analyzed_from_inline_values() {
 #[tokio::test]
 async fn a_stored_window_without_a_store_is_refused_by_name() {
     let body = r#"{"device":"d","metric":"m","from":0,"to":10}"#;
-    let TestOutcome::Dead(reason, error) = worker().run("window.analyze", body).await else {
+    let TestOutcome::Dead { reason, error } = worker().run("window.analyze", body).await else {
         panic!("it is refused");
     };
     assert_eq!(reason, DeadReason::Rejected);
@@ -114,7 +115,7 @@ async fn the_wrong_json_and_no_json_die_of_different_reasons() {
         ("reading.process", "", DeadReason::Malformed),
     ] {
         match worker().run(kind, body).await {
-            TestOutcome::Dead(found, _) => assert_eq!(found, reason, "{body}"),
+            TestOutcome::Dead { reason: found, .. } => assert_eq!(found, reason, "{body}"),
             other => panic!("{body}: {other:?}"),
         }
     }

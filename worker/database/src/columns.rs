@@ -14,7 +14,7 @@ use crate::{
 /// What each version brought to a table: the version, the end of the table's name, the columns that its rows are unique by (none
 /// if an earlier version brought them), and columns with their types.
 #[rustfmt::skip]
-const COLUMNS: [(i32, &str, &str, &str); 33] = [
+const COLUMNS: [(i32, &str, &str, &str); 35] = [
     (1, "readings", "device, metric, time",
      "device text, metric text, time timestamptz, value float8, unit text, raw float8, quality text[], \
       task_id text, worker text, stored_at timestamptz"),
@@ -76,6 +76,10 @@ const COLUMNS: [(i32, &str, &str, &str); 33] = [
     (13, "versions", "", "start_time timestamptz"),
     (14, "series", "", "declared_at timestamptz, declared_counter jsonb, newest_counter jsonb"),
     (14, "corrections", "", "start_time timestamptz"),
+    (15, "lane_history", "time, lane, step_seconds",
+     "time timestamptz, lane text, step_seconds integer, since timestamptz, upto timestamptz, settled bigint, \
+      slot_seconds float8, busy_seconds float8, held_seconds float8, ready_seconds float8, ready_weight float8"),
+    (16, "series", "", "declared_accepted timestamptz, declared_sequence integer, declared_task text"),
 ];
 
 /// Something about the tables that is not as a version needs it. The names include the prefix.

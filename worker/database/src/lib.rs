@@ -22,6 +22,7 @@ pub mod retention;
 pub mod rollups;
 pub mod schema;
 mod tables;
+pub mod units;
 
 pub use database::Database;
 pub use error::{DatabaseError, ErrorKind, QueryResult};

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Name and SQL of each script; `{p}` stands for the beginning of the tables' names.
-const SCRIPTS: [(&str, &str); 14] = [
+const SCRIPTS: [(&str, &str); 16] = [
     ("V1__tables", include_str!("../migrations/V1__tables.sql")),
     ("V2__partitions", include_str!("../migrations/V2__partitions.sql")),
     ("V3__series", include_str!("../migrations/V3__series.sql")),
@@ -28,6 +28,8 @@ const SCRIPTS: [(&str, &str); 14] = [
     ("V12__versions", include_str!("../migrations/V12__versions.sql")),
     ("V13__sent_counters", include_str!("../migrations/V13__sent_counters.sql")),
     ("V14__counter_declarations", include_str!("../migrations/V14__counter_declarations.sql")),
+    ("V15__lane_history", include_str!("../migrations/V15__lane_history.sql")),
+    ("V16__declaration_versions", include_str!("../migrations/V16__declaration_versions.sql")),
 ];
 
 /// The version of the tables that this program needs.

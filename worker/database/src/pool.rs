@@ -29,7 +29,7 @@ pub struct PostgresPool {
     pool: Pool,
     address: String,
     /// Whether the URL comes from a file, which is read again for each connection.
-    pub(crate) reads_url_again: bool,
+    reads_url_again: bool,
 }
 
 impl PostgresPool {
@@ -69,9 +69,17 @@ impl PostgresPool {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => {
                 let error = DatabaseError::from(error);
-                // No row of a statement is to blame for a refused connection.
-                let kind = if error.kind == ErrorKind::Row { ErrorKind::Schema } else { error.kind };
+                let kind = match error.kind {
+                    // The file's next password may be accepted.
+                    _ if error.is_login_refused() && self.reads_url_again => ErrorKind::Transient,
+                    // No row of a statement is to blame for a refused connection.
+                    ErrorKind::Row => ErrorKind::Schema,
+                    kind => kind,
+                };
                 DatabaseError { kind, ..error }
+            }
+            PoolError::Timeout(_) => {
+                DatabaseError::transient(format!("no connection within {CONNECT_TIMEOUT:?}"))
             }
             other => DatabaseError::transient(other),
         })

@@ -9,7 +9,7 @@ use garenne_common::resilience::deadline;
 use time::OffsetDateTime;
 
 use crate::{
-    error::DatabaseError,
+    error::{DatabaseError, QueryResult},
     pool::{Connection, PostgresPool, finish},
     retention::{Expired, ExpiredRows, SeriesTable, maintenance, unsigned},
     rollups::{self, FailingSeries, Place, RollUp, Step},
@@ -85,6 +85,17 @@ pub async fn remove(
             return Ok(Some(removed));
         }
     }
+}
+
+/// Deletes some rows of the history of lanes that are older than 14 days, which no policy keeps. Returns whether there may be
+/// more.
+///
+/// # Errors
+/// The database refused it.
+pub async fn lane_history(client: &Connection, tables: &Tables) -> QueryResult<bool> {
+    let old = "time < now() - interval '14 days'";
+    let delete = delete(tables, "lane_history", "time, lane, step_seconds", old);
+    Ok(client.execute(&client.prepare_cached(&delete).await?, &[]).await? >= CHUNK)
 }
 
 /// The statement that deletes some rows. Those that another transaction is changing stay.

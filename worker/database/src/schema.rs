@@ -58,13 +58,12 @@ pub async fn prepare(
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
-        let may_change = error.is_login_refused() && pool.reads_url_again;
+        let is_refused = error.is_login_refused();
         let DatabaseError { detail, kind, .. } = error;
         let (wait, address) = (backoff.next_wait(), pool.address());
-        let is_final = kind != ErrorKind::Transient && !may_change;
-        if is_final || Instant::now() + wait >= deadline {
+        if kind != ErrorKind::Transient || Instant::now() + wait >= deadline {
             let check = match kind {
-                ErrorKind::Transient => "; check that it is running (--postgres-url)",
+                ErrorKind::Transient if !is_refused => "; check that it is running (--postgres-url)",
                 _ => "",
             };
             let problem = format!("cannot use Postgres at {address}: {detail}{check}");

@@ -27,7 +27,10 @@ use crate::{
     usable_readings::{SeriesSpan, SpanStatements, is_usable},
 };
 use garenne::sink::FinishedTask;
-use garenne_sensors::alarm::{self, AlarmChange, Condition, Micros, PageSizes, Rule, Rules, SeriesJudge};
+use garenne_sensors::{
+    alarm::{self, AlarmChange, Condition, Micros, PageSizes, Rule, Rules, SeriesJudge},
+    reading_row::ReadingRows,
+};
 
 /// Readings that are loaded at once for all series, unless those of one series are more.
 const MAX_LOADED_READINGS: usize = 131_072;
@@ -88,7 +91,7 @@ impl AlarmEvaluator {
         transaction: &Transaction<'_>,
         batch: &[FinishedTask],
     ) -> QueryResult<()> {
-        let rows = batch.iter().flat_map(|finished| &finished.output.rows);
+        let rows = batch.iter().flat_map(|finished| finished.output.rows());
         let series: BTreeSet<_> = rows
             .map(|row| (&*row.device, &*row.metric))
             .filter(|(device, metric)| self.rules(device, metric).next().is_some())
@@ -277,7 +280,9 @@ fn judges_values(rule: &&Rule) -> bool {
 impl<'a> ChangedSeries<'a> {
     fn reading_spans(&self) -> impl Iterator<Item = SeriesSpan<'a>> + use<'a> {
         let (device, metric) = (self.device, self.metric);
-        self.judge.spans().into_iter().map(move |span| SeriesSpan { device, metric, span })
+        let is_counter =
+            self.rules.iter().any(|rule| matches!(rule.condition, Condition::Consumption { .. }));
+        self.judge.spans().into_iter().map(move |span| SeriesSpan { device, metric, span, is_counter })
     }
 
     /// For each span, one for each rule.

@@ -1,6 +1,7 @@
 //! The readings of a batch, and those that it has changed.
 
-use garenne::{handler::ReadingRow, sink::FinishedTask};
+use garenne::sink::FinishedTask;
+use garenne_sensors::reading_row::ReadingRow;
 
 /// A reading of a batch: the index of its result, the result, and the reading.
 pub(super) type NewReading<'a> = (usize, &'a FinishedTask, &'a ReadingRow);

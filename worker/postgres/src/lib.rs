@@ -4,7 +4,8 @@
 //! so that storing either again changes nothing. A reading with another value than the stored one is a
 //! conflict ([`OnConflict`]). Alarm rules are evaluated in the same transaction, which stores the notices of the
 //! alarms that it changes. Beside the writes, a relay publishes the notices, one monitor looks for silent devices, another
-//! one for reminders, alarms that are muted no more, and removed rules, and rollups of the readings are computed.
+//! one for reminders, alarms that are muted no more, and removed rules, rollups of the readings are computed, and the figures of
+//! the worker's lanes are recorded.
 
 mod alarm_evaluator;
 mod alarm_monitor;
@@ -12,6 +13,7 @@ mod alarm_rows;
 mod changed_reading;
 mod due_notices;
 mod fleet_check;
+mod lane_recorder;
 mod micros;
 mod notice;
 mod outbox;

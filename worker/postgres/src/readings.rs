@@ -2,7 +2,8 @@
 //!
 //! A reading is unique by device, metric and time. It is identified by what the sensor sent, the raw value and its
 //! unit: the same again changes nothing, whatever the calibration makes of it now, and another one is a conflict, or
-//! another version ([`versions`](crate::versions)). A derived value (without a raw value) never conflicts, and a measured one
+//! another version ([`versions`](crate::versions)). A repetition that says more, the unit or when the counter was at zero,
+//! completes what is stored, so that the order of arrival does not matter. A derived value (without a raw value) never conflicts, and a measured one
 //! takes its place.
 
 use std::collections::{BTreeSet, HashSet};
@@ -16,8 +17,9 @@ use crate::{
     changed_reading::{ChangedReading, NewReading},
     versions::{Replaced, VersionStatements, accepted, is_other_unit},
 };
-use garenne::{handler::ReadingRow, sink::FinishedTask};
+use garenne::sink::FinishedTask;
 use garenne_sensors::reading::Flag;
+use garenne_sensors::reading_row::{ReadingRow, ReadingRows};
 
 /// How a reading is treated whose device, metric and time are stored with another value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -40,6 +42,8 @@ pub(super) struct StoredReadings<'a> {
     pub(super) restored: Vec<Key<'a>>,
     /// Devices and times whose derived values may be others.
     pub(super) places: BTreeSet<(&'a str, OffsetDateTime)>,
+    /// The readings whose senders say something of a counter, without those that conflict.
+    pub(super) declaring: Vec<NewReading<'a>>,
 }
 
 /// The statements for a fleet's readings.
@@ -66,10 +70,34 @@ impl ReadingStatements {
                              AND gone.time = input.time AND gone.metric IN ({metrics}) AND gone.action = 'delete')"
             )
         };
-        let overrules = format!("{table}.raw IS NULL");
+        let is_derived = format!("{table}.raw IS NULL");
+        let is_repeated = format!("{table}.raw = excluded.raw");
+        let completes = format!(
+            "{is_repeated} AND NOT '{corrected}' = ANY({table}.quality)
+             AND coalesce({table}.raw_unit = excluded.raw_unit, true)
+             AND coalesce({table}.start_time = excluded.start_time, true)
+             AND ({table}.raw_unit IS NULL AND excluded.raw_unit IS NOT NULL
+                  OR {table}.start_time IS NULL AND excluded.start_time IS NOT NULL)"
+        );
+        let overrules = match on_conflict {
+            OnConflict::Dead => format!("{is_derived} OR {completes}"),
+            // The versions of a reading are resolved from all of them.
+            OnConflict::Replace => is_derived.clone(),
+        };
+        // A repetition completes the stored reading, which stays that of its task.
+        let keep = |condition: &str, name: &str| {
+            format!(
+                "{name} = CASE WHEN {is_repeated}{condition} THEN {table}.{name} ELSE excluded.{name} END"
+            )
+        };
+        let has_unit = format!(" AND {table}.raw_unit IS NOT NULL");
+        let of_unit =
+            ["value", "unit", "raw_unit", "calibration", "quality"].map(|name| keep(&has_unit, name));
+        let of_task = ["task_id", "worker", "accepted_at", "sequence"].map(|name| keep("", name));
+        let set = [of_unit.join(", "), of_task.join(", ")].join(", ");
         let overrules_derived = match on_conflict {
             OnConflict::Dead => "false".to_owned(),
-            OnConflict::Replace => format!("{overrules} AND {table}.value <> excluded.value"),
+            OnConflict::Replace => format!("{is_derived} AND {table}.value <> excluded.value"),
         };
         // DISTINCT ON keeps one of several: an upsert cannot change a row twice. The order of the rows is that of the
         // locks.
@@ -87,10 +115,9 @@ impl ReadingStatements {
                                place, accepted_at, sequence, start_time{further_names})
                  {condition}
                  ORDER BY device, metric, time, place
-                 ON CONFLICT (device, metric, time) DO UPDATE SET value = excluded.value, unit = excluded.unit,
-                     raw = excluded.raw, raw_unit = excluded.raw_unit, calibration = excluded.calibration,
-                     quality = excluded.quality, task_id = excluded.task_id, worker = excluded.worker,
-                     accepted_at = excluded.accepted_at, sequence = excluded.sequence, start_time = excluded.start_time,
+                 ON CONFLICT (device, metric, time) DO UPDATE SET raw = excluded.raw, {set},
+                     start_time = CASE WHEN {is_repeated} THEN coalesce({table}.start_time, excluded.start_time)
+                                       ELSE excluded.start_time END,
                      stored_at = now() WHERE {overrules}
                  RETURNING device, metric, time"
             )
@@ -133,10 +160,9 @@ impl ReadingStatements {
         transaction: &Transaction<'_>,
         batch: &'a [FinishedTask],
     ) -> QueryResult<StoredReadings<'a>> {
-        let rows = batch
-            .iter()
-            .enumerate()
-            .flat_map(|(index, finished)| finished.output.rows.iter().map(move |row| (index, finished, row)));
+        let rows = batch.iter().enumerate().flat_map(|(index, finished)| {
+            finished.output.rows().iter().map(move |row| (index, finished, row))
+        });
         let (measured, derived): (Vec<NewReading<'a>>, Vec<_>) =
             rows.partition(|(.., row)| row.raw.is_some());
         let mut outcome = StoredReadings::default();
@@ -145,9 +171,12 @@ impl ReadingStatements {
             let stored = transaction.query(&statement, &Columns::of(&measured).parameters()).await?;
             let (changed, others) = split(&measured, &stored);
             outcome.changed = changed;
+            let mut conflicting = BTreeSet::new();
             match self.on_conflict {
                 _ if others.is_empty() => {}
-                OnConflict::Dead => outcome.conflicts = self.conflicts(transaction, &others).await?,
+                OnConflict::Dead => {
+                    (outcome.conflicts, conflicting) = self.conflicts(transaction, &others).await?;
+                }
                 OnConflict::Replace => {
                     let Replaced { changed, restored, places } =
                         self.versions.store(transaction, &others).await?;
@@ -158,6 +187,10 @@ impl ReadingStatements {
                     (outcome.restored, outcome.places) = (restored, places);
                 }
             }
+            let declares = |(index, _, row): &NewReading<'_>| {
+                row.sent_counter.is_some() && !conflicting.contains(&(*index, key(row)))
+            };
+            outcome.declaring = measured.iter().copied().filter(declares).collect();
         }
         if !derived.is_empty() {
             let inputs = |index: usize| {
@@ -180,17 +213,21 @@ impl ReadingStatements {
     }
 
     /// The index in the batch of each result with a reading that is stored with another raw value, or was until a person
-    /// deleted it.
-    async fn conflicts(
+    /// deleted it; and those readings.
+    async fn conflicts<'a>(
         &self,
         transaction: &Transaction<'_>,
-        rows: &[NewReading<'_>],
-    ) -> QueryResult<Vec<(usize, String)>> {
+        rows: &[NewReading<'a>],
+    ) -> QueryResult<(Vec<(usize, String)>, BTreeSet<(usize, ReadingKey<'a>)>)> {
         let Columns { device, metric, time, raw, raw_unit, place, .. } = &Columns::of(rows);
         let statement = transaction.prepare_cached(&self.compare).await?;
         let parameters: Parameters<'_, 6> = [device, metric, time, raw, raw_unit, place];
         let found = transaction.query(&statement, &parameters).await?;
-        Ok(found.iter().filter_map(|row| Some((rows[place_of(row)].0, conflict(row)?))).collect())
+        let conflict = |found: &Row| {
+            let (index, _, row) = &rows[place_of(found)];
+            Some(((*index, conflict(found)?), (*index, key(row))))
+        };
+        Ok(found.iter().filter_map(conflict).unzip())
     }
 }
 
@@ -272,8 +309,10 @@ fn micros(time: OffsetDateTime) -> i128 {
     (time - datetime!(2000-01-01 0:00 UTC)).whole_microseconds()
 }
 
-/// Identifies a reading as the table does.
-fn key(row: &ReadingRow) -> (&str, &str, i128) {
+/// What identifies a reading in the table: device, metric and time.
+type ReadingKey<'a> = (&'a str, &'a str, i128);
+
+fn key(row: &ReadingRow) -> ReadingKey<'_> {
     (&row.device, &row.metric, micros(row.time))
 }
 

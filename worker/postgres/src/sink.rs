@@ -16,6 +16,7 @@ use crate::{
     alarm_evaluator::{AlarmEvaluator, Evaluation},
     alarm_monitor::AlarmMonitor,
     changed_reading::ChangedReading,
+    lane_recorder::LaneRecorder,
     notice::Notice,
     readings::{OnConflict, ReadingStatements, StoredReadings},
     relay::Relay,
@@ -26,7 +27,7 @@ use crate::{
     silence_monitor::SilenceMonitor,
 };
 use garenne::sink::{FinishedTask, Sink, SinkAnswer, SinkContext, SinkError};
-use garenne_sensors::{alarm::Rules, alert};
+use garenne_sensors::{alarm::Rules, alert, reading_row::ReadingRows};
 
 /// How a sink stores.
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub struct SinkOptions {
     pub rules: Arc<Rules>,
     /// How long the next notice of an alarm waits for one that nobody has heard of since it was published.
     pub notice_wait: Duration,
+    /// The step of the history of lanes, in whole seconds; 0 for none.
+    pub lane_history: Duration,
 }
 
 /// Writes results and readings to Postgres.
@@ -57,6 +60,8 @@ pub struct PostgresSink {
     /// [`None`] if no rule is about silence.
     silences: Option<Arc<Silences>>,
     relay: Relay,
+    /// [`None`] if the lanes are not recorded.
+    recorder: Option<LaneRecorder>,
 }
 
 /// Time limit for a batch, which usually takes milliseconds. Only this timeout detects a server that hangs with
@@ -78,12 +83,13 @@ impl PostgresSink {
         options: SinkOptions,
         timeout: Duration,
     ) -> Result<Arc<Self>, Failure> {
-        let SinkOptions { on_conflict, results, migrate, rules, notice_wait } = options;
+        let SinkOptions { on_conflict, results, migrate, rules, notice_wait, lane_history } = options;
         let pool = PostgresPool::new(database);
         let tables = Tables::new(prefix);
         schema::prepare(&pool, &tables, migrate, timeout).await?;
         Ok(Arc::new(Self {
             relay: Relay::new(pool.clone(), &tables, notice_wait),
+            recorder: LaneRecorder::new(pool.clone(), &tables, lane_history),
             silences: Silences::new(&tables, Arc::clone(&rules)).map(Arc::new),
             pool,
             partitions: Partitions::new(&tables),
@@ -121,7 +127,7 @@ impl PostgresSink {
     }
 
     async fn store(&self, batch: &[FinishedTask]) -> Result<Vec<SinkAnswer>, DatabaseError> {
-        let times = batch.iter().flat_map(|finished| &finished.output.rows).map(|row| row.time);
+        let times = batch.iter().flat_map(|finished| finished.output.rows()).map(|row| row.time);
         self.partitions.ensure(&self.pool, times).await;
         let mut client = self.pool.client().await?;
         let stored = deadline(WRITE_TIMEOUT, self.store_with(&mut client, batch)).await;
@@ -137,7 +143,7 @@ impl PostgresSink {
         let transaction = client.transaction().await?;
         let mut accepted = vec![SinkAnswer::Stored; batch.len()];
         self.alarms.lock(&transaction, batch).await?;
-        let StoredReadings { changed, conflicts, restored, places } =
+        let StoredReadings { changed, conflicts, restored, places, declaring } =
             self.readings.store(&transaction, batch).await?;
         for (index, detail) in conflicts {
             accepted[index] = SinkAnswer::Conflict(detail);
@@ -155,7 +161,7 @@ impl PostgresSink {
             let restored = restored.iter().map(|key| (&*key.device, &*key.metric));
             self.derived.lock(&transaction, measured.chain(restored), &places).await?;
         }
-        series::update(&transaction, &self.update_series, &changed, &pending).await?;
+        series::update(&transaction, &self.update_series, &changed, &declaring, &pending).await?;
         if has_replaced {
             let derived = self.derived.derive(&transaction, &places, &[]).await?;
             self.derived.write(&transaction, &restored, &derived).await?;
@@ -231,9 +237,16 @@ impl Sink for PostgresSink {
         let rollups = supervise::restarting("rollups", (rollups, context), |(rollups, context)| {
             rollups.run(context).boxed()
         });
+        let recorder = self.recorder.as_ref().map(|recorder| {
+            supervise::restarting("lane-recorder", (recorder, context), |(recorder, context)| {
+                recorder.run(context).boxed()
+            })
+        });
         async move {
             let monitor = OptionFuture::from(monitor.map(IntoFuture::into_future));
-            let _ = tokio::join!(relay.into_future(), alarms.into_future(), monitor, rollups.into_future());
+            let recorder = OptionFuture::from(recorder.map(IntoFuture::into_future));
+            let (relay, alarms, rollups) = (relay.into_future(), alarms.into_future(), rollups.into_future());
+            let _ = tokio::join!(relay, alarms, monitor, rollups, recorder);
         }
         .boxed()
     }

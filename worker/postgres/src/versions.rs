@@ -152,12 +152,12 @@ impl VersionStatements {
             let resolved = resolve(&stored, known, versions);
             kept.extend(resolved.kept.into_iter().map(|version| (key, version)));
             let Some(version) = resolved.latest else { continue };
-            if version.differs(&stored) {
+            if version.is_other(&stored) {
                 if is_input(&version) || is_input(&stored) {
                     replaced.places.insert((device, time));
                 }
                 // The last of a task's records for the same reading.
-                let new = arrived.iter().rfind(|new| ReadingVersion::arrived(new) == version);
+                let new = arrived.iter().rfind(|new| !version.is_other(&ReadingVersion::arrived(new)));
                 match new {
                     Some(new) => replaced.changed.push(ChangedReading::new(new)),
                     None => replaced.restored.push(Key::new(device, metric, time)),
@@ -189,8 +189,13 @@ fn resolve(
 ) -> Resolved {
     let is_kept: BTreeSet<_> = kept.iter().map(|version| version.task_id.clone()).collect();
     let mut changed = BTreeSet::new();
-    let versions = kept.into_iter().chain([stored.clone()]);
-    let mut versions: BTreeMap<_, _> = versions.map(|version| (version.task_id.clone(), version)).collect();
+    let mut versions: BTreeMap<_, _> =
+        kept.into_iter().map(|version| (version.task_id.clone(), version)).collect();
+    // What is stored may have been completed by another version; what its own task sent is kept then.
+    match versions.get_mut(&stored.task_id) {
+        Some(sent) if sent.lacks_what(stored) => sent.accepted = stored.accepted,
+        _ => drop(versions.insert(stored.task_id.clone(), stored.clone())),
+    }
     for new in arrived {
         let known = versions.entry(new.task_id.clone()).or_insert_with(|| new.clone());
         if new.accepted == known.accepted && !new.differs(known) || new.accepted > known.accepted {
@@ -201,18 +206,37 @@ fn resolve(
         *known =
             if new.differs(known) { new } else { ReadingVersion { accepted: new.accepted, ..known.clone() } };
     }
-    let latest = versions.values().max_by_key(|version| (version.accepted, &*version.task_id));
-    let latest = latest.filter(|latest| *latest != stored).map(|latest| match latest.differs(stored) {
-        true => latest.clone(),
-        false => {
-            ReadingVersion { accepted: latest.accepted, task_id: latest.task_id.clone(), ..stored.clone() }
-        }
+    let latest = completed(versions.values()).map(|latest| match latest.is_other(stored) {
+        true => latest,
+        // What a recalibration made of the stored value stays.
+        false => ReadingVersion { accepted: latest.accepted, task_id: latest.task_id, ..stored.clone() },
     });
+    let latest = latest.filter(|latest| latest != stored);
     let has_several = versions.len() > 1;
     let is_new = |version: &ReadingVersion| {
         has_several && (changed.contains(&version.task_id) || !is_kept.contains(&version.task_id))
     };
     Resolved { latest, kept: versions.into_values().filter(is_new).collect() }
+}
+
+/// The latest version. Where it does not say its unit, or when its counter was at zero, the latest repetition that does
+/// completes it.
+fn completed<'v>(versions: impl Iterator<Item = &'v ReadingVersion>) -> Option<ReadingVersion> {
+    let mut versions: Vec<_> = versions.collect();
+    versions.sort_by_key(|version| std::cmp::Reverse((version.accepted, &*version.task_id)));
+    let (latest, earlier) = versions.split_first()?;
+    let mut completed = ReadingVersion::clone(latest);
+    for repeated in earlier.iter().filter(|version| !version.differs(latest)) {
+        if completed.raw_unit.is_none() && repeated.raw_unit.is_some() && !repeated.differs(&completed) {
+            let ReadingVersion { accepted, task_id, worker, start_time, .. } = completed;
+            completed =
+                ReadingVersion { accepted, task_id, worker, start_time, ..ReadingVersion::clone(repeated) };
+        }
+        if completed.start_time.is_none() && !repeated.differs(&completed) {
+            completed.start_time = repeated.start_time;
+        }
+    }
+    Some(completed)
 }
 
 impl ReadingVersion {
@@ -246,6 +270,17 @@ impl ReadingVersion {
             worker: row.get(13),
             start_time: row.get(14),
         }
+    }
+
+    /// Whether it does not say its unit or its counter's start, and the other one does.
+    fn lacks_what(&self, other: &Self) -> bool {
+        self.raw_unit.is_none() && other.raw_unit.is_some()
+            || self.start_time.is_none() && other.start_time.is_some()
+    }
+
+    /// Whether it is another reading, or says more or less of the same one.
+    fn is_other(&self, other: &Self) -> bool {
+        self.differs(other) || self.lacks_what(other) || other.lacks_what(self)
     }
 
     /// Whether it is another reading: the raw value, or its unit or its counter's start if both are known.

@@ -23,7 +23,6 @@ mod batch_sender;
 mod delivery;
 mod payload_urls;
 pub mod settings;
-mod signature;
 mod span;
 mod webhook_client;
 mod webhook_sender;
@@ -86,7 +85,7 @@ json_payload!(Notified, NOTIFIED_KIND);
 
 /// Registers the kind of tasks that tell the end of a notice, for a worker whose sink stores alarms.
 pub fn register_notified(builder: WorkerBuilder) -> WorkerBuilder {
-    let handler = |_: TaskContext, notified: Notified| async move { Ok::<_, TaskError>(notified) };
+    let handler = |notified: Notified| async move { Ok::<_, TaskError>(notified) };
     builder.handle_with(handler, TaskOptions::short())
 }
 
@@ -146,11 +145,11 @@ pub fn register(
                     tracing::debug!(error = error.message(), "cannot tell that a notice was delivered");
                 }
             }
-            Ok(delivered)
+            Ok::<_, TaskError>(delivered)
         }
     };
     // Retries for more than half a day, at most an hour apart, so that an operator has time to repair the receiver.
-    let retry = RetryPolicy { attempts: Some(20), first: Duration::from_secs(5), ..RetryPolicy::default() };
+    let retry = RetryPolicy::default().attempts(20).first(Duration::from_secs(5));
     // Alerts to a slow host hold their workers for a long time.
     let options = TaskOptions::long().deadline(DEADLINE).retry(retry).half_of_lane_per_key(host);
     // If the task is lost, the next notice of the alarm leaves later.
@@ -180,9 +179,9 @@ async fn notify(cx: &TaskContext, sender: &WebhookSender, alert: Alert) -> Resul
         // The batch may still be sent. The receiver recognizes the repetition by the alert's id.
         () = cx.token().cancelled() => return Err(TaskError::interrupted()),
     };
-    delivered.map_err(|error| match &*error {
+    delivered.map_err(|error| match &*Arc::clone(&error) {
         DeliveryError::InvalidDestination(_) | DeliveryError::Rejected { .. } => TaskError::reject(error),
-        DeliveryError::ServerError { retry_after: Some(wait), .. } => TaskError::retry_after(&error, *wait),
+        DeliveryError::ServerError { retry_after: Some(wait), .. } => TaskError::retry_after(error, *wait),
         DeliveryError::ServerError { retry_after: None, .. } | DeliveryError::Unreachable { .. } => {
             TaskError::retry(error)
         }
@@ -210,7 +209,7 @@ mod tests {
         let builder = Worker::builder(WorkerConfig::default());
         let worker = TestWorker::new(register(builder, AlertSettings::default(), false).unwrap()).unwrap();
         match worker.run("alert.notify", body).await {
-            TestOutcome::Dead(reason, error) => format!("{reason}: {error}"),
+            TestOutcome::Dead { reason, error } => format!("{reason}: {error}"),
             other => panic!("{other:?}"),
         }
     }

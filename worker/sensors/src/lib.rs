@@ -10,6 +10,7 @@ pub mod alert;
 pub mod message;
 mod name_length;
 pub mod reading;
+pub mod reading_row;
 pub mod spectrum;
 pub mod window;
 

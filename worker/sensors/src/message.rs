@@ -130,7 +130,7 @@ impl Mapping {
             unmeasured: mapped.unmeasured,
         };
         cx.follow_up_tasks(tasks)?;
-        Ok(Output { refused: part, ..Output::json(&result)? })
+        Ok(Output::json(&result)?.with_refused(part))
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
             TestOutcome::Done(output) => {
                 Ok((serde_json::from_str(output.json.get()).unwrap(), output.follow_ups))
             }
-            TestOutcome::Dead(reason, error) => Err((reason, error)),
+            TestOutcome::Dead { reason, error } => Err((reason, error)),
             other => panic!("{other:?}"),
         }
     }
@@ -238,16 +238,16 @@ mod tests {
         let worker = TestWorker::new(register_unmapped(Worker::builder(WorkerConfig::default()))).unwrap();
         let sent = r#"{"reason":"unmapped","error":"no rule matches","topic":"x","payload":"MQ=="}"#;
         let outcome = worker.run(UNMAPPED_TASK_KIND, sent).await;
-        let TestOutcome::Dead(reason, error) = outcome else { panic!("{outcome:?}") };
+        let TestOutcome::Dead { reason, error } = outcome else { panic!("{outcome:?}") };
         assert_eq!((reason, error.as_str()), (DeadReason::Unmapped, "no rule matches"));
     }
 
     #[tokio::test]
     async fn a_message_of_another_workers_lane_is_retried_and_a_task_is_refused() {
         let other = worker().run_foreign("plant", Source::RoutingKey("n.tank"), b"1".to_vec()).await;
-        let TestOutcome::Retry(error) = other else { panic!("{other:?}") };
+        let TestOutcome::Retry { error, .. } = other else { panic!("{other:?}") };
         assert_eq!(error, "this worker has no maps for lane \"plant\"");
         let task = worker().run(FOREIGN_KIND, "1").await;
-        assert!(matches!(task, TestOutcome::Dead(DeadReason::InvalidPayload, _)), "{task:?}");
+        assert!(matches!(task, TestOutcome::Dead { reason: DeadReason::InvalidPayload, .. }), "{task:?}");
     }
 }

@@ -14,6 +14,8 @@ use serde::Serialize;
 
 use garenne::{Output, TaskContext, TaskError, TaskOptions, WorkerBuilder};
 
+use crate::reading_row::ReadingRows;
+
 mod batch_derivations;
 mod contradictions;
 mod payload;
@@ -97,7 +99,7 @@ pub fn register(
                     processed.derived.push(value.clone());
                 }
             }
-            Ok::<_, TaskError>(Output { refused, ..Output::json(&processed)?.with_rows(rows) })
+            Ok::<_, TaskError>(Output::json(&processed)?.with_rows(rows).with_refused(refused))
         }
     };
     builder.handle_with(handler, TaskOptions::short().keyed_by(payload::device))

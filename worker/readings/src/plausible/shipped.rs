@@ -5,7 +5,11 @@
 
 use std::sync::LazyLock;
 
-use garenne_protocol::sensor::{Unit, is_code};
+use garenne_protocol::sensor::{
+    Unit, is_code,
+    quantity::{HUMIDITY, PRESSURE, TEMPERATURE, Words},
+    without_labels,
+};
 
 /// Words in the name of a metric that is the difference of two values, which may be negative in every unit.
 const DIFFERENCE: [&str; 6] = ["difference", "differential", "diff", "delta", "deviation", "change"];
@@ -55,12 +59,8 @@ struct Codes {
     units: &'static [&'static str],
     /// In which the codes are compared too: the sensor may have converted them.
     also_in: Option<&'static LazyLock<Unit>>,
-    /// Whether a word of a metric, in lower case and without a number at its end, names the quantity. Decides for values
-    /// without a unit.
-    names: fn(&str) -> bool,
-    /// What names the quantity only as the whole name of the metric, without its number and what is before a dot, slash or
-    /// colon: as a word among others it may say something else, such as `soil` in `soil_conductivity`.
-    short_names: &'static [&'static str],
+    /// What names the quantity in a metric. Decides for values without a unit.
+    names: &'static Words,
 }
 
 const OF_PRESSURES: [f64; 6] = [6_553.5, 65_535.0, 3_276.7, 32_767.0, -3_276.8, -32_768.0];
@@ -72,40 +72,31 @@ static CODES: [Codes; 7] = [
         of_loggers: &OF_LOGGERS,
         units: &["Cel", "K", "degF"],
         also_in: Some(&CELSIUS),
-        // `temp`, `watertemp`, `tempc`.
-        names: |word| {
-            word.contains("temperat")
-                || word.strip_suffix(['c', 'f', 'k']).unwrap_or(word).ends_with("temp")
-                || word.ends_with("temp")
-                || word.starts_with("dew")
-        },
-        short_names: &["t"],
+        names: &TEMPERATURE,
     },
     Codes {
         codes: &[655.35, 6_553.5, 65_535.0],
         of_loggers: &OF_LOGGERS,
         units: &["%RH", "/100", "/", "%"],
         also_in: None,
-        names: |word| {
-            word.contains("humidity") || word.contains("moisture") || ["rh", "hum", "humid"].contains(&word)
-        },
-        short_names: &["soil"],
+        names: &Words { word: |word| (HUMIDITY.word)(word) || word.contains("moisture"), whole: &["soil"] },
     },
     Codes {
         codes: &[6_553.5, 65_535.0],
         of_loggers: &OF_LOGGERS,
         units: &["ug/m3", "ppm", "ppb"],
         also_in: None,
-        names: is_concentration,
-        short_names: &[],
+        names: &Words { word: is_concentration, whole: &[] },
     },
     Codes {
         codes: &[6_553.5, 65_535.0],
         of_loggers: &OF_LOGGERS,
         units: &["lx"],
         also_in: None,
-        names: |word| word.contains("illumin") || word.contains("lux") || word == "light",
-        short_names: &[],
+        names: &Words {
+            word: |word| word.contains("illumin") || word.contains("lux") || word == "light",
+            whole: &[],
+        },
     },
     Codes {
         codes: &OF_PRESSURES,
@@ -113,8 +104,7 @@ static CODES: [Codes; 7] = [
         of_loggers: &[-9_999.0, -9_999.9, -99_999.0],
         units: &["hPa", "mbar", "kPa", "bar"],
         also_in: Some(&HECTOPASCAL),
-        names: |word| word.contains("pressure") || word.starts_with("baro"),
-        short_names: &["press", "pres"],
+        names: &PRESSURE,
     },
     Codes {
         codes: &OF_PRESSURES,
@@ -122,40 +112,27 @@ static CODES: [Codes; 7] = [
         of_loggers: &[],
         units: &["Pa"],
         also_in: Some(&HECTOPASCAL),
-        names: |_| false,
-        short_names: &[],
+        names: &Words { word: |_| false, whole: &[] },
     },
     Codes {
         codes: &[],
         of_loggers: &OF_LOGGERS,
         units: &["m/s", "km/h", "mph", "mm/h", "W/m2", "pH", "dB", "dBm"],
         also_in: None,
-        names: |word| {
-            ["wind", "gust", "rain", "precipitation", "irradiance", "radiation"]
-                .iter()
-                .any(|name| word.starts_with(name))
+        names: &Words {
+            word: |word| {
+                ["wind", "gust", "rain", "precipitation", "irradiance", "radiation"]
+                    .iter()
+                    .any(|name| word.starts_with(name))
+            },
+            whole: &[],
         },
-        short_names: &[],
     },
 ];
 
 static CELSIUS: LazyLock<Unit> = LazyLock::new(|| Unit::get("Cel").expect("a registered unit"));
 static HECTOPASCAL: LazyLock<Unit> = LazyLock::new(|| Unit::get("hPa").expect("a registered unit"));
 static PASCAL: LazyLock<Unit> = LazyLock::new(|| Unit::get("Pa").expect("a registered unit"));
-
-impl Codes {
-    /// Whether a metric without a unit is one of the quantity, by its name.
-    fn is_named(&self, metric: &str) -> bool {
-        let is_digit = |c: char| c.is_ascii_digit();
-        let name = metric.rsplit(['.', '/', ':']).next().unwrap_or(metric);
-        let name = name.trim_end_matches(|c: char| !c.is_alphabetic());
-        self.short_names.iter().any(|short| name.eq_ignore_ascii_case(short))
-            || parts(metric).any(|word| {
-                let word = word.to_lowercase();
-                (self.names)(&word) || (self.names)(word.trim_end_matches(is_digit))
-            })
-    }
-}
 
 /// `co2`, `eCO2`, `pm25`, `pm2` of `pm2.5`, `tvoc`.
 fn is_concentration(word: &str) -> bool {
@@ -166,6 +143,7 @@ fn is_concentration(word: &str) -> bool {
 
 /// Whether a number, in the unit in which it was sent, is a code that means "no value" for the metric.
 pub(crate) fn is_no_value(metric: &str, number: f64, unit: Option<Unit>) -> bool {
+    let metric = without_labels(metric);
     let is_end_of_32_bits = |scale: f64| ENDS_OF_32_BITS.iter().any(|end| is_code(number, end / scale));
     let is_wide = |unit: Unit| WIDE_QUANTITIES.contains(&unit.quantity());
     let is_end = unit.is_some_and(|unit| is_end_of_32_bits(1.0) && !is_wide(unit));
@@ -179,7 +157,7 @@ pub(crate) fn is_no_value(metric: &str, number: f64, unit: Option<Unit>) -> bool
             let is_one =
                 |code: &f64| is_code(number, *code) || converted.is_some_and(|it| is_code(it, *code));
             (is_scaled_end || codes.iter().chain(*of_loggers).any(is_one))
-                && (is_of_unit || unit.is_none() && quantity.is_named(metric))
+                && (is_of_unit || unit.is_none() && quantity.names.are_in(metric))
         })
     };
     (is_end || is_of_table()) && !has_word(metric, &DIFFERENCE)
@@ -187,6 +165,7 @@ pub(crate) fn is_no_value(metric: &str, number: f64, unit: Option<Unit>) -> bool
 
 /// Whether a value of a metric is physically impossible in its unit. Units without known limits allow every value.
 pub(crate) fn is_impossible(metric: &str, value: f64, unit: Unit) -> bool {
+    let metric = without_labels(metric);
     let (low, high) = match unit.symbol() {
         "Cel" => (-273.15, f64::INFINITY),
         "degF" => (-459.67, f64::INFINITY),
@@ -206,7 +185,7 @@ pub(crate) fn is_impossible(metric: &str, value: f64, unit: Unit) -> bool {
     }
     match unit.symbol() {
         // Other ratios have no limits.
-        "/100" | "/" | "%" => CODES[1].is_named(metric),
+        "/100" | "/" | "%" => CODES[1].names.are_in(metric),
         "Pa" | "hPa" | "kPa" | "mbar" | "bar" | "psi" => {
             has_word(metric, &ATMOSPHERIC) || value < 0.0 && has_word(metric, &ABSOLUTE)
         }
@@ -214,25 +193,10 @@ pub(crate) fn is_impossible(metric: &str, value: f64, unit: Unit) -> bool {
     }
 }
 
-fn words(metric: &str) -> impl Iterator<Item = &str> {
-    metric.split(|c: char| !c.is_alphanumeric())
-}
-
-/// The words of a metric, also those of `roomTemp` and `TempC1`.
-fn parts(metric: &str) -> impl Iterator<Item = &str> {
-    words(metric).flat_map(|word| {
-        let begins = |(at, c): (usize, char)| {
-            let follows = word[..at].ends_with(|before: char| !before.is_uppercase());
-            (follows && c.is_uppercase()).then_some(at)
-        };
-        let starts: Vec<usize> = [0].into_iter().chain(word.char_indices().filter_map(begins)).collect();
-        let ends: Vec<usize> = starts.iter().skip(1).copied().chain([word.len()]).collect();
-        starts.into_iter().zip(ends).map(|(start, end)| &word[start..end])
-    })
-}
-
 fn has_word(metric: &str, wanted: &[&str]) -> bool {
-    words(metric).any(|word| wanted.iter().any(|wanted| word.eq_ignore_ascii_case(wanted)))
+    metric
+        .split(|c: char| !c.is_alphanumeric())
+        .any(|word| wanted.iter().any(|wanted| word.eq_ignore_ascii_case(wanted)))
 }
 
 #[cfg(test)]
@@ -248,6 +212,9 @@ mod tests {
         let unit = |symbol: &str| (!symbol.is_empty()).then(|| Unit::parse(symbol).unwrap());
         for (metric, number, symbol, expected) in [
             ("pm25", 65_535.0, "ug/m3", true),
+            ("pm25,room=2", 65_535.0, "", true),
+            ("db.rows,table=temperature", 65_535.0, "", false),
+            ("disk.free,path=/var/rain/temp", 65_535.0, "", false),
             ("pm2.5", 65_535.0, "", true),
             ("pm10", 6_553.5, "", true),
             ("air.co2", 65_535.0, "ppm", true),
@@ -287,6 +254,7 @@ mod tests {
             ("tempC", 327.67, "", true),
             ("watertempf", -999.0, "", true),
             ("Temp1Outside", -127.0, "", true),
+            ("temp1outside", -127.0, "", true),
             ("t", -127.0, "", true),
             ("T2", -127.0, "", true),
             ("kitchen/t", -127.0, "", true),

@@ -18,6 +18,8 @@ pub struct Sample {
     pub unit: Option<Unit>,
     /// When the counter that the value is of was at zero, if its sender says so.
     pub start: Option<Micros>,
+    /// For the first reading of a counter: the time of a zero before it, which is the begin of a new meter.
+    pub zero: Option<Micros>,
 }
 
 /// A reading in the unit of the rule that evaluates it.
@@ -29,11 +31,13 @@ pub struct Point {
     pub value: f64,
     /// When the counter that the value is of was at zero, if its sender says so.
     pub start: Option<Micros>,
+    /// For the first reading of a counter: the time of a zero before it, which is the begin of a new meter.
+    pub zero: Option<Micros>,
 }
 
 impl Point {
     pub(super) fn count(self) -> Count {
-        let Self { at, value, start } = self;
+        let Self { at, value, start, .. } = self;
         Count { at, value, start }
     }
 }

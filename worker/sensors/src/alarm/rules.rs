@@ -291,7 +291,7 @@ impl Rule {
             (Some(from), Some(to)) => from.convert(sample.value, to).ok()?,
             _ => sample.value,
         };
-        Some(Point { at: sample.at, value, start: sample.start })
+        Some(Point { at: sample.at, value, start: sample.start, zero: sample.zero })
     }
 }
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use garenne_common::{
     resilience::{Breaker, BreakerError, Retry, Semaphore, deadline},
     telemetry::traces::Begun,
+    webhook::{SigningSecret, parse_retry_after},
 };
 use garenne_protocol::{
     sensor::Timestamp,
@@ -16,12 +17,12 @@ use garenne_protocol::{
 };
 use hyper::header::{HeaderMap, HeaderValue};
 use serde::Serialize;
-use time::{OffsetDateTime, format_description::well_known::Rfc2822};
+use time::OffsetDateTime;
 
 use super::{
     address::AllowedAddresses,
     delivery::{Delivered, DeliveryError, OutgoingAlert},
-    settings::{SigningSecret, WebhookUrl},
+    settings::WebhookUrl,
     span,
     webhook_client::{WebhookClient, WebhookResponse},
 };
@@ -189,35 +190,4 @@ fn server_error(host: String, response: &WebhookResponse) -> DeliveryError {
 
 fn detail(response: &WebhookResponse) -> String {
     if response.text.is_empty() { String::new() } else { format!(": {}", response.text) }
-}
-
-/// Limit for `Retry-After`.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
-
-/// Parses `Retry-After`: seconds, or an HTTP date. At most [`MAX_RETRY_AFTER`].
-fn parse_retry_after(text: &str, now: OffsetDateTime) -> Option<Duration> {
-    let wait = match text.trim().parse::<u64>() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => {
-            let date = OffsetDateTime::parse(text.trim(), &Rfc2822).ok()?;
-            Duration::try_from(date - now).unwrap_or_default()
-        }
-    };
-    Some(wait.min(MAX_RETRY_AFTER))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date_and_at_most_an_hour() {
-        let now = OffsetDateTime::from_unix_timestamp(784_111_777).unwrap();
-        let wait = |text: &str| parse_retry_after(text, now).map(|wait| wait.as_secs());
-        assert_eq!(wait("120"), Some(120));
-        assert_eq!(wait("Sun, 06 Nov 1994 08:50:07 GMT"), Some(30));
-        assert_eq!(wait("Sun, 06 Nov 1994 08:49:00 GMT"), Some(0));
-        assert_eq!(wait("999999999999"), Some(3600));
-        assert_eq!((wait("soon"), wait("-1")), (None, None));
-    }
 }

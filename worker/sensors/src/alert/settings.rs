@@ -28,10 +28,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_with::{DeserializeFromStr, SerializeDisplay};
 use url::Url;
 
-pub use super::{
-    payload_urls::{HostPattern, PayloadUrls},
-    signature::SigningSecret,
-};
+pub use super::payload_urls::{HostPattern, PayloadUrls};
+pub use garenne_common::webhook::SigningSecret;
 
 /// The webhook of an alert that names none.
 pub const DEFAULT_WEBHOOK: &str = "default";

@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, LazyLock};
 
-use garenne::handler::ReadingRow;
 use garenne_readings::{NO_CALIBRATION, StoredReading};
+
+use crate::reading_row::ReadingRow;
 
 static NO_VERSION: LazyLock<Arc<str>> = LazyLock::new(|| NO_CALIBRATION.into());
 

@@ -10,6 +10,8 @@ use garenne_protocol::{
 use proptest::prelude::*;
 use serde_json::json;
 
+use crate::reading_row::ReadingRows;
+
 use super::*;
 
 fn run(body: &serde_json::Value, rules: &str) -> serde_json::Value {
@@ -58,7 +60,7 @@ async fn readings_without_a_time_have_that_of_the_tasks_version_in_every_deliver
         let task = NewTask::new(Kind::parse(Readings::KIND).unwrap(), ContentType::Json, body);
         let task = NewTask { version: version.parse().unwrap(), ..task };
         let TestOutcome::Done(output) = worker.run_task(&task).await else { panic!("not done") };
-        output.rows.iter().map(|row| Timestamp::from(row.time).to_string()).collect::<Vec<_>>()
+        output.rows().iter().map(|row| Timestamp::from(row.time).to_string()).collect::<Vec<_>>()
     };
     let plain = json!([{"device":"a","metric":"t","value":1}, {"device":"a","metric":"u","value":1,"time":1_763_640_000}]);
     let expected = ["2025-11-20T12:30:00.000002Z", "2025-11-20T12:00:00Z"];
@@ -191,7 +193,7 @@ async fn another_value_for_the_same_key_in_a_task_is_refused_alone_and_the_other
         let TestOutcome::Done(output) = worker(contradictions).run(Readings::KIND, body).await else {
             panic!("{body}")
         };
-        (output.rows.iter().map(|row| row.value).collect::<Vec<_>>(), output.refused)
+        (output.rows().iter().map(|row| row.value).collect::<Vec<_>>(), output.refused)
     };
     let reading =
         |metric: &str, value: f64| json!({"device":"d","metric":metric,"value":value,"time":1_790_000_000});

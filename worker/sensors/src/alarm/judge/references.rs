@@ -71,7 +71,7 @@ mod tests {
     fn a_reference_is_the_newest_reading_before_the_previous_step() {
         let mut references = References::new(1000);
         let mut reference =
-            |at| references.advance(Point { at, value: 0.0, start: None }).map(|point| point.at);
+            |at| references.advance(Point { at, value: 0.0, start: None, zero: None }).map(|point| point.at);
         let times = [1, 9, 10, 19, 20, 29, 30, 100, 101, 119, 120];
         let expected =
             [None, None, None, None, Some(9), Some(9), Some(19), Some(30), Some(30), Some(30), Some(101)];
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn restored_references_are_those_of_all_readings() {
         let points: Vec<_> = [1, 9, 10, 19, 25, 38, 41, 77, 78, 130, 131, 140]
-            .map(|at| Point { at, value: 0.0, start: None })
+            .map(|at| Point { at, value: 0.0, start: None, zero: None })
             .into();
         for start in 0..150 {
             let newest = |cut| points.iter().rfind(|point| point.at < cut).copied();

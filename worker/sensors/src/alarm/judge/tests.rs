@@ -3,8 +3,10 @@ use super::*;
 const SECOND: Micros = 1_000_000;
 
 fn seconds(condition: Condition, values: &[f64]) -> Vec<(i64, i64, Option<i64>)> {
-    let points: Vec<_> =
-        (0..).zip(values).map(|(n, value)| Point { at: n * SECOND, value: *value, start: None }).collect();
+    let points: Vec<_> = (0..)
+        .zip(values)
+        .map(|(n, value)| Point { at: n * SECOND, value: *value, start: None, zero: None })
+        .collect();
     let in_seconds = |e: Excursion| (e.since / SECOND, e.upto / SECOND, e.ended.map(|at| at / SECOND));
     find_excursions(&condition, None, &points).into_iter().map(in_seconds).collect()
 }
@@ -26,9 +28,9 @@ fn rate_of_change_is_scaled_by_time_and_counts_rises_and_falls() {
     );
     // Readings closer than a hundredth of `per` are not compared.
     let points = [
-        Point { at: 0, value: 0.0, start: None },
-        Point { at: 1000, value: 1.0, start: None },
-        Point { at: SECOND, value: 0.5, start: None },
+        Point { at: 0, value: 0.0, start: None, zero: None },
+        Point { at: 1000, value: 1.0, start: None, zero: None },
+        Point { at: SECOND, value: 0.5, start: None, zero: None },
     ];
     assert_eq!(find_excursions(&fast, None, &points), []);
 }
@@ -38,7 +40,10 @@ fn equal_values_for_the_duration_are_stuck() {
     let stuck = Condition::Stuck { duration: 3 * SECOND, readings: 4096 };
     assert_eq!(seconds(stuck, &[1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0, 3.0]), [(4, 5, Some(6))]);
     // Two equal readings are too few.
-    let far = [Point { at: 0, value: 1.0, start: None }, Point { at: 99 * SECOND, value: 1.0, start: None }];
+    let far = [
+        Point { at: 0, value: 1.0, start: None, zero: None },
+        Point { at: 99 * SECOND, value: 1.0, start: None, zero: None },
+    ];
     assert_eq!(find_excursions(&stuck, None, &far), []);
     // So many equal readings are stuck in less time.
     let many = Condition::Stuck { duration: 99 * SECOND, readings: 4 };
@@ -53,7 +58,10 @@ fn a_value_beyond_the_limit_for_the_duration_raises_an_alarm() {
     let values = [11.0, 12.0, 13.0, 10.0, 11.0, 12.0, 13.0, 14.0, 9.0, 11.0, 8.0, 11.0];
     assert_eq!(seconds(above, &values), [(7, 9, Some(10))]);
     // The time from the first to the last reading counts, not the number of readings.
-    let far = [Point { at: 0, value: 11.0, start: None }, Point { at: 3 * SECOND, value: 11.0, start: None }];
+    let far = [
+        Point { at: 0, value: 11.0, start: None, zero: None },
+        Point { at: 3 * SECOND, value: 11.0, start: None, zero: None },
+    ];
     assert_eq!(find_excursions(&above, None, &far).len(), 1);
     assert_eq!(find_excursions(&above, None, &far[1..]), []);
     let below = Condition::Below { limit: 10.0, clear: 10.0, hold };

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use garenne_protocol::sensor::Counter;
+use garenne_protocol::sensor::{Count, Counter};
 
 use crate::alarm::condition::{Micros, Point};
 
@@ -45,9 +45,13 @@ impl Usage {
         let number = point.at.div_euclid(self.width);
         while self.shares.pop_front_if(|share| share.number <= number - SHARES).is_some() {}
         // Before a change, the first reading may have followed another one.
-        let (step, base) = match self.newest.replace(point) {
-            Some(base) => (self.counter.step(base.count(), point.count()), base.at),
-            None => (0.0, Micros::MIN),
+        let (step, base) = match (self.newest.replace(point), point.zero) {
+            (Some(base), _) => (self.counter.step(base.count(), point.count()), base.at),
+            (None, Some(zero)) => {
+                let base = Count { at: zero, value: 0.0, start: None };
+                (self.counter.step(base, Count { start: None, ..point.count() }), Micros::MIN)
+            }
+            (None, None) => (0.0, Micros::MIN),
         };
         match self.shares.back_mut() {
             Some(share) if share.number == number => share.sum += step,

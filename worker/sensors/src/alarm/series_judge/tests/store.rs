@@ -32,6 +32,7 @@ impl Store {
             value: *value,
             unit: Unit::parse(unit).ok(),
             start: None,
+            zero: None,
         };
         let usable = self.readings.range(span.low..span.high).filter(|(_, (.., is_usable))| *is_usable);
         match span.newest_first {
