@@ -16,7 +16,7 @@ use garenne_common::{
     text::printable,
 };
 use garenne_map::{Map, Mapped, Source, builtin, limits::MAX_PAYLOAD_BYTES};
-use garenne_protocol::sensor::{Limits, Record, Timestamp, Unit};
+use garenne_protocol::sensor::{Limits, Record, SentCounter, Timestamp, Unit};
 use garenne_publish::BrokerSettings;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -92,6 +92,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     unit: Option<Unit>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    counter: Option<&'a SentCounter>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a str>,
@@ -104,6 +106,7 @@ impl<'a> Line<'a> {
             metric: &reading.metric,
             value: reading.value,
             unit: reading.unit,
+            counter: reading.counter.as_deref(),
             time: (!time_assumed).then_some(reading.time),
             id: id.as_deref(),
         }
@@ -216,6 +219,23 @@ mod tests {
             "{\"device\":\"kitchen\",\"metric\":\"humidity\",\"value\":50.0,\"unit\":\"%RH\"}\n"
         );
         assert!(notes.ends_with("a repeat is stored twice\n"), "{notes}");
+
+        let map = r#"
+            [[map]]
+            topic = "meters/+"
+            device = "{1}"
+            [[map.reading]]
+            metric = "pulses"
+            value = "{/n}"
+            counter = true
+            wraps_at = 65536
+        "#;
+        let map = Map::parse("meters.toml", map).unwrap();
+        let (line, _) =
+            test(&map, Source::Topic("meters/m1"), br#"{"n": 8}"#, Timestamp::UNIX_EPOCH).unwrap();
+        let records = garenne_protocol::sensor::readings_from("", line.as_bytes(), Timestamp::UNIX_EPOCH);
+        let counter = SentCounter { wraps_at: Some(65_536.0), ..SentCounter::default() };
+        assert_eq!(records.unwrap()[0].reading.counter.as_deref(), Some(&counter));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    mem,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -27,6 +28,7 @@ use serde::Serialize;
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     destination::{BrokerConnection, SendError, not_accepted},
@@ -141,7 +143,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Publishes every line until the end of the input, a stop command or the first failure, and completes what it began.
+/// Publishes every line until the end of the input, a stop command or the first failure, and completes what it began. After a
+/// stop command no refused task is published again, and a second one waits for no confirm.
 async fn publish_lines(
     input: impl BufRead + Send + 'static,
     (kind, limits): (&Kind, &Limits),
@@ -159,6 +162,7 @@ async fn publish_lines(
     let mut summary = Summary { event: "publish_summary", kind: kind.to_string(), ..Summary::default() };
     let mut failure = None;
     let mut in_flight = FuturesUnordered::new();
+    let stop = CancellationToken::new();
     let mut open = true;
     while open || !in_flight.is_empty() {
         tokio::select! {
@@ -194,7 +198,7 @@ async fn publish_lines(
                     }
                     summary.lines += 1;
                     match task(&text, kind, limits, args) {
-                        Ok(task) => in_flight.push(send(sender, task, args.retry_for)),
+                        Ok(task) => in_flight.push(send(sender, task, args.retry_for, stop.clone())),
                         Err(problem) => {
                             summary.malformed += 1;
                             if summary.malformed <= MAX_PRINTED {
@@ -204,9 +208,16 @@ async fn publish_lines(
                     }
                 }
             },
-            () = stop_requested(commands), if open => {
-                summary.interrupted = true;
+            () = stop_requested(commands) => {
                 open = false;
+                if mem::replace(&mut summary.interrupted, true) {
+                    summary.unpublished += in_flight.len() as u64;
+                    let problem = format!("interrupted: {} tasks are not confirmed, and may be published", in_flight.len());
+                    failure = Some(Failure::new(Exit::Interrupted, problem));
+                    break;
+                }
+                progress.print(format_args!("interrupted: waiting for {} tasks in flight", in_flight.len()));
+                stop.cancel();
             }
         }
     }
@@ -270,11 +281,12 @@ fn text(payload: &Value, field: &str, what: &str) -> Result<String, String> {
 }
 
 /// Sends a task until it is confirmed or spooled, and returns the number of repetitions and its id. The id stays the same,
-/// so that a repetition has no second effect.
+/// so that a repetition has no second effect. There is none after a stop.
 pub(crate) async fn send(
     sender: &SpoolingSender,
     task: NewTask,
     retry_for: Duration,
+    stop: CancellationToken,
 ) -> (u64, Result<TaskId, Failure>) {
     let deadline = Instant::now() + retry_for;
     let mut backoff = Backoff::default();
@@ -284,10 +296,9 @@ pub(crate) async fn send(
         let wait = backoff.next_wait();
         match not_accepted(&error) {
             SendError::Fatal(failure) => return (retries, Err(failure)),
-            _ if Instant::now() + wait >= deadline => {
-                return (retries, Err(Failure::new(Exit::Failed, error)));
-            }
-            _ => tokio::time::sleep(wait).await,
+            _ if Instant::now() + wait < deadline
+                && stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_some() => {}
+            _ => return (retries, Err(Failure::new(Exit::Failed, error))),
         }
         retries += 1;
     }

@@ -161,6 +161,7 @@ pub(crate) async fn run(
     };
     if interrupted {
         progress.print("interrupted: completing the requests in flight");
+        sender.stopped.cancel();
     }
     tokio::select! {
         () = queue.finish() => {}

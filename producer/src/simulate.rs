@@ -118,7 +118,10 @@ pub(crate) async fn run(
             _ = tick.tick() => progress.update(0, figures()),
             () = sleep_until(started + args.duration.unwrap_or_default()), if args.duration.is_some() => break,
             () = sender.failed.cancelled() => break,
-            () = stop_requested(&mut commands) => break,
+            () = stop_requested(&mut commands) => {
+                sender.stopped.cancel();
+                break;
+            }
         }
     }
     stop.cancel();

@@ -11,7 +11,7 @@ use garenne_protocol::list;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ingest::{Format, Ingest, Parsed},
+    ingest::{Format, Ingest, Parsed, now},
     left_out::Notes,
     payload::RecordCount,
     record_tasks::Sender,
@@ -87,9 +87,12 @@ impl Format for ForwardedTasks {
     ) -> Result<Parsed<Vec<Rejected>>, Refusal> {
         let (mut tasks, mut rejected, mut records) = (Vec::new(), Vec::new(), 0);
         let most = ingest.limits.max_records;
-        let read = list::for_each(&body, most, |record, task: JsonTask<'_>| {
-            let allowed = task.task(&ingest.routes).and_then(|task| {
+        let read = list::for_each(&body, most, |record, json: JsonTask<'_>| {
+            let allowed = json.task(&ingest.routes).and_then(|mut task| {
                 records += ingest.allow_task(&task, &task.body, &sender.caller)?;
+                if !json.has_version() {
+                    task.version = ingest.used_keys.first_version(&task, now());
+                }
                 Ok(task)
             });
             match allowed {

@@ -12,7 +12,7 @@ use std::{
 
 use garenne_protocol::{
     sensor::{Reading, Timestamp, Unit},
-    task::{TaskId, Version},
+    task::{NewTask, TaskId, Version},
 };
 use lru::LruCache;
 use sha2::{Digest, Sha256};
@@ -92,7 +92,7 @@ impl Uses {
 /// The keys of requests and the ids of records that were used.
 pub(super) struct UsedKeys {
     keys: Uses,
-    /// Only of records without a time.
+    /// Only of records without a time, and of forwarded tasks without a version.
     records: Uses,
 }
 
@@ -113,6 +113,13 @@ impl UsedKeys {
     pub(super) fn first_time(&self, id: TaskId, reading: &Reading) -> Timestamp {
         let first = self.records.first(id, Fingerprint::of_reading(reading), reading.time, true);
         first.map_or(reading.time, |first| first.now)
+    }
+
+    /// The version that a task had when it first arrived with this content under its id.
+    pub(super) fn first_version(&self, task: &NewTask, now: Timestamp) -> Version {
+        let NewTask { id, kind, body, version, .. } = task;
+        let first = self.records.first(id.clone(), Fingerprint::of(kind.as_str(), body), now, true);
+        first.map_or(*version, |first| first.version)
     }
 }
 

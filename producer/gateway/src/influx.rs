@@ -62,9 +62,9 @@ pub struct LineReadings {
 
 /// The lines of a body, each with its number from 1. Bytes that are not UTF-8 are marked, so that only their lines are
 /// refused.
-pub fn lines_of(body: &mut Vec<u8>) -> impl Iterator<Item = (u64, Result<&str, BadField>)> {
-    // C programs send the NUL at the end of a text.
-    body.truncate(body.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+pub fn lines_of(body: &mut [u8]) -> impl Iterator<Item = (u64, Result<&str, BadField>)> {
+    let end = lenient::end_before_nuls(body);
+    let body = &mut body[..end];
     let is_marked = str::from_utf8(body).is_err();
     if is_marked {
         lenient::mark_not_utf8(body);
@@ -134,8 +134,9 @@ pub fn line_readings(
     let line = line.strip_suffix('\r').unwrap_or(line);
     check_line(line, limits.records)?;
     let mut repaired = None;
-    let Some(line) = parse(line, &mut repaired) else { return Ok(LineReadings::default()) };
-    let line = line.map_err(|error| {
+    let Some(parsed) = parse(line, &mut repaired) else { return Ok(LineReadings::default()) };
+    check_commas(line.trim_start())?;
+    let line = parsed.map_err(|error| {
         Fault::Malformed.in_field("line", format!("not line protocol: {}", short(&error)))
     })?;
     check_series(&line)?;
@@ -190,22 +191,12 @@ fn not_utf8(from: usize) -> BadField {
 /// parser refuses together with the line. `None` if it has none.
 fn with_marked_numbers(line: &str) -> Option<String> {
     let bytes = line.as_bytes();
-    let unescaped = |from: usize, wanted: &[u8]| {
-        let mut at = from;
-        while at < bytes.len() && !wanted.contains(&bytes[at]) {
-            at += if bytes[at] == b'\\' { 2 } else { 1 };
-        }
-        (at < bytes.len()).then_some(at)
-    };
     // Behind the measurement and its tags.
-    let mut at = unescaped(0, b" ")?;
+    let mut at = unescaped(bytes, 0, b" ")?;
     let (mut text, mut is_marked) = (line[..at].to_owned(), false);
-    while let Some(equals) = unescaped(at, b"=") {
+    while let Some(equals) = unescaped(bytes, at, b"=") {
         let value = equals + 1;
-        let end = match bytes.get(value) {
-            Some(b'"') => (lenient::end_of_string(bytes, value) + 1).min(bytes.len()),
-            _ => unescaped(value, b", ").unwrap_or(bytes.len()),
-        };
+        let end = end_of_value(bytes, value);
         text.push_str(&line[at..value]);
         let word = &bytes[value..end];
         let is_beyond = lenient::is_not_finite(word) || is_beyond_64_bits(word);
@@ -215,6 +206,46 @@ fn with_marked_numbers(line: &str) -> Option<String> {
     }
     text.push_str(&line[at..]);
     is_marked.then_some(text)
+}
+
+/// Refuses a comma without a field, which the parser takes for a part of the next field's name.
+fn check_commas(line: &str) -> Result<(), BadField> {
+    let bytes = line.as_bytes();
+    let Some(mut at) = unescaped(bytes, 0, b" ") else { return Ok(()) };
+    while let Some(found) = unescaped(bytes, at, b"=,") {
+        if bytes[found] == b',' {
+            let message = format!("not line protocol: no field before the comma at byte {found}");
+            return Err(Fault::Malformed.in_field("line", message));
+        }
+        let end = end_of_value(bytes, found + 1);
+        let is_last = bytes.get(end) != Some(&b',');
+        if is_last {
+            break;
+        }
+        at = end + 1;
+        if bytes.get(at).is_none_or(u8::is_ascii_whitespace) {
+            let message = format!("not line protocol: no field after the comma at byte {end}");
+            return Err(Fault::Malformed.in_field("line", message));
+        }
+    }
+    Ok(())
+}
+
+/// The position of the first of these bytes that has no backslash before it.
+fn unescaped(bytes: &[u8], from: usize, wanted: &[u8]) -> Option<usize> {
+    let mut at = from;
+    while at < bytes.len() && !wanted.contains(&bytes[at]) {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    (at < bytes.len()).then_some(at)
+}
+
+/// The end of a field's value.
+fn end_of_value(bytes: &[u8], value: usize) -> usize {
+    match bytes.get(value) {
+        Some(b'"') => (lenient::end_of_string(bytes, value) + 1).min(bytes.len()),
+        _ => unescaped(bytes, value, b", ").unwrap_or(bytes.len()),
+    }
 }
 
 /// Whether a value is an integer, with its suffix, that 64 bits do not hold.

@@ -95,7 +95,7 @@ pub struct Ingest {
     /// The kind of readings, if a lane takes it; parsed once because most tasks are readings.
     reading: Option<Kind>,
     pub(super) records: RecordLimits,
-    used_keys: UsedKeys,
+    pub(super) used_keys: UsedKeys,
     /// How often a map left out values because nothing was measured.
     pub(super) unmeasured: IntCounter,
     pub(super) offload: Offload,

@@ -132,7 +132,7 @@ pub(super) fn devices(records: &[Record]) -> impl ExactSizeIterator<Item = &str>
 }
 
 /// The id that a record has in every repetition: that of the sender's id of the record, else one derived from the
-/// request's idempotency key and the record's position, else one derived from device, metric, time and value. `None` for a
+/// request's idempotency key and the record's position, else one derived from device, metric, time, value and unit. `None` for a
 /// reading without a time of its own, which gets a random id.
 fn record_id(record: &Record, sender: &Sender, position: usize) -> Option<TaskId> {
     if let Some(id) = &record.id {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use garenne_common::config::{Certificates, Invalid, SecretUrl, Size, list, scheme};
+use garenne_common::config::{Certificates, Invalid, SecretUrl, Size, list, scheme, validate_certificates};
 use garenne_protocol::sensor::Limits;
 use garenne_publish::{GroupCommitConfig, SpoolSettings};
 use rumqttc::mqttbytes::valid_filter;
@@ -94,7 +94,7 @@ impl MqttSettings {
             Endpoint::parse(url)
                 .map_err(|problem| Invalid::new("mqtt.url", format_args!("{:?}", url.masked()), problem))?;
             let plain = (url.scheme() != "mqtts").then_some("needs an mqtt.url with mqtts://");
-            self.tls.validate("mqtt.tls", plain)?;
+            validate_certificates(&self.tls, "mqtt.tls", plain)?;
         }
         for filter in &self.subscribe {
             let expected = "expected an MQTT filter such as zigbee2mqtt/+ or $share/garenne/zigbee2mqtt/#";

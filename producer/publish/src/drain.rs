@@ -99,12 +99,15 @@ pub struct SpoolDrain {
     returned_at: Option<Instant>,
     /// The batch that the last call could not complete.
     open_batch: Option<OpenBatch>,
+    confirmed: u64,
 }
 
 /// A batch that was read and is not acknowledged.
 struct OpenBatch {
     start: Position,
     end: Position,
+    /// How many records were read.
+    records: usize,
     unconfirmed: VecDeque<(NewTask, Record)>,
     /// Records that are to be set aside.
     rejected: Vec<Record>,
@@ -129,7 +132,14 @@ impl SpoolDrain {
             due: Instant::now(),
             returned_at: None,
             open_batch: None,
+            confirmed: 0,
         }
+    }
+
+    /// How many records the broker or the central gateway has confirmed in complete batches.
+    #[must_use]
+    pub fn confirmed(&self) -> u64 {
+        self.confirmed
     }
 
     /// Starts to drain whenever the spool has content, on the current runtime, and notices when an operator removes what
@@ -191,6 +201,7 @@ impl SpoolDrain {
         if let Err(error) = self.spool.ack(batch.end).await {
             tracing::warn!(%error, "tasks of the spool are confirmed, but may be published again after a restart");
         }
+        self.confirmed += (batch.records - batch.rejected.len()) as u64;
         let records = batch.end - batch.start;
         self.due = Instant::now().max(self.due) + Duration::from_secs_f64(records as f64 / self.rate);
         Ok(records)
@@ -205,8 +216,9 @@ impl SpoolDrain {
             return Ok(None);
         }
         let now = SystemTime::now();
+        let (unconfirmed, rejected) = (VecDeque::new(), Vec::new());
         let mut batch =
-            OpenBatch { start, end: read.end, unconfirmed: VecDeque::new(), rejected: Vec::new() };
+            OpenBatch { start, end: read.end, records: read.records.len(), unconfirmed, rejected };
         for record in read.records {
             match task_of(record.clone(), now) {
                 Ok(task) => batch.unconfirmed.push_back((task, record)),

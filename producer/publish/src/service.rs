@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     broker::BrokerSettings,
-    spool::{spool_beat, spool_warning},
+    spool::{spool_beat, spool_refusal, spool_warning},
     uplink::Uplink,
 };
 
@@ -152,11 +152,14 @@ impl<S: State> Status<S> {
         self.stopping.load(Ordering::Relaxed)
     }
 
+    fn no_connection(&self) -> Option<String> {
+        (self.connected.get() == 0).then(|| format!("no connection to the {}", S::BROKER))
+    }
+
     /// Why the broker takes no messages. With a spool they are kept on disk meanwhile.
     fn broker_problem(&self) -> Option<String> {
         let publisher = self.publisher.as_ref()?;
-        let blocked = || "an alarm of the broker blocks publishers (memory or disk)".to_owned();
-        publisher.is_blocked().then(blocked).or_else(|| publisher.route_problem())
+        publisher.block_problem().or_else(|| publisher.route_problem())
     }
 
     fn heartbeat(&self, source: &HeartbeatSource) -> Heartbeat {
@@ -175,11 +178,10 @@ impl<S: State> Process for Status<S> {
         if self.is_stopping() {
             reasons.push(format!("the {} is stopping", S::NAME));
         }
-        if self.spool.is_none() {
-            if self.connected.get() == 0 {
-                reasons.push(format!("no connection to the {}", S::BROKER));
-            }
-            reasons.extend(self.broker_problem());
+        if let Some(spool) = &self.spool {
+            reasons.extend(spool_refusal(spool));
+        } else {
+            reasons.extend(self.no_connection().into_iter().chain(self.broker_problem()));
         }
         reasons.extend(self.state.problems());
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
@@ -187,10 +189,52 @@ impl<S: State> Process for Status<S> {
 
     fn warnings(&self) -> Vec<String> {
         let Some(spool) = &self.spool else { return Vec::new() };
-        spool_warning(spool).into_iter().chain(self.broker_problem()).collect()
+        let unconnected = self.publisher.as_ref().and_then(|_| self.no_connection());
+        spool_warning(spool).into_iter().chain(unconnected).chain(self.broker_problem()).collect()
     }
 
     fn pool(&self) -> Value {
         self.state.pool()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use garenne_spool::{Record, SpoolConfig};
+
+    use super::*;
+
+    struct Nothing;
+
+    impl State for Nothing {
+        const PROGRAM: Program = Program::Gateway;
+        const METRICS: &'static str = "gateway";
+        const TRACES: &'static str = "garenne-gateway";
+        const NAME: &'static str = "gateway";
+        const STARTING: &'static str = "starting";
+        const BROKER: &'static str = "broker";
+
+        fn add_to(&self, _: &mut Heartbeat) {}
+    }
+
+    /// Senders get 503 for everything that goes to the spool.
+    #[tokio::test]
+    async fn a_service_whose_spool_refuses_records_is_not_ready() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("spool");
+        let config = SpoolConfig { min_free: garenne_common::config::Size(0), ..SpoolConfig::default() };
+        let spool = Spool::open(&path, config).await.unwrap();
+        let status = Status::new(&Metrics::new("gateway"), Some(spool.clone()), None, Nothing);
+        assert_eq!(status.ready(), Ok(()));
+        fs::remove_dir_all(&path).unwrap();
+        let record =
+            || Record { id: "a".to_owned(), time: std::time::SystemTime::now(), body: b"{}".to_vec() };
+        let refusal = spool.append(vec![record()]).await.unwrap_err();
+        assert_eq!(status.ready(), Err(vec![format!("the spool refuses records: {refusal}")]));
+        fs::create_dir(&path).unwrap();
+        spool.append(vec![record()]).await.unwrap();
+        assert_eq!(status.ready(), Ok(()));
     }
 }

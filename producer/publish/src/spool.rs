@@ -54,6 +54,8 @@ impl Default for SpoolSettings {
 
 /// Smallest `spool_max_bytes`.
 const MIN_BYTES: Size = Size::mib(1);
+/// How long a refusal of the spool makes a service not ready.
+const REFUSAL_LIFE: Duration = Duration::from_secs(10);
 /// Longest `spool_after`.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -123,6 +125,15 @@ pub(crate) fn spool_beat(spool: &Spool) -> SpoolBeat {
 /// How much of a spool is set aside and how to free it, for `/readyz`; nothing if nothing is.
 pub(crate) fn spool_warning(spool: &Spool) -> Option<String> {
     set_aside_warning(&spool.status().borrow())
+}
+
+/// Why the spool takes no records, for `/readyz`. A refusal counts for a while: nothing is sent to a service that is not ready,
+/// so that it cannot see the end of the reason.
+pub(crate) fn spool_refusal(spool: &Spool) -> Option<String> {
+    let status = spool.status();
+    let status = status.borrow();
+    let (reason, _) = status.refusal.as_ref().filter(|(_, at)| at.elapsed() < REFUSAL_LIFE)?;
+    Some(format!("the spool refuses records: {reason}"))
 }
 
 fn set_aside_warning(status: &SpoolStatus) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Counts of a spool's contents.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::{frame::Scan, record::Position, segment::Segment};
 
@@ -30,6 +30,8 @@ pub struct SpoolStatus {
     pub accepted: u64,
     /// Records refused.
     pub refused: u64,
+    /// Why the last request was refused, and when; `None` if it was accepted.
+    pub refusal: Option<(String, Instant)>,
     /// Records acknowledged, with those that were unreadable.
     pub drained: u64,
     /// Records that could not be read. A damaged end of the last segment counts as one record: it does not tell how many

@@ -32,6 +32,10 @@ pub(crate) trait File: Send {
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// Makes the content and the size durable.
     fn sync(&self) -> io::Result<()>;
+    /// Whether it was deleted while it is open, so that what it has ends with the process.
+    fn is_deleted(&self) -> bool {
+        false
+    }
 }
 
 /// Writes all bytes.

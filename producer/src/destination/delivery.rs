@@ -92,6 +92,8 @@ pub(crate) struct RetryingSender {
     pub(crate) counts: DeliveryCounts,
     /// Cancelled at the first failure after which no request can succeed.
     pub(crate) failed: CancellationToken,
+    /// Cancelled at a stop: no request is repeated any more.
+    pub(crate) stopped: CancellationToken,
     failure: OnceLock<Failure>,
 }
 
@@ -106,8 +108,9 @@ impl RetryingSender {
     }
 
     fn new(receipts: Option<ReceiptFile>, retry_for: Duration) -> Arc<Self> {
-        let (counts, failed) = (DeliveryCounts::default(), CancellationToken::new());
-        Arc::new(Self { receipts, retry_for, counts, failed, failure: OnceLock::new() })
+        let (failed, stopped) = (CancellationToken::new(), CancellationToken::new());
+        let (counts, failure) = (DeliveryCounts::default(), OnceLock::new());
+        Arc::new(Self { receipts, retry_for, counts, failed, stopped, failure })
     }
 
     /// The first failure, if any.
@@ -151,12 +154,18 @@ impl RetryingSender {
                         self.fail(Failure::new(Exit::Failed, problem));
                         break;
                     }
-                    self.counts.retries.fetch_add(1, Relaxed);
                     tracing::info!(reason, ?wait, "readings not accepted, retrying");
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         () = self.failed.cancelled() => break,
+                        () = self.stopped.cancelled() => {
+                            // The others may still be confirmed.
+                            let problem = format!("interrupted, and not sent again: {reason}");
+                            let _ = self.failure.set(Failure::new(Exit::Failed, problem));
+                            break;
+                        }
                     }
+                    self.counts.retries.fetch_add(1, Relaxed);
                 }
             }
         }

@@ -1,11 +1,14 @@
 //! Publishes to an MQTT broker as Zigbee2MQTT does, from which a bridge takes the readings.
 
+use std::{collections::HashMap, sync::LazyLock};
+
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use garenne_common::exit::{Exit, Failure};
+use garenne_map::{Map as Rules, Source};
 use garenne_mqtt::{MqttPublishError, MqttPublisher};
 use garenne_protocol::{
-    sensor::Reading,
+    sensor::{Limits, Reading, Timestamp},
     task::{TaskId, reading_id},
 };
 use serde_json::{Map, Value};
@@ -17,6 +20,10 @@ const TIME: &str = "last_seen";
 
 /// An MQTT broker. A reading counts as confirmed when the broker has acknowledged its message (QoS 1).
 pub(super) struct MqttDestination(pub(super) MqttPublisher);
+
+/// The map with which a bridge reads the messages.
+static MAP: LazyLock<Rules> =
+    LazyLock::new(|| Rules::load("builtin:zigbee2mqtt").expect("the shipped map is valid"));
 
 /// A message, and the index of its first reading.
 struct Message {
@@ -58,12 +65,34 @@ fn messages(readings: &[Reading]) -> Result<Vec<Message>, SendError> {
     Ok(messages)
 }
 
+/// The topic and payload of each message.
+fn packets(messages: &[Message]) -> Vec<(String, Bytes)> {
+    let payload = |message: &Message| Bytes::from(Value::from(message.fields.clone()).to_string());
+    messages.iter().map(|message| (message.topic.clone(), payload(message))).collect()
+}
+
+/// The ids of the readings as a bridge makes them of the packets: the map gives them units.
+fn ids(readings: &[Reading], packets: &[(String, Bytes)]) -> Vec<TaskId> {
+    let without_unit = |reading: &Reading| reading_id(&Reading { unit: None, ..reading.clone() });
+    // Each message has its time, so that of the arrival does not matter.
+    let apply = |(topic, payload): &(String, Bytes)| {
+        MAP.apply(Source::Topic(topic), payload, Timestamp::UNIX_EPOCH, &Limits::default()).ok()
+    };
+    let ids: HashMap<_, _> = packets
+        .iter()
+        .filter_map(apply)
+        .flat_map(|mapped| mapped.records)
+        .map(|record| (without_unit(&record.reading), reading_id(&record.reading)))
+        .collect();
+    let id =
+        |reading: &Reading| ids.get(&without_unit(reading)).cloned().unwrap_or_else(|| reading_id(reading));
+    readings.iter().map(id).collect()
+}
+
 impl MqttDestination {
     async fn publish(&self, readings: &[Reading]) -> Result<Vec<TaskId>, SendError> {
         let messages = messages(readings)?;
-        let payload = |message: &Message| Bytes::from(Value::from(message.fields.clone()).to_string());
-        let packets: Vec<_> =
-            messages.iter().map(|message| (message.topic.clone(), payload(message))).collect();
+        let packets = packets(&messages);
         self.0.publish(&packets).await.map_err(|error| match error {
             MqttPublishError::Unavailable(reason) => SendError::Retry { reason, retry_after: None },
             MqttPublishError::Denied(reason) => SendError::Fatal(Failure::new(Exit::Denied, reason)),
@@ -71,7 +100,7 @@ impl MqttDestination {
                 SendError::InvalidReading { index: messages[index].first, reason }
             }
         })?;
-        Ok(readings.iter().map(reading_id).collect())
+        Ok(ids(readings, &packets))
     }
 }
 
@@ -83,9 +112,6 @@ impl Destination for MqttDestination {
 
 #[cfg(test)]
 mod tests {
-    use garenne_map::{Map as Rules, Source};
-    use garenne_protocol::sensor::{Limits, Timestamp};
-
     use super::*;
 
     fn reading(device: &str, metric: &str, value: f64, micros: i64) -> Reading {
@@ -112,11 +138,11 @@ mod tests {
         ];
         let messages = messages(&readings).unwrap();
         assert_eq!(messages.iter().map(|message| message.first).collect::<Vec<_>>(), [0, 2, 3, 4]);
-        let map = Rules::load("builtin:zigbee2mqtt").unwrap();
+        let mut ids = ids(&readings, &packets(&messages));
         let mut mapped = Vec::new();
         for Message { topic, fields, .. } in messages {
             let payload = Value::from(fields).to_string();
-            let records = map.apply(
+            let records = MAP.apply(
                 Source::Topic(&topic),
                 payload.as_bytes(),
                 reading("", "", 0.0, 0).time,
@@ -124,7 +150,6 @@ mod tests {
             );
             mapped.extend(records.unwrap().records.into_iter().map(|record| reading_id(&record.reading)));
         }
-        let mut ids: Vec<_> = readings.iter().map(reading_id).collect();
         mapped.sort_unstable();
         ids.sort_unstable();
         assert_eq!(mapped, ids);

@@ -23,6 +23,7 @@ use garenne_publish::{BrokerSettings, READING, Routes, Sending, SpoolSettings};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio_util::sync::CancellationToken;
 
 use crate::{destination::BrokerConnection, input, progress::print_summary_to_stderr, publish::send};
 
@@ -120,7 +121,9 @@ pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result
             Ok((id, tasks, refused)) => {
                 summary.readings += tasks.len() as u64;
                 let published = stream::iter(tasks)
-                    .map(|task| async { send(&broker.tasks, task, args.retry_for).await.1 })
+                    .map(|task| async {
+                        send(&broker.tasks, task, args.retry_for, CancellationToken::new()).await.1
+                    })
                     .buffer_unordered(IN_FLIGHT);
                 published.try_for_each(|_| async { Ok(()) }).await?;
                 for problem in &refused {

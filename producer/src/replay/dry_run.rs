@@ -148,11 +148,22 @@ unit = "bar"
             "ts|sensor_id|metric|value|unit\n1763600000|s1|power|12|kW\n",
             "year,month,day,hour,t\n2026,1,2,3,4.5\n",
             "2026-01-02 03:04,7.5\n2026-01-02 03:05,7.6\n",
+            "time,room,site/a/t [°C],site/b/t [°C]\n2026-01-02 03:04,,7.5,7.6\n",
         ] {
             let first = shown(recording, &Mapping::default());
             let map: Mapping = toml::from_str(&first).unwrap();
             assert_eq!(shown(recording, &map), first);
         }
+    }
+
+    #[test]
+    fn the_printed_map_has_the_devices_of_headings() {
+        let recording = "time,north/roof/wind [m/s],hall/T\n2026-01-02 03:04,7.5,20\n";
+        let shown = shown(recording, &Mapping::default());
+        let columns = "utc_offset = \"Z\"\n\n[columns.\"hall/T\"]\ndevice = \"hall\"\nmetric = \"T\"\n\n\
+            [columns.\"north/roof/wind [m/s]\"]\ndevice = \"north/roof\"\nmetric = \"wind\"\nunit = \"m/s\"\n";
+        assert!(shown.contains(columns), "{shown}");
+        assert!(shown.contains("# {\"device\":\"north/roof\",\"metric\":\"wind\",\"value\":7.5,"), "{shown}");
     }
 
     #[test]

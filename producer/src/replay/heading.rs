@@ -36,6 +36,12 @@ const LETTERS: &[(&str, &[&str])] = &[
     ("m", &["dist", "height", "alt", "depth", "level", "visib"]),
 ];
 
+/// Symbols of units that are also usual names of metrics.
+const NAMES: &[&str] = &["pH", "lat", "lon", "count", "beats", "EL", "T", "H", "S"];
+
+/// Last parts of a rate that are no unit or a usual name.
+const DENOMINATORS: &[&str] = &["hr", "hour", "d", "day", "week", "month", "year", "km", "100km"];
+
 /// Splits a heading such as `temperature_C`, `Humidity (%)` or `pressure [hPa]` into metric and unit. Without a unit,
 /// the whole heading is the metric.
 pub(super) fn metric_and_unit(heading: &str) -> (String, Option<Unit>) {
@@ -44,6 +50,29 @@ pub(super) fn metric_and_unit(heading: &str) -> (String, Option<Unit>) {
         return (metric.to_owned(), Some(unit));
     }
     (heading.to_owned(), None)
+}
+
+/// Splits a heading such as `roof/temperature [°C]` into a device and a heading of its metric, at the last separator that is
+/// not part of a unit or of a bracket at the end.
+pub(super) fn device_and_heading(heading: &str, separator: char) -> Option<(&str, &str)> {
+    let heading = heading.trim();
+    if unit(heading, "").is_some() {
+        return None;
+    }
+    let (metric, _) = metric_and_unit(heading);
+    let name = &heading[..metric.len()];
+    let bracket = [(')', '('), (']', '[')]
+        .into_iter()
+        .find_map(|(close, open)| name.ends_with(close).then(|| name.rfind(open)).flatten());
+    let at = name[..bracket.unwrap_or(name.len())].rfind(separator)?;
+    Some((heading[..at].trim_end(), heading[at + separator.len_utf8()..].trim_start()))
+}
+
+/// Whether device and metric of a heading with `/` are more likely one quantity: `kWh/day` is a rate, `rain/h` too, and
+/// `p/hPa` is a quantity and its unit.
+pub(super) fn is_quantity(device: &str, heading: &str) -> bool {
+    let is_unit = |symbol: &str| Unit::get(symbol).is_some() && !NAMES.contains(&symbol);
+    DENOMINATORS.contains(&heading) || is_unit(heading) || device.chars().count() > 1 && is_unit(device)
 }
 
 /// The unit of a metric in a cell, in any spelling that a heading may have. A symbol that can only be a spelling of
@@ -148,6 +177,42 @@ mod tests {
             assert_eq!((got.as_str(), got_unit.map(Unit::symbol)), (metric, unit), "{heading}");
         }
     }
+
+    #[test]
+    fn a_heading_is_split_at_its_last_separator_that_is_not_in_a_unit() {
+        for (heading, device, metric) in [
+            ("roof/temperature", "roof", "temperature"),
+            ("roof/temperature [°C]", "roof", "temperature [°C]"),
+            ("site/room 2/temperature_C", "site/room 2", "temperature_C"),
+            ("roof / wind (m/s)", "roof", "wind (m/s)"),
+            ("roof/wind m/s", "roof", "wind m/s"),
+            ("roof/flow [gal/min]", "roof", "flow [gal/min]"),
+            ("roof/", "roof", ""),
+            ("/temperature", "", "temperature"),
+        ] {
+            assert_eq!(device_and_heading(heading, '/'), Some((device, metric)), "{heading}");
+        }
+        for heading in ["temperature", "wind m/s", "wind_m_s", "km/h", "flow [gal/min]", "flow (l/min)"] {
+            assert_eq!(device_and_heading(heading, '/'), None, "{heading}");
+        }
+        assert_eq!(device_and_heading("roof.wind [m/s]", '.'), Some(("roof", "wind [m/s]")));
+        assert_eq!(device_and_heading("dach→wind", '→'), Some(("dach", "wind")));
+    }
+
+    #[test]
+    fn a_rate_and_a_quantity_with_its_unit_name_no_device() {
+        for heading in ["kWh/day", "rain/h", "fuel/100km", "p/hPa", "Temperatur/°C", "U/V", "wind/m/s"] {
+            let (device, metric) = device_and_heading(heading, '/').unwrap();
+            assert!(is_quantity(device, metric), "{heading}");
+        }
+        for heading in
+            ["roof/T", "pool/pH", "truck/lat", "A/temperature", "door/count", "NOx/NO", "roof/power [W]"]
+        {
+            let (device, metric) = device_and_heading(heading, '/').unwrap();
+            assert!(!is_quantity(device, metric), "{heading}");
+        }
+    }
+
     #[test]
     fn a_unit_in_a_cell_may_have_the_spelling_of_a_heading() {
         for (symbol, metric, unit) in [

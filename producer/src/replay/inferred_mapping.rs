@@ -20,6 +20,7 @@ impl Layout {
             self.headings_of(&values.iter().copied().filter(has_sign).collect::<Vec<_>>())
         };
         let (device, device_column) = match &self.device {
+            _ if !self.shape.uses_device_of_row() => (None, None),
             Device::Fixed(name) => (Some(name.to_string()), None),
             Device::Column(index) => (None, Some(self.headings[*index].clone())),
         };
@@ -51,6 +52,8 @@ impl Layout {
             zone,
             device,
             device_column,
+            // The columns have their devices.
+            device_separator: None,
             columns: self.columns(),
         }
     }
@@ -71,6 +74,7 @@ impl Layout {
         let Shape::Wide(metrics) = &self.shape else { return BTreeMap::new() };
         let column = |metric: &Metric| {
             let column = Column {
+                device: metric.device.as_deref().map(str::to_owned),
                 metric: Some(metric.name.to_string()),
                 unit: metric.unit.map(|unit| unit.symbol().to_owned()),
                 scale: Some(metric.scale).filter(|scale| *scale != 1.0),

@@ -8,16 +8,16 @@ use jiff::tz::TimeZone;
 use super::{
     civil_time::Format,
     fields,
-    heading::metric_and_unit,
     mapping::{Column, Mapping},
     missing_codes::missing_codes,
-    name::{check_metric, checked_name},
+    name::{check_device, check_metric, checked_name},
     number::{MissingCodes, NumberFormat},
     source::SAMPLE_SIZE,
 };
 
 mod decimal_signs;
 mod dialect;
+mod heading_devices;
 mod survey;
 mod time_columns;
 
@@ -70,12 +70,22 @@ impl Shape {
             Self::Long { value, .. } => vec![*value],
         }
     }
+
+    /// Whether a reading has the device of its row.
+    pub(super) fn uses_device_of_row(&self) -> bool {
+        match self {
+            Self::Wide(metrics) => metrics.iter().any(|metric| metric.device.is_none()),
+            Self::Long { .. } => true,
+        }
+    }
 }
 
 /// A column with values of a metric.
 #[derive(Debug)]
 pub(super) struct Metric {
     pub(super) index: usize,
+    /// The device, if it is not that of the row.
+    pub(super) device: Option<Arc<str>>,
     pub(super) name: Arc<str>,
     pub(super) unit: Option<Unit>,
     pub(super) scale: f64,
@@ -220,7 +230,7 @@ impl Layout {
             },
         };
         let used = |index: usize| is_time(index) || matches!(device, Device::Column(at) if at == index);
-        let shape = shape(&rows, &survey, mapping, used, &mut notes)?;
+        let shape = shape(&rows, &survey, mapping, &device, used, &mut notes)?;
         let values = shape.value_columns();
         let signs: Vec<_> = values.iter().map(|&index| (index, &survey.columns[index].signs)).collect();
         let numbers = decimal_signs::formats(&rows, &signs, mapping, delimiter, &mut notes)?;
@@ -238,10 +248,19 @@ impl Layout {
             }
         };
         let is_empty = |&index: &usize| survey.columns[index].filled == 0 && !used(index);
+        let empty = (0..rows.headings.len()).filter(is_empty).collect();
+        let device = match device {
+            Device::Column(index) if !shape.uses_device_of_row() => {
+                let heading = &rows.headings[index];
+                notes.push(format!("column {heading:?} is not read: every other column has its own device"));
+                Device::Fixed(file_device.into())
+            }
+            device => device,
+        };
         Ok(Self {
             delimiter,
             missing,
-            empty: (0..rows.headings.len()).filter(is_empty).collect(),
+            empty,
             first_row: rows.rows.first().cloned().unwrap_or_default(),
             headings: rows.headings,
             numbers,
@@ -260,6 +279,7 @@ fn shape(
     rows: &Rows,
     survey: &Survey,
     mapping: &Mapping,
+    device: &Device,
     used: impl Fn(usize) -> bool,
     notes: &mut Vec<String>,
 ) -> Result<Shape, String> {
@@ -270,7 +290,7 @@ fn shape(
     if let (Some(metric), Some(value)) = (free(METRICS), free(VALUES)) {
         return Ok(Shape::Long { metric, value, unit: free(UNITS) });
     }
-    let mut metrics = Vec::new();
+    let mut columns = Vec::new();
     let mut left_out = Vec::new();
     for (index, heading) in rows.headings.iter().enumerate().filter(|(index, _)| !used(*index)) {
         let content = &survey.columns[index];
@@ -278,12 +298,7 @@ fn shape(
             // Such as a column that comes from a trailing delimiter.
             _ if content.filled == 0 => {}
             "" => left_out.push(format!("number {}", index + 1)),
-            _ if content.is_numeric() => {
-                let (name, unit) = metric_and_unit(heading);
-                let unit = unit.map(|unit| unit.meant_for(&name).unwrap_or(unit));
-                let name = check_metric(heading, &name)?;
-                metrics.push(Metric { index, name, unit, scale: 1.0, offset: 0.0 });
-            }
+            _ if content.is_numeric() => columns.push(index),
             _ if content.numbers > 0 => {
                 left_out
                     .push(format!("{heading} ({} of {} cells are numbers)", content.numbers, content.filled));
@@ -297,13 +312,18 @@ fn shape(
             left_out.join(", ")
         ));
     }
-    if metrics.is_empty() {
+    if columns.is_empty() {
         return Err(format!("no column contains numbers; the columns are {}", rows.headings.join(", ")));
     }
-    Ok(Shape::Wide(metrics))
+    heading_devices::metrics(rows, &columns, mapping, device, notes).map(Shape::Wide)
 }
 
 fn mapped(rows: &Rows, mapping: &Mapping) -> Result<Vec<Metric>, String> {
+    if let Some(separator) = mapping.device_separator.as_deref().filter(|separator| *separator != "none") {
+        return Err(format!(
+            "device_separator {separator:?} and columns are both given, expected one of them; a column has a field device"
+        ));
+    }
     let column = |(heading, column): (&String, &Column)| {
         let unit = column
             .unit
@@ -319,6 +339,7 @@ fn mapped(rows: &Rows, mapping: &Mapping) -> Result<Vec<Metric>, String> {
         }
         Ok(Metric {
             index: rows.exactly(heading)?,
+            device: column.device.as_deref().map(|device| check_device(heading, device)).transpose()?,
             name: check_metric(heading, name)?,
             unit,
             scale: column.scale.unwrap_or(1.0),

@@ -67,6 +67,10 @@ pub(super) struct Mapping {
     /// Heading of the column with the device
     #[arg(long, value_name = "HEADING")]
     pub(super) device_column: Option<String>,
+    /// Character between device and metric in headings such as roof/temperature; none: a heading is a metric [default: / if
+    /// every column with values has it, and nothing else names a device]
+    #[arg(long, value_name = "CHAR")]
+    pub(super) device_separator: Option<String>,
     /// The columns with values, by heading. If it is not empty, other columns are ignored.
     #[arg(skip)]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -77,6 +81,8 @@ pub(super) struct Mapping {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Column {
+    /// The device; `None` for that of the row.
+    pub(super) device: Option<String>,
     /// The metric; `None` for the heading.
     pub(super) metric: Option<String>,
     /// The unit, a symbol of the SenML registry.
@@ -123,6 +129,7 @@ impl Mapping {
             zone,
             device: self.device.or(other.device),
             device_column: self.device_column.or(other.device_column),
+            device_separator: self.device_separator.or(other.device_separator),
             columns: if self.columns.is_empty() { other.columns } else { self.columns },
         }
     }

@@ -16,15 +16,32 @@ pub(super) fn checked_name(what: &'static str, name: &str) -> Result<Arc<str>, S
     Ok(name.into())
 }
 
+/// The device of a column.
+///
+/// # Errors
+/// The heading, the problem, and how to give the column a device.
+pub(super) fn check_device(heading: &str, device: &str) -> Result<Arc<str>, String> {
+    checked_name("device", device).map_err(|problem| {
+        format!(
+            "column {:?}: {problem}; give it a device in a map: [columns.{heading:?}] device = \"NAME\"",
+            short(heading)
+        )
+    })
+}
+
 /// The metric of a column.
 ///
 /// # Errors
 /// The heading, the problem, and how to give the metric another name.
 pub(super) fn check_metric(heading: &str, metric: &str) -> Result<Arc<str>, String> {
     checked_name("metric", metric).map_err(|problem| {
-        let column: String = heading.chars().take(40).collect();
         format!(
-            "column {column:?}: {problem}; give it a name in a map: [columns.{heading:?}] metric = \"NAME\""
+            "column {:?}: {problem}; give it a name in a map: [columns.{heading:?}] metric = \"NAME\"",
+            short(heading)
         )
     })
+}
+
+fn short(heading: &str) -> String {
+    heading.chars().take(40).collect()
 }

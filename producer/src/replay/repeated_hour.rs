@@ -118,7 +118,9 @@ impl RepeatedHours {
 
     fn series(&self, row: &Row) -> Option<Series> {
         let reading = row.readings.first()?;
-        Some((Arc::clone(&reading.device), self.by_metric.then(|| Arc::clone(&reading.metric))))
+        // Not the device of a column: its value may be missing in a row.
+        let device = row.device.as_ref().unwrap_or(&reading.device);
+        Some((Arc::clone(device), self.by_metric.then(|| Arc::clone(&reading.metric))))
     }
 
     /// Whether the last row is far from the first one that is held.

@@ -29,6 +29,8 @@ pub(super) struct Row {
     pub(super) repeated: Option<RepeatedTime>,
     /// A column with a value that is not read, because it was empty when the layout was detected.
     pub(super) unread: Option<usize>,
+    /// The device that the row names, or that of the file.
+    pub(super) device: Option<Arc<str>>,
     /// A remark about the row.
     pub(super) note: Option<String>,
 }
@@ -85,7 +87,7 @@ impl Layout {
             Device::Column(index) => checked_name("device", cell(&fields, *index))?,
         };
         let unread = self.empty.iter().copied().find(|&index| !number::is_missing(cell(&fields, index)));
-        let mut row = Row { unread, ..Row::default() };
+        let mut row = Row { unread, device: Some(Arc::clone(&device)), ..Row::default() };
         if let Moment::Repeated { second, .. } = moment {
             let text = format!("{:?} in {}", joined(&time_texts), self.zone_name());
             row.repeated = Some(RepeatedTime { second, text });
@@ -109,7 +111,7 @@ impl Layout {
                                 continue;
                             }
                             row.readings.push(Reading {
-                                device: Arc::clone(&device),
+                                device: Arc::clone(metric.device.as_ref().unwrap_or(&device)),
                                 metric: Arc::clone(&metric.name),
                                 value,
                                 unit: metric.unit,

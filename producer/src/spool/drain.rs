@@ -40,8 +40,8 @@ pub(super) struct DrainArgs {
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct Summary {
     event: &'static str,
-    /// Records that left the spool: confirmed, set aside or unreadable.
-    pub(super) drained: u64,
+    /// Records that the broker has confirmed, and that left the spool.
+    pub(super) confirmed: u64,
     /// Records that still wait.
     pub(super) remaining: u64,
     /// Segments that are set aside, also earlier ones.
@@ -72,12 +72,12 @@ pub(super) async fn run(settings: BrokerSettings, args: DrainArgs) -> Result<Exi
     let progress = Progress::new("drain", None);
     let (summary, failure) = drain_all(drain, &spool, args.retry_for, &progress, &mut commands).await;
     broker.close().await;
-    progress.finish(format_args!("{} drained, {} remain", summary.drained, summary.remaining));
+    progress.finish(format_args!("{} confirmed, {} remain", summary.confirmed, summary.remaining));
     print_summary(&summary)?;
     spool.close().await;
     match failure {
         Some(failure) => Err(failure),
-        None if summary.interrupted => Ok(Exit::Failed),
+        None if summary.interrupted || summary.unreadable + summary.unpublishable > 0 => Ok(Exit::Failed),
         None => Ok(Exit::Done),
     }
 }
@@ -106,7 +106,8 @@ pub(super) async fn drain_all(
             Ok(_) => {
                 let status = spool.status();
                 let status = status.borrow();
-                progress.update(0, format_args!("{} drained, {} remain", status.drained, status.records()));
+                let confirmed = drain.confirmed();
+                progress.update(0, format_args!("{confirmed} confirmed, {} remain", status.records()));
                 (backoff, deadline) = (Backoff::default(), Instant::now() + retry_for);
                 continue;
             }
@@ -130,7 +131,7 @@ pub(super) async fn drain_all(
         }
     };
     let status = spool.status().borrow().clone();
-    summary.drained = status.drained;
+    summary.confirmed = drain.confirmed();
     summary.remaining = status.records();
     summary.set_aside = status.set_aside;
     summary.unreadable = status.unreadable;

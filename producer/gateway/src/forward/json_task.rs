@@ -73,6 +73,11 @@ impl<'t> JsonTask<'t> {
         })
     }
 
+    /// Whether it has the version of the site that accepted it. Programs other than a gateway may leave it out.
+    pub(crate) fn has_version(&self) -> bool {
+        self.version.is_some()
+    }
+
     /// The task, under the id that it has.
     ///
     /// # Errors
@@ -91,7 +96,6 @@ impl<'t> JsonTask<'t> {
         let body = self.payload.get().as_bytes().to_vec();
         let task = NewTask::with_id(id("id", &self.id)?, kind, content_type, body);
         Ok(NewTask {
-            // That of the site which accepted it. An earlier program sends none.
             version: version.unwrap_or(task.version),
             group: short_text("group", self.group.as_deref())?,
             key: short_text("key", self.key.as_deref())?,

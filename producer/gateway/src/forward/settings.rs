@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use garenne_common::{
-    config::{Certificates, Invalid, SecretUrl, scheme},
+    config::{Certificates, Invalid, SecretUrl, scheme, validate_certificates},
     exit::{Exit, Failure},
 };
 use garenne_gateway_client::InvalidGateway;
@@ -44,7 +44,7 @@ impl ForwardSettings {
             "expected https://HOST:PORT without a user, a query and a fragment; a token goes into forward.token_file",
         )?;
         let plain = (url.scheme() != "https").then_some("needs a forward.url with https://");
-        self.tls.validate("forward.tls", plain)
+        validate_certificates(&self.tls, "forward.tls", plain)
     }
 
     /// The forwarder, if there is a central gateway. `connected` is 1 while it answers.

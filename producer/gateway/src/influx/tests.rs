@@ -164,6 +164,28 @@ fn an_invalid_line_is_named_by_its_index() {
 }
 
 #[test]
+fn a_comma_without_a_field_is_no_part_of_a_name() {
+    for (line, at) in [
+        ("w,host=h ,u=1", "before the comma at byte 9"),
+        ("w,host=h a=1,,b=2 1790000013000000000", "before the comma at byte 13"),
+        (" w a,b=1", "before the comma at byte 3"),
+        ("w a=1, 1790000013000000000", "after the comma at byte 5"),
+        ("w a=\"x,=\",", "after the comma at byte 9"),
+    ] {
+        let error = records(line.as_bytes(), Precision::parse(None).unwrap(), now(), &most(9)).unwrap_err();
+        assert!(error.contains(at), "{line}: {error}");
+    }
+    let fine = r#"w\,x,h\,o=a\,b a\,b=1,c="d,,e=",f=2"#;
+    let names = |body: &str| {
+        let records = records(body.as_bytes(), Precision::parse(None).unwrap(), now(), &most(9)).unwrap();
+        records.into_iter().map(|it| it.reading.metric.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(fine), ["w,x.a,b,h,o=a,b", "w,x.f,h,o=a,b"]);
+    // NULs at the end, also between line ends.
+    assert_eq!(names("w a=1\0\r\n\0\n"), ["w.a"]);
+}
+
+#[test]
 fn an_expensive_line_is_refused() {
     let refused = |body: &str| {
         records(body.as_bytes(), Precision(TimeUnit::Nanoseconds), now(), &most(100)).unwrap_err()

@@ -38,6 +38,20 @@ async fn forward(gateway: &Running, token: &str, tasks: &Value) -> (u16, Value) 
     (response.status().as_u16(), response.json().await.unwrap_or_default())
 }
 
+/// The readings of a task without a time have the time of its version.
+#[tokio::test]
+async fn a_task_without_a_version_has_that_of_its_first_time_when_it_is_sent_again() {
+    let central = start(MemorySender::new(), Limits::default()).await;
+    let task = |value: u8| json!([{"id": "a", "kind": "reading.process", "payload": {"device": "d", "metric": "m", "value": value}}]);
+    for body in [task(1), task(1), task(2), task(1)] {
+        let (status, answer) = forward(&central, "", &body).await;
+        assert_eq!((status, &answer["accepted"]), (202, &json!(1)), "{answer}");
+    }
+    let versions: Vec<_> = central.publisher.tasks().iter().map(|task| task.version).collect();
+    assert_eq!(versions[0], versions[1]);
+    assert!(versions[1] < versions[2] && versions[2] < versions[3], "{versions:?}");
+}
+
 #[tokio::test]
 async fn what_a_site_accepts_reaches_the_central_gateway_under_its_id() {
     let folder = tempfile::tempdir().unwrap();

@@ -190,7 +190,9 @@ async fn what_is_set_aside_is_named_by_refusals_readiness_and_metrics_until_it_i
     let expected = "the spool has 1 segments set aside, 959B of spool_max_bytes (1000B): look with \
                     `garenne-producer spool show`, and free them with `spool requeue`, or with `spool export \
                     --set-aside` and removal of the files";
-    assert_eq!((status.ready(), status.warnings()), (Ok(()), vec![expected.to_owned()]));
+    assert_eq!(status.warnings(), [expected]);
+    let problems = status.ready().unwrap_err();
+    assert!(problems[0].starts_with("the spool refuses records: spool is full: "), "{problems:?}");
     for sample in ["garenne_spool_set_aside_bytes 959", "garenne_spool_set_aside_segments 1"] {
         assert!(running.metrics.encode().contains(sample), "{sample}");
     }
@@ -200,7 +202,7 @@ async fn what_is_set_aside_is_named_by_refusals_readiness_and_metrics_until_it_i
     std::fs::remove_file(folder.path().join(name)).unwrap();
     let response = request().await;
     assert_eq!((response.status().as_u16(), mark(&response)), (202, Some("spooled")), "at once");
-    assert_eq!(status.warnings(), Vec::<String>::new());
+    assert_eq!((status.ready(), status.warnings()), (Ok(()), Vec::new()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,9 @@
 //! Accepts records: one write and one fsync for several requests.
 
-use std::{io, time::SystemTime};
+use std::{
+    io,
+    time::{Instant, SystemTime},
+};
 
 use garenne_common::config::Size;
 
@@ -58,6 +61,11 @@ impl Log {
         for (records, outcome) in requests.iter().zip(&outcomes) {
             let count = if outcome.is_ok() { &mut self.status.accepted } else { &mut self.status.refused };
             *count += records.len() as u64;
+        }
+        match outcomes.last() {
+            Some(Err(SpoolError::BadRecord { .. })) | None => {}
+            Some(Err(error)) => self.status.refusal = Some((error.to_string(), Instant::now())),
+            Some(Ok(())) => self.status.refusal = None,
         }
         outcomes
     }
@@ -125,7 +133,8 @@ impl Log {
                     self.leftover = Some(Leftover::Tail(file, len));
                     return Err(error);
                 }
-                file
+                // Its earlier records are counted when they are to be read.
+                if file.is_deleted() { self.create(bytes, first_time)? } else { file }
             }
             None => self.create(bytes, first_time)?,
         };

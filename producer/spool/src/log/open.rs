@@ -33,6 +33,14 @@ impl Log {
         let cursor = Cursor::open(&*storage, exists, segments.is_empty());
         let (cursor, position) = cursor.map_err(failed("read the cursor"))?;
         let acknowledged = position.unwrap_or_default().position;
+        if let (None, Some((first, _))) = (position, segments.first()) {
+            tracing::warn!(
+                directory = %directory.display(),
+                first = first.first,
+                "the spool has no readable cursor: what it holds may be sent again, and it is not known whether records \
+                 before the first position are missing"
+            );
+        }
         let generation =
             names.iter().filter_map(|name| SegmentName::parse(name)).map(|it| it.generation).max();
         let counted = sizes_of_set_aside(&*storage, &names);

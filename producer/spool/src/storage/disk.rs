@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, Read, Seek, Write},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -136,5 +136,9 @@ impl File for fs::File {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 }

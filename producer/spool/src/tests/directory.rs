@@ -3,7 +3,10 @@
 use std::fs;
 
 use super::{CONFIG, record};
-use crate::{Inspection, OpenError, Spool};
+use crate::{
+    Inspection, OpenError, Spool,
+    storage::{Storage, disk::Directory},
+};
 
 #[tokio::test]
 async fn one_process_writes_a_directory_and_the_refusal_names_both() {
@@ -115,4 +118,36 @@ async fn records_that_are_set_aside_are_kept_apart_and_can_be_exported() {
     let segments = inspection.segments().map(|(_, segment)| segment.unwrap());
     let kept: Vec<_> = segments.flat_map(|it| it.records().collect::<Vec<_>>()).map(|(_, it)| it).collect();
     assert_eq!(kept, [record("a"), record("b")]);
+}
+
+/// What is written to a deleted file ends with the process.
+#[tokio::test]
+async fn records_are_not_accepted_into_a_segment_that_was_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    spool.append(vec![record("a")]).await.unwrap();
+    let names = Directory::read_only(folder.path()).list().unwrap();
+    let segment = names.iter().find(|name| name.ends_with(".seg")).unwrap();
+    fs::remove_file(folder.path().join(segment)).unwrap();
+    spool.append(vec![record("b")]).await.unwrap();
+    spool.close().await;
+    let spool = Spool::open(folder.path(), CONFIG).await.unwrap();
+    assert_eq!(spool.read(0, 10, 1000).await.unwrap().records, [record("b")]);
+    assert_eq!(spool.status().borrow().unreadable, 1, "the deleted record is counted");
+    spool.close().await;
+}
+
+#[tokio::test]
+async fn a_directory_that_was_removed_refuses_records_until_it_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spool");
+    let spool = Spool::open(&path, CONFIG).await.unwrap();
+    fs::remove_dir_all(&path).unwrap();
+    let error = spool.append(vec![record("a")]).await.unwrap_err().to_string();
+    assert_eq!(spool.status().borrow().refusal.as_ref().unwrap().0, error);
+    fs::create_dir(&path).unwrap();
+    spool.append(vec![record("b")]).await.unwrap();
+    assert_eq!(spool.status().borrow().refusal, None);
+    assert_eq!(spool.read(0, 10, 1000).await.unwrap().records, [record("b")]);
+    spool.close().await;
 }

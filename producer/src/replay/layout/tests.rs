@@ -1,6 +1,8 @@
 use super::*;
 use crate::replay::{civil_time::DateOrder, row::Row};
 
+mod devices;
+
 fn sample(text: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }

@@ -56,6 +56,22 @@ fn the_hours_of_a_clock_change_are_refused_with_their_lines() {
 }
 
 #[test]
+fn a_repeated_hour_is_decided_for_all_devices_of_a_wide_file() {
+    let mapping = Mapping { zone: Some("Europe/Berlin".to_owned()), ..Mapping::default() };
+    // The first device has no value in one row of each pass.
+    let text = "time,roof/t,hall/t\n2026-10-25 02:00,,1\n2026-10-25 02:30,2,2\n2026-10-25 02:00,3,3\n\
+                2026-10-25 02:30,,4\n2026-10-25 03:00,5,5\n";
+    assert_eq!(notes_of_rows(text, &mapping), []);
+    let mut recording = piped(text, &mapping);
+    let times: Vec<_> = std::iter::from_fn(|| recording.next().unwrap())
+        .map(|(_, row)| (row.readings.len(), row.time().unwrap().to_string()))
+        .collect();
+    let expected = [(1, "00:00"), (2, "00:30"), (2, "01:00"), (1, "01:30"), (2, "02:00")]
+        .map(|(count, time)| (count, format!("2026-10-25T{time}:00Z")));
+    assert_eq!(times, expected);
+}
+
+#[test]
 fn compressed_recordings_are_refused() {
     let open = Source::pipe(Box::new(&b"\x1f\x8b\x08\0"[..]));
     assert!(open.err().unwrap().to_string().starts_with("the input is compressed (gzip)"));
