@@ -79,6 +79,7 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
         paused: Vec::new(),
         paused_kinds: Vec::new(),
         unhandled: Vec::new(),
+        not_ready: Default::default(),
         groups: Default::default(),
         running: 10,
         tasks: (0..10).map(task).collect(),

@@ -21,13 +21,17 @@ use garenne_protocol::{
 };
 use lapin::BasicProperties;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::{select, time::sleep};
 
 pub use cli::AuditVerb;
 pub use pauses::{PauseRecords, PausedBy, read_pauses};
 
 /// Time limit for writing a record.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// The same while an alarm blocks the publisher: it seldom ends within seconds, and the command has waited before.
+const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two looks at whether it does.
+const BLOCKED_CHECK: Duration = Duration::from_millis(100);
 
 /// What a command waits for whose first record is not confirmed, and after it.
 const BEFORE: &str = "the audit record; the command is not executed";
@@ -116,22 +120,34 @@ impl<'a> AuditLog<'a> {
             &self.publisher,
             if *state == AuditState::Started { BEFORE } else { AFTERWARDS },
         );
-        match timeout(TIMEOUT, self.publisher.publish(self.message(record))).await {
+        let published = select! {
+            published = self.publisher.publish(self.message(record)) => Ok(published),
+            () = sleep(TIMEOUT) => Err(TIMEOUT),
+            () = self.stays_blocked() => Err(BLOCKED_TIMEOUT),
+        };
+        match published {
             Ok(Ok(())) => Ok(()),
             Ok(Err(PublishError::Unroutable { .. })) => {
                 let problem = "the stream of audit records is missing: run `garenne topology apply`";
                 Err(Failure::new(Exit::Failed, problem))
             }
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => {
+            Err(time) => {
                 let why = match self.publisher.is_blocked() {
                     true => ": an alarm blocks publishers (memory or disk)",
                     false => "",
                 };
-                let problem =
-                    format!("the broker has not confirmed the audit record within {TIMEOUT:?}{why}");
+                let problem = format!("the broker has not confirmed the audit record within {time:?}{why}");
                 Err(Failure::new(Exit::BrokerUnavailable, problem))
             }
+        }
+    }
+
+    /// Ends if an alarm blocks the publisher, and does not end soon.
+    async fn stays_blocked(&self) {
+        sleep(BLOCKED_TIMEOUT).await;
+        while !self.publisher.is_blocked() {
+            sleep(BLOCKED_CHECK).await;
         }
     }
 

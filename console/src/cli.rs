@@ -11,8 +11,8 @@ use garenne_operator::args::duration;
 
 use crate::{
     accounts::OperatorsVerb, alarms::AlarmsArgs, audit_log::AuditVerb, dashboard::DashboardArgs,
-    database::DatabaseArgs, dead::DeadVerb, directives::WorkerArgs, pause::PauseVerb, queue::QueueVerb,
-    readings::ReadingsVerb, status::StatusArgs, task::TaskVerb, topology::TopologyVerb,
+    database::DatabaseArgs, dead::DeadVerb, directives::WorkerArgs, handler::HandlerVerb, pause::PauseVerb,
+    queue::QueueVerb, readings::ReadingsVerb, status::StatusArgs, task::TaskVerb, topology::TopologyVerb,
     unroutable::UnroutableVerb,
 };
 
@@ -74,6 +74,9 @@ pub enum Command {
         #[arg(long, requires = "all")]
         yes: bool,
     },
+    /// Check handlers in other languages
+    #[command(subcommand)]
+    Handler(HandlerVerb),
     /// Stop a worker from taking tasks until it is resumed
     #[command(after_help = "Example:\n  garenne quiet worker-3")]
     Quiet(WorkerArgs),

@@ -188,6 +188,6 @@ async fn bind(listen: SocketAddr) -> Result<TcpListener, ConfigError> {
 
 impl Process for FleetMonitor {
     fn ready(&self) -> Result<(), Vec<String>> {
-        self.latest().map(drop).map_err(|problem| vec![problem])
+        self.latest().map(drop).map_err(|problem| vec![format!("the queues cannot be read: {problem}")])
     }
 }

@@ -13,6 +13,7 @@ use garenne_database::{
     schema,
 };
 use garenne_operator::{operator::Operator, output, waits};
+use garenne_protocol::sensor::Timestamp;
 
 /// How long another program that is changing the tables is waited for.
 const MIGRATION_WAIT: Duration = Duration::from_secs(600);
@@ -69,6 +70,7 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
     };
     match &args.verb {
         DatabaseVerb::Migrate { grant_to } => {
+            reach(&pool).await.map_err(failed)?;
             waits::unlimited();
             migrate(&pool, &tables).await.map_err(failed)?;
             if let Some(role) = grant_to {
@@ -78,6 +80,7 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
             Ok(Exit::Done)
         }
         DatabaseVerb::Check => {
+            reach(&pool).await.map_err(failed)?;
             let problems = schema::check(&pool, &tables).await.map_err(failed)?;
             if problems.is_empty() {
                 output::lines(&format!("the tables {tables}_* have version {}\n", schema::VERSION))?;
@@ -91,6 +94,7 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
                 |problem: String| Failure::new(Exit::Config, format!("{}: {problem}", policy.display()));
             let text = std::fs::read_to_string(policy).map_err(|error| invalid(error.to_string()))?;
             let retention = Retention::parse(&text).map_err(invalid)?;
+            reach(&pool).await.map_err(failed)?;
             waits::unlimited();
             let failing = match dry_run {
                 true => prune::failing(&pool, &tables).await,
@@ -138,21 +142,36 @@ pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failu
     }
 }
 
-/// Changes the tables, and prints each script. Waits for another program that does.
-async fn migrate(pool: &PostgresPool, tables: &Tables) -> Result<(), DatabaseError> {
+/// Waits for an answer of the database, before statements that may take any time. Ends with the limit of the command.
+async fn reach(pool: &PostgresPool) -> Result<(), DatabaseError> {
+    let answer = async || pool.client().await?.simple_query("").await.map_err(DatabaseError::from);
+    while_transient(Duration::MAX, answer).await.map(drop)
+}
+
+/// Repeats an attempt that fails with a transient error, and prints each error. The last attempt starts within `limit`.
+async fn while_transient<T>(
+    limit: Duration,
+    attempt: impl AsyncFn() -> Result<T, DatabaseError>,
+) -> Result<T, DatabaseError> {
     let began = std::time::Instant::now();
     let mut backoff = Backoff::default();
-    let applied = |script: &str| output::note(format_args!("applied {script}"));
-    let migrated = loop {
-        match schema::migrate(pool, tables, applied).await {
-            Err(error) if error.kind == ErrorKind::Transient && began.elapsed() < MIGRATION_WAIT => {
+    loop {
+        match attempt().await {
+            Err(error) if error.kind == ErrorKind::Transient && began.elapsed() < limit => {
                 let wait = backoff.next_wait();
                 output::note(format_args!("{error}; again in {wait:.1?}"));
                 tokio::time::sleep(wait).await;
             }
-            outcome => break outcome?,
+            outcome => return outcome,
         }
-    };
+    }
+}
+
+/// Changes the tables, and prints each script. Waits for another program that does.
+async fn migrate(pool: &PostgresPool, tables: &Tables) -> Result<(), DatabaseError> {
+    let applied = |script: &str| output::note(format_args!("applied {script}"));
+    let migrated =
+        while_transient(MIGRATION_WAIT, async || schema::migrate(pool, tables, applied).await).await?;
     for repaired in &migrated.repaired {
         output::note(repaired);
     }
@@ -182,8 +201,8 @@ fn describe(expired: &Expired) -> String {
                 SeriesTable::Hours => "hourly rollups",
                 SeriesTable::Days => "daily rollups",
             };
-            format!("{rows} {what} of {device} {metric} before {before}")
+            format!("{rows} {what} of {device} {metric} before {}", Timestamp::from(*before))
         }
-        ExpiredRows::Results { before } => format!("{rows} results before {before}"),
+        ExpiredRows::Results { before } => format!("{rows} results before {}", Timestamp::from(*before)),
     }
 }

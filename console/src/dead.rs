@@ -18,6 +18,7 @@ mod view;
 
 use std::time::SystemTime;
 
+use garenne_amqp::{Message, PublishError, Publisher, PublisherConfig, Target};
 use garenne_common::exit::{Exit, Failure};
 use garenne_operator::{
     dead::{DeadLetter, HeldQueue},
@@ -27,7 +28,8 @@ use garenne_operator::{
     queues::QueueWalk,
 };
 use indicatif::ProgressBar;
-use lapin::message::Delivery;
+use lapin::{BasicProperties, message::Delivery};
+use uuid::Uuid;
 
 pub use cli::DeadVerb;
 pub use filter::{Conditions, Filter};
@@ -41,6 +43,7 @@ use crate::{
 };
 use cli::ShowArgs;
 pub(crate) use cli::{ListOptions, MoveOptions};
+use copy::UnboundLanes;
 pub(crate) use edit::{EDIT, edit_record, replay_edited};
 pub(crate) use listing::{Listing, Page};
 pub(crate) use view::shown_letter;
@@ -181,14 +184,29 @@ async fn dry_run(
     let limit = options.limit.unwrap_or(u64::MAX);
     let mut listing = Listing::new(Page { number: 1, size: view::DEFAULT_LIMIT });
     let mut predicted = MoveReport::default();
+    let unbound = match action {
+        MoveAction::Replay => UnboundLanes::find(operator, queue).await?,
+        MoveAction::Drop => UnboundLanes::default(),
+    };
+    // Whether the user may publish to queues, of which the default exchange has the right, is asked once.
+    let refused = match (action, queue) {
+        (MoveAction::Replay, HeldQueue::Dead) => refused_by_default_exchange(operator).await?,
+        _ => None,
+    };
     // A move begins at the front of the queue.
     let add = |letter: DeadLetter, delivery: Delivery| {
         if listing.matched() >= limit {
             return;
         }
         let made = match action {
-            MoveAction::Replay => copy::copy(operator, queue, &letter, &delivery.properties, delivery.data)
-                .map(|copy| copy::is_for_lane(operator, queue, &copy)),
+            MoveAction::Replay => {
+                let made =
+                    copy::copy(operator, queue, &unbound, &letter, &delivery.properties, delivery.data);
+                made.and_then(|copy| match &refused {
+                    Some(why) if copy.target.exchange.is_empty() => Err(why.clone()),
+                    _ => Ok(copy::is_for_lane(operator, queue, &copy)),
+                })
+            }
             MoveAction::Drop => Ok(true),
         };
         match made {
@@ -202,6 +220,22 @@ async fn dry_run(
     output::note(format_args!("dry run: {} would be {}", predicted.moved, action.done()));
     predicted.remarks(action.done(), queue, &operator.names).into_iter().for_each(output::note);
     Ok(if predicted.is_complete() { Exit::Done } else { Exit::Failed })
+}
+
+/// Why the broker refuses this user's messages to queues. The message that finds out is for a queue that does not exist, so
+/// that it is returned.
+async fn refused_by_default_exchange(operator: &Operator) -> Result<Option<String>, Failure> {
+    let publisher = Publisher::new(operator.broker.clone(), PublisherConfig::default());
+    publisher.connect().await?;
+    let (id, body) = (Uuid::new_v4().to_string(), Vec::new().into());
+    let properties = BasicProperties::default().with_message_id(id.clone().into());
+    let target = Target::queue(format!("{}.no-queue.{id}", operator.settings.common.prefix));
+    let published = publisher.offer(Message { target, properties, body }).await;
+    publisher.close().await;
+    match published {
+        Ok(()) | Err(PublishError::Unroutable { .. }) => Ok(None),
+        Err(error) => Ok(Some(error.to_string())),
+    }
 }
 
 /// The command's name in its records.

@@ -2,6 +2,7 @@
 //! `GET /v1/problems` and the metric `garenne_problems` show its result first.
 
 mod broker;
+mod handlers;
 mod paused;
 mod problem;
 mod producers;
@@ -18,7 +19,7 @@ use garenne_operator::{
     table::{duration, grouped},
 };
 use garenne_protocol::{
-    heartbeat::{Program, UnhandledBeat},
+    heartbeat::{Program, RecentBeat, UnhandledBeat},
     topology::Difference,
 };
 
@@ -30,7 +31,7 @@ use problem::{
 
 use crate::{
     audit_log::PauseRecords,
-    fleet::{MIN_HUNG, MemberView, Pauses, Roster, State, add_buckets, hangs, quantile, unhandled},
+    fleet::{MIN_HUNG, MemberView, Roster, State, add_buckets, hangs, quantile, unhandled},
     lane_sample::LaneSample,
 };
 
@@ -73,25 +74,33 @@ pub struct Facts<'f> {
     pub alarms_unseen: Option<&'f str>,
     /// Who paused what, or why that is not known.
     pub pauses: Result<&'f PauseRecords, &'f str>,
-    /// How many dead letters were added, and since when; unknown to a console that looks once.
+    /// By how much the queue of dead letters grew, and since when; unknown to a console that looks once.
     pub new_letters: Option<(u64, i64)>,
+}
+
+impl Facts<'_> {
+    /// Whether heartbeats arrive.
+    fn is_heard(&self) -> bool {
+        self.fleet_problem.is_none() && self.alarm.is_none()
+    }
 }
 
 /// What is wrong, the worst first.
 pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
     let mut problems = broker::problems(facts);
     let workers = facts.roster.members(Program::Worker, facts.now);
-    let pauses = Pauses::of(&workers);
+    let (paused, unready) = (paused::objects(facts, &workers), handlers::Unready::of(facts, &workers));
+    let is_paused = |lane: &str| paused.iter().any(|(noun, name)| noun == "lane" && name == lane);
     // What is not heard cannot be judged: every worker would be silent, and every lane would lack workers.
-    let is_heard = facts.fleet_problem.is_none() && facts.alarm.is_none();
+    let is_heard = facts.is_heard();
     if let Some(snapshot) = facts.snapshot.filter(|_| facts.queue_problem.is_none()) {
         for lane in &snapshot.lanes {
-            let is_paused = pauses.lanes.contains_key(&lane.name);
-            problems.extend(unconsumed(lane).filter(|_| !is_paused));
+            let is_explained = is_paused(&lane.name) || unready.lanes.contains(&*lane.name);
+            problems.extend(unconsumed(lane).filter(|_| !is_explained));
             problems.extend(far_ahead(facts.operator, lane));
         }
         problems.extend(topology::problems(facts, snapshot));
-        problems.extend(dead_letters(facts, snapshot));
+        problems.extend(dead_letters(facts, snapshot, &workers));
         if snapshot.unroutable.ready > 0 {
             let count = grouped(snapshot.unroutable.ready);
             let problem = Problem::new(Unroutable, Warning, "");
@@ -109,18 +118,28 @@ pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
     problems.extend(rights::problems(facts, running));
     if is_heard {
         let durations = Durations::of(&workers);
+        let sinks = sinks(&workers);
         for (name, lane) in facts.lanes {
-            problems.extend(progress(facts, name, lane, &durations));
+            // Tasks whose results cannot be stored are done and wait in the workers.
+            let waits_for_sink = !sinks.is_empty() && lane.load.running < lane.slots;
+            // The sample may be from before the pause.
+            problems.extend(
+                progress(facts, name, lane, &durations).filter(|_| !waits_for_sink && !is_paused(name)),
+            );
         }
         problems.extend(workers.iter().flat_map(|worker| worker_problems(facts, worker)));
+        problems.extend(restart_loops(facts));
         problems.extend(hung_tasks(&workers, &durations, &problems));
-        problems.extend(sinks(&workers));
+        problems.extend(sinks);
+        problems.extend(unready.problems);
         problems.extend(kinds_without_worker(facts, &workers));
-        problems.extend(paused::problems(facts, &workers));
         for program in [Program::Gateway, Program::Bridge] {
             let members = facts.roster.members(program, facts.now);
             problems.extend(members.iter().flat_map(|member| producers::problems(facts, member)));
         }
+    }
+    if facts.queue_problem.is_none() {
+        problems.extend(paused::problems(facts, paused));
     }
     problems.sort_by(|a, b| (a.severity, a.key()).cmp(&(b.severity, b.key())));
     problems
@@ -155,16 +174,24 @@ fn far_ahead(operator: &Operator, lane: &LaneStatus) -> Option<Problem> {
     (!waiting.is_empty()).then(|| {
         problem
             .detail(format!("tasks wait long for their next attempt: {}", waiting.join(", ")))
-            .next("`garenne status` shows the retry queues; a task's error is in the worker's log")
+            .next("`garenne task waiting` lists them; the error of a task that failed is in its worker's log")
     })
 }
 
-fn dead_letters(facts: &Facts<'_>, snapshot: &Snapshot) -> Option<Problem> {
+/// Dead letters are growing if workers tell of new ones, or the queue grew: others write letters too.
+fn dead_letters(facts: &Facts<'_>, snapshot: &Snapshot, workers: &[MemberView]) -> Option<Problem> {
     let held = snapshot.dead.held();
     let list = "`garenne dead list` shows the reasons, `garenne dead replay` tries them again";
-    if let Some((new, since)) = facts.new_letters.filter(|(new, _)| *new > 0) {
+    let kinds = workers.iter().filter_map(|it| it.process.heartbeat()).flat_map(|beat| beat.kinds.values());
+    let recent = kinds.fold(0_u64, |sum, kind| sum.saturating_add(kind.recent.dead));
+    let (grown, since) = facts.new_letters.unwrap_or_default();
+    let (new, since) = match recent >= grown {
+        true => (recent, facts.now - RecentBeat::WINDOW_MS),
+        false => (grown, since),
+    };
+    if new > 0 {
         let time = duration(facts.now.saturating_sub(since).max(0).unsigned_abs());
-        let detail = format!("{} new dead letters in {time}, {} in all", grouped(new), grouped(held));
+        let detail = format!("{} new dead letters in {time}, {} in the queue", grouped(new), grouped(held));
         return Some(Problem::new(DeadLettersGrowing, Warning, "").detail(detail).next(list));
     }
     let problem = Problem::new(DeadLetters, Notice, "");
@@ -217,12 +244,14 @@ fn progress(facts: &Facts<'_>, name: &str, lane: &LaneSample, durations: &Durati
         let problem = Problem::new(LaneStalled, Critical, subject).since(since(lane.stalled_seconds));
         return Some(problem.detail(detail).next(next));
     }
-    let wait = lane.backlog_seconds.filter(|wait| *wait > facts.objective.as_secs_f64())?;
-    let detail = format!(
-        "{count} tasks wait, one that arrives now waits for {}; the objective is {}",
-        seconds(wait),
-        seconds(facts.objective.as_secs_f64())
-    );
+    let objective = facts.objective.as_secs_f64();
+    let beyond = |wait: &f64| *wait > objective;
+    let waits = match (lane.load.backlog_seconds.filter(beyond), lane.oldest_seconds.filter(beyond)) {
+        (Some(wait), _) => format!("one that arrives now waits for {}", seconds(wait)),
+        (None, Some(oldest)) => format!("the oldest one has waited for {}", seconds(oldest)),
+        (None, None) => return None,
+    };
+    let detail = format!("{count} tasks wait, {waits}; the objective is {}", seconds(objective));
     let next = format!("start more workers; `/scale/{name}` of the dashboard says how many");
     Some(Problem::new(LaneLate, Warning, subject).detail(detail).next(next))
 }
@@ -230,6 +259,16 @@ fn progress(facts: &Facts<'_>, name: &str, lane: &LaneSample, durations: &Durati
 /// A duration in seconds, as text.
 fn seconds(seconds: f64) -> String {
     if seconds.is_finite() { duration((seconds * 1e3) as u64) } else { "ever".to_owned() }
+}
+
+/// Workers that start again and again. One that ended properly is no member any more.
+fn restart_loops(facts: &Facts<'_>) -> impl Iterator<Item = Problem> {
+    let starts = facts.roster.worker_starts(facts.now).into_iter();
+    starts.filter(|(_, starts)| *starts >= RESTART_LOOP).map(|(id, starts)| {
+        Problem::new(RestartLoop, Warning, format!("worker {id}"))
+            .detail(format!("it started {starts} times within 10 minutes"))
+            .next("its log and the exit code of its last run say why it ended")
+    })
 }
 
 fn worker_problems(facts: &Facts<'_>, worker: &MemberView) -> Vec<Problem> {
@@ -244,13 +283,6 @@ fn worker_problems(facts: &Facts<'_>, worker: &MemberView) -> Vec<Problem> {
                 .next(
                     "look at its log; the broker gives its tasks to other workers when its connection ends",
                 ),
-        );
-    }
-    if worker.starts >= RESTART_LOOP {
-        problems.push(
-            Problem::new(RestartLoop, Warning, subject())
-                .detail(format!("it started {} times within 10 minutes", worker.starts))
-                .next("its log and the exit code of its last run say why it ended"),
         );
     }
     if worker.clock_ahead_ms.unsigned_abs() > MAX_SKEW && worker.state.runs() {
@@ -320,7 +352,7 @@ fn sinks(workers: &[MemberView]) -> Vec<Problem> {
             let sum = down.entry(name).or_default();
             sum.0 += 1;
             sum.1 = sum.1.into_iter().chain(sink.away_since).min();
-            sum.2 = sink.trouble.as_deref().unwrap_or(sum.2);
+            sum.2 = sink.trouble.as_deref().map_or(sum.2, |trouble| bare(name, trouble));
         }
     }
     let problem = |(name, (count, since, trouble)): (&str, (usize, Option<i64>, &str))| {
@@ -330,6 +362,15 @@ fn sinks(workers: &[MemberView]) -> Vec<Problem> {
             .next("results wait in the workers and are stored when it is back; check the server behind it")
     };
     down.into_iter().map(problem).collect()
+}
+
+/// The trouble of a sink without its name and time, which the problem has.
+fn bare<'t>(sink: &str, trouble: &'t str) -> &'t str {
+    let mut bare = trouble.split(" (since ").next().unwrap_or(trouble);
+    for prefix in ["takes no results: ", "is unavailable: "] {
+        bare = bare.strip_prefix(&format!("sink {sink} {prefix}")).unwrap_or(bare);
+    }
+    bare
 }
 
 fn kinds_without_worker(facts: &Facts<'_>, workers: &[MemberView]) -> Vec<Problem> {

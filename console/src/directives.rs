@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::{
     audit_log::{audited, command_line},
     confirm::{confirm, is_interactive},
-    fleet::{MemberView, poll_fleet, unseen_group, unseen_task},
+    fleet::{MemberView, poll_workers, unseen_group, unseen_task},
     worker_command::{ALL_WORKERS, WorkerCommand, worker_key},
 };
 
@@ -111,7 +111,7 @@ async fn publish(
     let body = serde_json::to_vec(body).expect("text and numbers");
     let target = Target::exchange(operator.names.control(), key.to_owned());
     waits::begin_confirm(&publisher, "the command; it may still take effect");
-    let sent = publisher.publish(Message { target, properties, body: body.into() }).await;
+    let sent = publisher.offer(Message { target, properties, body: body.into() }).await;
     publisher.close().await;
     match sent {
         Err(PublishError::Unroutable { .. }) => Err(Failure::new(Exit::Failed, unroutable)),
@@ -144,7 +144,7 @@ pub struct WorkerArgs {
 
 /// The workers of the fleet. A user who may send directives but not poll workers gets a remark.
 pub(crate) async fn known_workers(operator: &Operator) -> Option<Vec<MemberView>> {
-    match poll_fleet(operator, None).await {
+    match poll_workers(operator).await {
         Ok(roster) => Some(roster.members(Program::Worker, epoch_ms(SystemTime::now()))),
         Err(failure) => {
             output::note(format_args!("whether a worker knows the name cannot be told: {failure}"));
@@ -198,7 +198,7 @@ pub async fn drain(
 
 /// How many workers run.
 async fn running(operator: &Operator) -> String {
-    match poll_fleet(operator, None).await {
+    match poll_workers(operator).await {
         Ok(roster) => {
             let workers = roster.members(Program::Worker, epoch_ms(SystemTime::now()));
             match workers.iter().filter(|worker| worker.state.runs()).count() {

@@ -2,12 +2,14 @@
 
 mod control_queues;
 mod groups;
+mod hearing;
 mod lifecycle;
 mod listener;
 mod pauses;
 mod poll;
 mod roster;
 mod seen;
+mod starts;
 mod totals;
 mod unacked;
 mod unhandled;
@@ -17,12 +19,13 @@ use garenne_protocol::heartbeat::Heartbeat;
 
 pub use control_queues::ControlQueues;
 pub use groups::{GroupTotals, groups};
+pub use lifecycle::{RecordedWorker, recorded_workers};
 pub use listener::HeartbeatListener;
 pub use pauses::{Pauses, paused};
-pub use poll::{poll_and_alarm, poll_fleet};
+pub use poll::{poll_fleet, poll_workers};
 pub use roster::{MemberView, Process, Roster, State};
 pub use seen::{unseen_group, unseen_kind, unseen_lane, unseen_task};
-pub use totals::{KindTotals, MIN_HUNG, Totals, add_buckets, hangs, quantile};
+pub use totals::{KindTotals, MIN_HUNG, Totals, add_buckets, hangs, is_overdue, quantile};
 pub use unacked::count_unacked;
 pub use unhandled::{unhandled, unhandled_in};
 

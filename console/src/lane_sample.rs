@@ -22,10 +22,6 @@ pub struct LaneSample {
     pub load: Load,
     /// Slots of all workers.
     pub slots: u64,
-    /// Time until a task that arrives now starts, seconds: the tasks before it are worked off by slots that become free
-    /// as the ages of their tasks let expect. At least the age of the oldest waiting task. Unknown until a task has run
-    /// and while the load is not known, infinite without a slot.
-    pub backlog_seconds: Option<f64>,
     /// How long the oldest waiting task has been waiting, seconds, as far as samples reach back; 0 if none waits. Unknown
     /// while the load is not known.
     pub oldest_seconds: Option<f64>,

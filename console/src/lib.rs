@@ -13,8 +13,10 @@ pub mod dead;
 pub mod diagnose;
 pub mod directives;
 pub mod fleet;
+pub mod handler;
 pub mod lane_sample;
 mod look;
+mod missing_right;
 pub mod monitor;
 pub mod pause;
 pub mod progress;
@@ -60,6 +62,9 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     if let Command::Operators(verb) = &cli.command {
         return accounts::run(verb);
     }
+    if let Command::Handler(verb) = cli.command {
+        return handler::run(verb).await;
+    }
     let settings: ConsoleConfig = config::load(cli.common.sources(cli.own_settings()))?;
     if cli.common.print_config {
         stdout::print(config::print_config(&settings))?;
@@ -75,8 +80,13 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Dashboard(_) => dashboard::run(operator, settings).await,
         command => {
             let answer = format!("an answer of the broker at {}", operator.broker.address());
+            let status = if let Command::Status(args) = &command { Some(args.clone()) } else { None };
             let running = run_once(&operator, &settings, command);
-            waits::limited(cli.timeout, answer, running).await
+            let ended = waits::limited(cli.timeout, answer, running).await;
+            if let (Some(args), Err(failure)) = (status, &ended) {
+                status::print_failure(&operator, settings.scale.objective, &args, failure)?;
+            }
+            ended.map_err(missing_right::named)
         }
     }
 }
@@ -100,7 +110,11 @@ async fn run_once(operator: &Operator, settings: &ConsoleConfig, command: Comman
         Command::Lane(verb) => pause::run(operator, Paused::Lane, verb).await,
         Command::Kind(verb) => pause::run(operator, Paused::Kind, verb).await,
         Command::Readings(verb) => readings::run(operator, verb).await,
-        Command::Completions { .. } | Command::Operators(_) | Command::Top | Command::Dashboard(_) => {
+        Command::Completions { .. }
+        | Command::Operators(_)
+        | Command::Handler(_)
+        | Command::Top
+        | Command::Dashboard(_) => {
             unreachable!("handled above")
         }
     }

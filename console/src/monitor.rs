@@ -13,6 +13,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     mem,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
@@ -30,51 +31,71 @@ use garenne_operator::{
     ticks::ticks,
 };
 use garenne_protocol::{heartbeat::Program, task::epoch_ms};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout, timeout_at},
+};
 
 pub use history::{SAMPLE_INTERVAL, SampleHistory};
 pub use sample::Sample;
-pub use view::{KindPoint, Now, Point};
+pub use view::{KindPoint, NOT_KNOWN, Now, Point};
 
 use crate::{
     diagnose::Problem,
-    fleet::{ControlQueues, HeartbeatListener, MemberView, Roster},
+    fleet::{ControlQueues, HeartbeatListener, MemberView, RecordedWorker, Roster, recorded_workers},
     lane_sample::LaneSample,
     scale::{self, Goal},
     topology::find_differences,
 };
 use state::MonitorState;
 
-/// How long a worker on record may take to send a heartbeat before it is shown as silent.
-const FIRST_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a worker on record may take to send a heartbeat before it is shown as silent: it is asked for one, unless this
+/// console writes nothing.
+const FIRST_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the first look at the fleet waits for the workers, and how often it asks whether all are heard.
+const FIRST_LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+const FIRST_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Time limit for an answer of the broker, after which the queues are not known.
+const QUEUES_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time limit for an answer of the workers' database.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Pause between two comparisons of the topology. Each reads every exchange, queue and binding.
-const COMPARE_INTERVAL: Duration = Duration::from_secs(30);
+const COMPARE_INTERVAL: Duration = Duration::from_secs(10);
+/// The pause while something differs, so that a repair is noticed soon.
+const DIFFERING_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Pause between two readings of the lifecycle stream, and the least one if a worker was started again.
+const RECORDS_INTERVAL: Duration = Duration::from_secs(30);
+const MIN_RECORDS_PAUSE: Duration = Duration::from_secs(5);
 
 /// Pause between two searches for the control queues of new workers.
 const CONFIRM_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Watches one fleet: a task receives heartbeats, one takes snapshots of the queues, one finds out which new workers are
-/// real, and the others ask the database, compare the topology, look for alarms, and read who paused what.
+/// real, and the others ask the database, compare the topology, read which workers started, look for alarms, and read who paused
+/// what.
 pub struct FleetMonitor {
     /// The fleet.
     pub operator: Operator,
     /// The longest wait of a task that arrives now.
     objective: Duration,
     state: Mutex<MonitorState>,
+    /// A worker was started again.
+    restarted: Notify,
 }
 
 impl FleetMonitor {
     /// Starts the monitor, which runs until the returned tasks are dropped. It waits for a broker that cannot
     /// be reached yet.
-    pub fn start(operator: Operator, objective: Duration) -> (Arc<Self>, [TaskHandle<()>; 7]) {
+    pub fn start(operator: Operator, objective: Duration) -> (Arc<Self>, [TaskHandle<()>; 8]) {
         // A read-only console may send no command to a worker; then the management API lists the workers' queues.
         let checks = !operator.read_only || operator.management.is_some();
         let state = Mutex::new(MonitorState::new(checks, now()));
-        let monitor = Arc::new(Self { operator, objective, state });
+        let monitor = Arc::new(Self { operator, objective, state, restarted: Notify::new() });
         type Run = for<'a> fn(&'a mut Arc<FleetMonitor>) -> BoxFuture<'a, ()>;
         let run = |name, task: Run| supervise::restarting(name, Arc::clone(&monitor), task).spawn();
         let tasks = [
@@ -84,9 +105,17 @@ impl FleetMonitor {
             run("database check", |it| it.keep_asking().boxed()),
             run("pauses", |it| it.keep_reading_pauses().boxed()),
             run("topology check", |it| it.keep_comparing().boxed()),
+            run("lifecycle records", |it| it.keep_reading_records().boxed()),
             run("alarm check", |it| it.keep_checking_alarms().boxed()),
         ];
         (monitor, tasks)
+    }
+
+    async fn read_records(&self) -> Result<BTreeMap<String, RecordedWorker>, Failure> {
+        let connection = self.operator.connect().await?;
+        let recorded = recorded_workers(&connection, &self.operator.names.lifecycle(), now()).await;
+        Operator::leave(connection).await;
+        recorded
     }
 
     async fn keep_listening(&self) {
@@ -101,11 +130,24 @@ impl FleetMonitor {
     }
 
     async fn keep_sampling(&self) {
+        self.await_workers().await;
         let mut reader = SnapshotReader::default();
         let mut tick = ticks(SAMPLE_INTERVAL);
         loop {
             tick.tick().await;
             self.sample_queues(&mut reader).await;
+        }
+    }
+
+    /// Waits for the workers' answers, so that the first sample is not one without workers.
+    async fn await_workers(&self) {
+        let until = Instant::now() + FIRST_LOOK_TIMEOUT;
+        let is_complete = || {
+            let state = self.state();
+            state.first_heard && state.roster.unconfirmed().is_empty()
+        };
+        while Instant::now() < until && !is_complete() {
+            sleep(FIRST_LOOK_INTERVAL).await;
         }
     }
 
@@ -136,13 +178,29 @@ impl FleetMonitor {
         }
     }
 
+    /// Reads which workers started: one that ends within seconds sends too few heartbeats to be noticed by them.
+    async fn keep_reading_records(&self) {
+        let mut tick = ticks(RECORDS_INTERVAL);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = self.restarted.notified() => {}
+            }
+            match self.read_records().await {
+                Ok(recorded) => self.state().add_recorded(&recorded, false, now()),
+                Err(failure) => tracing::debug!(%failure, "cannot read the lifecycle stream"),
+            }
+            sleep(MIN_RECORDS_PAUSE).await;
+        }
+    }
+
     /// Compares the broker's topology with the settings.
     async fn keep_comparing(&self) {
-        let mut tick = ticks(COMPARE_INTERVAL);
         loop {
-            tick.tick().await;
             let found = find_differences(&self.operator).await.map_err(|failure| failure.to_string());
+            let differs = found.as_ref().is_ok_and(|found| !found.is_empty());
             self.state().differences = found;
+            sleep(if differs { DIFFERING_INTERVAL } else { COMPARE_INTERVAL }).await;
         }
     }
 
@@ -158,7 +216,7 @@ impl FleetMonitor {
                 Some(management) => management.alarms().await.map_err(|failure| failure.to_string()),
                 None => Err("this console publishes nothing, and no --management-url is set".to_owned()),
             };
-            self.state().reported_alarm = reported;
+            self.state().alarm_reported(reported, now());
         }
     }
 
@@ -169,30 +227,54 @@ impl FleetMonitor {
     /// Receives heartbeats on one connection until an error ends it.
     async fn listen(&self, backoff: &mut Backoff) -> Result<Infallible, Failure> {
         let mut listener = HeartbeatListener::open(&self.operator).await?;
-        self.state().fleet_problem = None;
+        self.state().connected(now());
         backoff.reset();
+        let due = listener.requested + FIRST_HEARTBEAT_TIMEOUT;
+        let mut has_settled = false;
         loop {
-            let heartbeat = listener.next().await?;
+            let next = match has_settled {
+                true => Ok(listener.next().await),
+                false => timeout_at(due, listener.next()).await,
+            };
             let now = now();
             let mut state = self.state();
-            state.alarm.clone_from(&listener.alarm);
-            let Some(heartbeat) = heartbeat else { continue };
-            state.roster.record(heartbeat, now);
-            if listener.requested.elapsed() > FIRST_HEARTBEAT_TIMEOUT {
-                for worker in mem::take(&mut listener.expected).into_keys() {
-                    state.roster.expect(&worker, now);
+            if let Ok(heartbeat) = next {
+                let heartbeat = heartbeat?;
+                state.broker_heard(listener.alarm.as_deref(), now);
+                if let Some(heartbeat) = heartbeat {
+                    if state.roster.is_other_run(&heartbeat) {
+                        self.restarted.notify_one();
+                    }
+                    state.roster.record(heartbeat, now);
+                    let MonitorState { pauses, roster, .. } = &mut *state;
+                    pauses.forget_ended(roster, now);
                 }
+            }
+            let is_heard = |(worker, run): (&str, &str)| state.roster.has_heard(worker, run);
+            if !has_settled && (Instant::now() >= due || listener.expected().all(is_heard)) {
+                has_settled = true;
+                state.add_recorded(&mem::take(&mut listener.recorded), !self.operator.read_only, now);
+                state.first_heard = true;
             }
         }
     }
 
     /// Takes a snapshot of the queues and records a sample.
     async fn sample_queues(&self, reader: &mut SnapshotReader) {
-        let snapshot = reader.read(&self.operator).await;
+        let mut reading = pin!(reader.read(&self.operator));
+        let snapshot = match timeout(QUEUES_TIMEOUT, &mut reading).await {
+            Ok(snapshot) => snapshot,
+            Err(_) => {
+                // The reading goes on: it ends with the reason.
+                self.state().no_answer(format!("the broker has not answered within {QUEUES_TIMEOUT:?}"));
+                reading.await
+            }
+        };
         let now = now();
         let mut state = self.state();
+        state.has_looked = true;
         // Nobody is forgotten while nobody can be heard.
-        if state.is_heard() {
+        if state.is_heard(now) {
             state.roster.forget(now);
         }
         let refused = state.roster.take_refused();
@@ -234,7 +316,7 @@ impl FleetMonitor {
     pub fn replicas(&self, lane: &str, goal: &Goal) -> Result<Option<(u32, LaneSample)>, String> {
         let newest = self.latest()?;
         let state = self.state();
-        if let Some(problem) = &state.fleet_problem {
+        if let Some(problem) = state.unheard(now()) {
             return Err(format!("no heartbeats from workers: {problem}"));
         }
         let Some(sample) = newest.lanes.get(lane) else { return Ok(None) };
@@ -251,9 +333,16 @@ impl FleetMonitor {
         Now::of(&self.operator, self.objective, &mut self.state(), now())
     }
 
-    /// What is wrong, the worst first.
-    pub fn problems(&self) -> Vec<Problem> {
-        self.state().diagnose(&self.operator, self.objective, now())
+    /// Whether heartbeats arrive: without them no backlog is known.
+    pub fn is_heard(&self) -> bool {
+        self.state().is_heard(now())
+    }
+
+    /// What is wrong, the worst first; [`None`] before the first look at the fleet.
+    pub fn problems(&self) -> Option<Vec<Problem>> {
+        let mut state = self.state();
+        let problems = state.diagnose(&self.operator, self.objective, now());
+        state.has_looked.then_some(problems)
     }
 
     /// The workers.

@@ -20,6 +20,12 @@ pub struct Load {
     pub running: u64,
     /// Those among them that have been running for much longer than the mean, so that their slots serve no others.
     pub hung: u64,
+    /// Running tasks that have been running for more than ten times the mean; all of them until a task has ended.
+    pub overdue: u64,
+    /// Time until a task that arrives now starts, seconds: the tasks before it are worked off by slots that become free
+    /// as the ages of their tasks let expect. At least the age of the oldest waiting task while none of them starts.
+    /// Unknown until a task has run and while the load is not known, infinite without a slot.
+    pub backlog_seconds: Option<f64>,
     /// Mean duration of an attempt, seconds; unknown until one has ended.
     pub service_seconds: Option<f64>,
     /// Slots of one worker.
@@ -97,8 +103,9 @@ fn measured(value: f64) -> f64 {
 /// The number of workers that a load needs.
 ///
 /// Slots for arrivals are rate × service time ÷ utilization (Little's law); slots for the backlog are backlog ×
-/// service time ÷ objective. Slots of tasks that hang are added, because they serve nothing else. The sum is divided by the slots of a worker. The result covers the running tasks and is
-/// within `min` and `max`. Tasks whose kind no running worker has count as backlog, because the workers that have it may be
+/// service time ÷ objective. While tasks wait, slots of tasks that hang are added, because they serve nothing else. While a
+/// task that arrives now waits for longer than the objective, those of overdue tasks are added as well. The sum is divided
+/// by the slots of a worker. The result covers the running tasks and is within `min` and `max`. Tasks whose kind no running worker has count as backlog, because the workers that have it may be
 /// scaled to zero. A paused lane keeps its workers: more would not help, and fewer could not serve it when it
 /// is resumed.
 pub fn needed(load: &Load, goal: &Goal) -> u32 {
@@ -109,18 +116,22 @@ pub fn needed(load: &Load, goal: &Goal) -> u32 {
     let waiting = load.backlog.saturating_add(load.unhandled);
     let (rate, backlog) = (measured(load.arrival_rate), waiting as f64);
     let busy = rate > 0.0 || waiting > 0 || load.running > 0;
+    let objective = goal.objective.as_secs_f64().max(f64::MIN_POSITIVE);
+    let occupied = match load.backlog_seconds {
+        _ if waiting <= load.running => 0,
+        Some(wait) if wait > objective => load.overdue,
+        _ => load.hung,
+    };
     let slots = match load.service_seconds {
         Some(service) => {
             let service = measured(service);
-            let objective = goal.objective.as_secs_f64().max(f64::MIN_POSITIVE);
-            rate * service / goal.utilization.clamp(f64::MIN_POSITIVE, 1.0)
-                + backlog * service / objective
-                + if waiting > load.running { load.hung as f64 } else { 0.0 }
+            rate * service / goal.utilization.clamp(f64::MIN_POSITIVE, 1.0) + backlog * service / objective
         }
         // The service time is unknown: keep the current number until a task has ended.
         None if busy => f64::from(load.replicas) * slots_of_one,
         None => 0.0,
     };
+    let slots = slots + occupied as f64;
     // `as` saturates.
     let for_slots = (slots.max(load.running as f64) / slots_of_one).ceil() as u32;
     let min = goal.min.max(u32::from(busy));

@@ -5,7 +5,10 @@ mod producers;
 mod view;
 mod workers;
 
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
 
 use clap::Args;
 use garenne_common::exit::{Exit, Failure};
@@ -16,7 +19,7 @@ use serde_json::json;
 use crate::{
     audit_log::{PauseRecords, read_pauses},
     diagnose::{self, Facts, diagnose, needs_attention, verdict},
-    fleet::{Pauses, Roster, count_unacked, paused, poll_and_alarm, unhandled},
+    fleet::{Pauses, Roster, count_unacked, paused, poll_fleet, unhandled},
     monitor::{database_problem, lanes},
     topology::find_differences,
 };
@@ -27,7 +30,7 @@ pub struct StatusArgs {
     /// Also ask the admin port of a worker whose heartbeats do not arrive; repeatable
     #[arg(long = "worker", value_name = "URL")]
     pub workers: Vec<String>,
-    /// Listen for heartbeats this long; needed to see gateways and bridges, which send one every 2s [default: until every worker has answered, at most 1s]
+    /// Listen for heartbeats this long [default: until every worker has answered, at most 1s, and each gateway and bridge has sent one by itself: `events.heartbeat` and a tenth, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub wait: Option<Duration>,
     /// Print one JSON object instead of tables
@@ -45,7 +48,7 @@ pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) ->
     let asking = async { database_problem(&operator.database_with(1).ok()?.0).await };
     // The queues last: they are read in milliseconds, and a poll may take a second.
     let (database_problem, polled, differences) =
-        tokio::join!(asking, poll_and_alarm(operator, args.wait), find_differences(operator));
+        tokio::join!(asking, poll_fleet(operator, args.wait), find_differences(operator));
     let differences = differences.map_err(|failure| failure.to_string());
     let (poll, alarm) = match polled {
         Ok((roster, alarm)) => (Ok(roster), alarm),
@@ -59,9 +62,11 @@ pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) ->
     let roster = poll.as_ref().unwrap_or(&unheard);
     let fleet_problem = poll.as_ref().err().map(ToString::to_string);
     let workers = roster.members(Program::Worker, now);
-    let pauses = match paused(&workers).is_empty() {
-        true => Ok(PauseRecords::new()),
-        false => read_pauses(operator).await.map_err(|failure| failure.to_string()),
+    // Workers that cannot be heard do not tell what is paused.
+    let is_needed = fleet_problem.is_some() || alarm.is_some() || !paused(&workers).is_empty();
+    let pauses = match is_needed {
+        false => Ok(PauseRecords::new()),
+        true => read_pauses(operator).await.map_err(|failure| failure.to_string()),
     };
     let problems = diagnose(&Facts {
         now,
@@ -120,11 +125,47 @@ pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) ->
     let unanswered = asked.iter().any(|worker| worker.problem.is_some());
     Ok(match poll {
         Err(failure) => failure.exit,
-        // The workers cannot be asked.
-        Ok(_) if alarm.is_some() => Exit::BrokerUnavailable,
         Ok(_) if unanswered || needs_attention(&problems) => Exit::Failed,
         Ok(_) => Exit::Done,
     })
+}
+
+/// Prints what is wrong if the queues could not be read, because the broker does not answer or refuses the user.
+///
+/// # Errors
+/// Stdout cannot be written to.
+pub fn print_failure(
+    operator: &Operator,
+    objective: Duration,
+    args: &StatusArgs,
+    failure: &Failure,
+) -> Result<(), Failure> {
+    if !matches!(failure.exit, Exit::BrokerUnavailable | Exit::Denied) {
+        return Ok(());
+    }
+    let (now, problem) = (epoch_ms(SystemTime::now()), failure.to_string());
+    let problems = diagnose(&Facts {
+        now,
+        operator,
+        queue_problem: Some(&problem),
+        fleet_problem: Some(&problem),
+        alarm: None,
+        database_problem: None,
+        snapshot: None,
+        lanes: &BTreeMap::new(),
+        roster: &Roster::new(now),
+        objective,
+        new_letters: None,
+        differences: Ok(&[]),
+        alarms_unseen: None,
+        pauses: Ok(&PauseRecords::new()),
+    });
+    match args.json {
+        true => {
+            output::json(&format!("{:#}\n", json!({ "verdict": verdict(&problems), "problems": problems })))
+        }
+        false => output::lines(&diagnose::text(&problems, now)),
+    }
 }
 
 /// Counts the unacknowledged messages of the lanes. Returns the lanes of which the count is not certain.

@@ -88,6 +88,14 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
             }
             Err(error.into())
         }
+        // Whether it exists is not known: declaring it needs the right in any case.
+        Err(TopologyError::Denied { what, name }) => {
+            let remedy = "run `garenne topology apply` as a user with the configure permission";
+            Err(Failure::new(
+                Exit::Denied,
+                format_args!("this user lacks the right configure on {what} {name:?}: {remedy}"),
+            ))
+        }
         Err(error) => Err(error.into()),
     }
 }

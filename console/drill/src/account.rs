@@ -31,7 +31,7 @@ pub(crate) struct Account {
     open: HashSet<String>,
     /// The workers that executed a task, one entry for each execution.
     executions: HashMap<String, Vec<Arc<str>>>,
-    /// The number of effects. Without it, an executed task counts as one effect.
+    /// The number of effects; nothing if they are not counted.
     effects: Option<HashMap<String, u64>>,
     /// The reason of each task in the dead-letter queue.
     dead: HashMap<String, String>,
@@ -71,7 +71,7 @@ impl Account {
         self.open.len()
     }
 
-    /// Replaces the number of effects of each task. [`None`] counts each executed task as one effect.
+    /// Replaces the number of effects of each task. [`None`] if they are not counted.
     pub(crate) fn set_effects(&mut self, effects: Option<HashMap<String, u64>>) {
         self.update(|account| account.effects = effects);
     }
@@ -92,7 +92,11 @@ impl Account {
     /// The number of acknowledged tasks that took no effect and are no dead letters. An executed task can be among
     /// them: its result was not stored, and the broker delivers it again.
     pub(crate) fn unresolved(&self) -> usize {
-        let is_resolved = |id: &String| self.effects_of(id) > 0 || self.dead.contains_key(id);
+        // Where effects are not counted, nothing but the execution says that the task is done.
+        let has_effect = |id: &String| {
+            self.effects_of(id).map_or_else(|| self.executions.contains_key(id), |count| count > 0)
+        };
+        let is_resolved = |id: &String| has_effect(id) || self.dead.contains_key(id);
         self.expected.iter().filter(|task| !is_resolved(&task.id)).count()
     }
 
@@ -122,11 +126,15 @@ impl Account {
         self.executions.get(id).map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn effects_of(&self, id: &str) -> u64 {
-        match &self.effects {
-            Some(effects) => effects.get(id).copied().unwrap_or(0),
-            None => u64::from(self.executions.contains_key(id)),
-        }
+    /// Whether effects were counted.
+    pub(crate) fn has_effects(&self) -> bool {
+        self.effects.is_some()
+    }
+
+    /// How often a task took effect; nothing if effects were not counted.
+    pub(crate) fn effects_of(&self, id: &str) -> Option<u64> {
+        let effects = self.effects.as_ref()?;
+        Some(effects.get(id).copied().unwrap_or(0))
     }
 }
 
@@ -159,7 +167,7 @@ mod tests {
         let mut account = Account::default();
         account.acknowledged([task("stored"), task("waits"), task("dead")]);
         account.executed(vec![run("stored"), run("waits")]);
-        assert_eq!(account.unresolved(), 1, "without counted effects, an execution is an effect");
+        assert_eq!(account.unresolved(), 1, "without counted effects, an executed task is done");
         let effects = |ids: &[&str]| Some(ids.iter().map(|&id| (id.to_owned(), 1)).collect());
         account.set_effects(effects(&["stored"]));
         assert_eq!((account.open(), account.unresolved()), (1, 2));

@@ -121,8 +121,8 @@ impl Sender for Drill {
         self.publishers.are_done()
     }
 
-    fn published_again(&self) -> u64 {
-        self.publishers.repeated()
+    fn published_again(&self) -> Option<u64> {
+        Some(self.publishers.repeated())
     }
 }
 

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use garenne_amqp::Broker;
 use garenne_common::{supervise, telemetry::metrics::Role};
 use rustix::process::Signal;
+use serde::Serialize;
 use tokio::{
     process::Command,
     sync::Mutex,
@@ -39,15 +40,23 @@ pub(crate) struct Engine {
     pub(crate) fleet: WorkerFleet,
     pub(crate) account: Account,
     pub(crate) timeline: Timeline,
-    /// Tasks that stopping workers requeued, from their receipts.
-    pub(crate) requeued: u64,
-    /// Workers that ended although nothing stopped them.
-    pub(crate) crashes: u64,
+    /// Tasks that stopping workers requeued, from their receipts; nothing if none wrote a receipt.
+    pub(crate) requeued: Option<u64>,
+    pub(crate) crashes: Crashes,
     means: FaultMeans,
     /// Pauses, broker restarts and network cuts under way, with the index of their event in the timeline.
     lasting: JoinSet<Result<Result<(usize, Outage)>, supervise::Failure>>,
     /// Broker restarts and network cuts run one after the other, even if they are due together.
     outage_lock: Arc<Mutex<()>>,
+}
+
+/// Workers that ended without a shutdown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Crashes {
+    /// By a fault, or because they did not stop in time.
+    pub(crate) killed: u64,
+    /// Although nothing stopped them.
+    pub(crate) by_themselves: u64,
 }
 
 /// What faults other than signals need.
@@ -81,8 +90,8 @@ impl Engine {
             fleet,
             account,
             timeline: Timeline::starting(SystemTime::now()),
-            requeued: 0,
-            crashes: 0,
+            requeued: None,
+            crashes: Crashes::default(),
             means,
             lasting: JoinSet::new(),
             outage_lock: Arc::default(),
@@ -177,9 +186,12 @@ impl Engine {
 
     fn record(&mut self, exits: &[WorkerExit]) {
         for exit in exits {
-            self.requeued += exit.receipt.as_ref().map_or(0, |receipt| receipt.requeued);
+            if let Some(receipt) = &exit.receipt {
+                *self.requeued.get_or_insert(0) += receipt.requeued;
+            }
+            self.crashes.killed += u64::from(exit.killed);
             if exit.stopped_for.is_none() {
-                self.crashes += 1;
+                self.crashes.by_themselves += 1;
                 self.timeline.record(None, exit.name.clone(), exit.replacement.clone());
             }
         }
@@ -273,7 +285,8 @@ mod tests {
         engine.stop(Duration::from_secs(60)).await.unwrap();
         engine.timeline.conclude();
         assert!(Verdicts::of(&engine.account).totals.kept());
-        assert_eq!((engine.crashes, engine.timeline.events.len()), (0, 1));
+        assert_eq!(engine.crashes, Crashes { killed: 1, by_themselves: 0 });
+        assert_eq!((engine.requeued, engine.timeline.events.len()), (None, 1), "a shell writes no receipt");
         assert_eq!(engine.timeline.executed.iter().sum::<u64>(), 2);
     }
 }

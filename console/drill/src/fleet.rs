@@ -1,6 +1,6 @@
 //! Workers under test: started, stopped, replaced, and their execution logs.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, os::unix::process::ExitStatusExt, time::Duration};
 
 use anyhow::{Context, Result};
 use garenne_common::shutdown::Receipt;
@@ -63,8 +63,10 @@ pub(crate) struct Worker {
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerExit {
     pub(crate) name: String,
-    /// How long before its end it was stopped. Nothing for a crash.
+    /// How long before its end it was stopped or killed. Nothing if it ended by itself.
     pub(crate) stopped_for: Option<Duration>,
+    /// Whether it was killed: by a fault, or because it did not stop in time.
+    pub(crate) killed: bool,
     /// The receipt of an orderly shutdown, if it wrote one.
     pub(crate) receipt: Option<Receipt>,
     /// Its exit status and the last line of its log.
@@ -189,6 +191,7 @@ impl WorkerFleet {
             exits.push(WorkerExit {
                 name: worker.process.name().to_owned(),
                 stopped_for: worker.stop_requested.map(|at| at.elapsed()),
+                killed: worker.stop_requested.is_some() && status.signal() == Some(Signal::KILL.as_raw()),
                 // Workers print their receipt last.
                 receipt: serde_json::from_str(&last).ok(),
                 status: format!("{status}: {last}"),
@@ -254,8 +257,10 @@ mod tests {
         assert_eq!(stopped, Some(Injected { target, replacement }));
         let exits = until_exit(&mut fleet).await.unwrap();
         assert_eq!((exits[0].name.as_str(), exits[0].replacement.as_deref()), ("worker-2", None));
+        assert!(exits[0].killed);
         let exits = fleet.stop(Duration::from_secs(60)).await.unwrap();
         assert_eq!((exits.len(), exits[0].name.as_str(), fleet.workers().len()), (1, "worker-3", 0));
+        assert!(!exits[0].killed, "it was stopped");
     }
 
     #[tokio::test]

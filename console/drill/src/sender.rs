@@ -34,9 +34,9 @@ pub(crate) trait Sender {
         false
     }
 
-    /// How often a task was published again because the broker did not answer.
-    fn published_again(&self) -> u64 {
-        0
+    /// How often a task was published again because the broker did not answer; nothing if that is not counted.
+    fn published_again(&self) -> Option<u64> {
+        None
     }
 
     /// Tells about a worker that was stopped.

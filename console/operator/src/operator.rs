@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use garenne_amqp::{Broker, BrokerError, retry_while_unavailable};
+use garenne_amqp::{Broker, BrokerError};
 use garenne_common::{
     exit::{Exit, Failure},
     telemetry::metrics::Role,
@@ -46,26 +46,20 @@ impl Operator {
     /// A URL that cannot be used.
     pub fn new(settings: FleetSettings) -> Result<Self, Failure> {
         let common = &settings.common;
-        let broker = Broker::configured(common, "garenne")?;
+        let broker = Broker::configured(common, "garenne")?.with_login_timeout(LOGIN_TIMEOUT);
         let management = common.management_url.as_ref().map(ManagementClient::new).transpose()?;
         let ladder = settings.retry.ladder().map_err(|error| Failure::new(Exit::Config, error))?;
         let names = Names::new(&common.prefix);
         Ok(Self { broker, management, names, ladder, settings, read_only: false })
     }
 
-    /// Connects to the broker in one attempt, because a user waits for the result. Only a login that is refused is
-    /// repeated if its URL is read again from a file: the password there may be about to change.
+    /// Connects to the broker in one attempt, because a user waits for the result.
     ///
     /// # Errors
     /// [`BrokerError`].
     pub async fn connect(&self) -> Result<Connection, BrokerError> {
-        let exit = |error: &BrokerError| match error {
-            BrokerError::Denied { from_file: true, .. } => Exit::BrokerUnavailable,
-            _ => Exit::Failed,
-        };
         waits::begin(format!("a connection to the broker at {}", self.broker.address()));
-        let connected =
-            retry_while_unavailable(LOGIN_TIMEOUT, exit, || self.broker.connect(Role::Operate)).await;
+        let connected = self.broker.connect(Role::Operate).await;
         waits::begin(format!("an answer of the broker at {}", self.broker.address()));
         connected
     }

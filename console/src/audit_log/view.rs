@@ -41,7 +41,10 @@ pub(super) fn json_lines(records: &[AuditRecord]) -> String {
 
 fn result(last: &AuditRecord) -> String {
     match last.state {
-        AuditState::Started => "unknown: interrupted or still running".to_owned(),
+        AuditState::Started => {
+            "unknown: interrupted, still running, or refused because this record was confirmed too late"
+                .to_owned()
+        }
         AuditState::Done if last.result.is_null() => "done".to_owned(),
         AuditState::Done => words(&last.result),
         AuditState::Failed => format!("failed: {}", last.error.as_deref().unwrap_or_default()),
@@ -112,7 +115,12 @@ mod tests {
             "{text}"
         );
         assert!(lines[1].contains("id=a,b") && lines[1].ends_with("moved=2"), "{text}");
-        assert!(lines[2].ends_with("unknown: interrupted or still running"), "{text}");
+        assert!(
+            lines[2].ends_with(
+                "unknown: interrupted, still running, or refused because this record was confirmed too late"
+            ),
+            "{text}"
+        );
         assert!(lines[3].ends_with("failed: no broker"), "{text}");
     }
 }

@@ -10,7 +10,11 @@ use axum::{
     http::{Extensions, HeaderMap, StatusCode},
 };
 use garenne_common::{
-    config::ConfigError, reloaded::Reloaded, resilience::Semaphore, supervise, telemetry::admin::Visitor,
+    config::{ConfigError, reloaded_secret},
+    reloaded::Reloaded,
+    resilience::Semaphore,
+    supervise,
+    telemetry::admin::Visitor,
 };
 use prometheus::IntCounterVec;
 use secrecy::{ExposeSecret, SecretString};
@@ -83,7 +87,7 @@ impl Access {
             .map(|path| Reloaded::new("operators", vec![path.clone()], move || accounts::read(&path)));
         let accounts = accounts.transpose()?;
         let token_file = config.fleet.common.admin_token_file.clone().filter(|_| accounts.is_none());
-        let token = token_file.map(|path| Reloaded::secret("admin_token_file", path)).transpose()?;
+        let token = token_file.map(|path| reloaded_secret("admin_token_file", path)).transpose()?;
         for result in ["success", "wrong", "limited", "busy"] {
             logins.with_label_values(&[result]);
         }

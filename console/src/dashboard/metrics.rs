@@ -52,7 +52,7 @@ pub(super) fn register(metrics: &Metrics, monitor: &Arc<FleetMonitor>) -> promet
     let monitor = Arc::clone(monitor);
     metrics.before_encode(move || {
         problems.reset();
-        for problem in monitor.problems() {
+        for problem in monitor.problems().unwrap_or_default() {
             let severity: &str = problem.severity.into();
             let code: &str = problem.problem.into();
             problems.with_label_values(&[code, severity, &problem.subject]).set(1);
@@ -70,6 +70,7 @@ pub(super) fn register(metrics: &Metrics, monitor: &Arc<FleetMonitor>) -> promet
             }
             consumers.with_label_values(&[name]).set(gauge(queue.consumers));
         }
+        let is_heard = monitor.is_heard();
         for (lane, sample) in &sample.lanes {
             // Without the management API the workers report unacknowledged messages by lane. All of them are
             // attributed to the lane's first queue.
@@ -77,7 +78,7 @@ pub(super) fn register(metrics: &Metrics, monitor: &Arc<FleetMonitor>) -> promet
             if queues.get(&name).is_none_or(|queue| queue.unacked.is_none()) {
                 messages.with_label_values(&[name.as_str(), "unacked"]).set(gauge(sample.unacked));
             }
-            if let Some(seconds) = sample.backlog_seconds {
+            if let Some(seconds) = sample.load.backlog_seconds.filter(|_| is_heard) {
                 backlog.with_label_values(&[lane]).set(seconds);
             }
         }

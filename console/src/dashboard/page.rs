@@ -25,7 +25,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// The files that the pages load: name, media type and text.
-const FILES: [(&str, &str, &str); 29] = [
+const FILES: [(&str, &str, &str); 30] = [
     ("style.css", CSS, include_str!("page/style.css")),
     ("icon.svg", SVG, include_str!("page/icon.svg")),
     ("favicon.ico", SVG, include_str!("page/icon.svg")),
@@ -48,6 +48,7 @@ const FILES: [(&str, &str, &str); 29] = [
     ("letters.js", SCRIPT, include_str!("page/letters.js")),
     ("pause.js", SCRIPT, include_str!("page/pause.js")),
     ("session.js", SCRIPT, include_str!("page/session.js")),
+    ("stored.js", SCRIPT, include_str!("page/stored.js")),
     ("table.js", SCRIPT, include_str!("page/table.js")),
     ("tasks.js", SCRIPT, include_str!("page/tasks.js")),
     ("test_task.js", SCRIPT, include_str!("page/test_task.js")),

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     accounts::Role,
     diagnose::verdict,
+    monitor::NOT_KNOWN,
     pause::Paused,
     scale::{self, Goal},
 };
@@ -59,6 +60,7 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
     let views = Router::new()
         .route("/v1/problems", get(problems))
         .route("/v1/devices", get(read_api::devices))
+        .route("/v1/lanes/history", get(read_api::lane_history))
         .route("/v1/readings", get(read_api::readings))
         .route("/api/now", get(async |State(app): App| Json(app.monitor.now())))
         .route("/api/history", get(async |State(app): App| Json(app.monitor.history())))
@@ -177,7 +179,8 @@ async fn session(State(app): App, extensions: Extensions, headers: HeaderMap) ->
 /// What is wrong with the fleet, the worst first. The status is 200 in any case.
 async fn problems(State(app): App) -> Json<Value> {
     let problems = app.monitor.problems();
-    Json(json!({ "verdict": verdict(&problems), "problems": problems }))
+    let verdict = problems.as_deref().map_or_else(|| NOT_KNOWN.to_owned(), verdict);
+    Json(json!({ "verdict": verdict, "problems": problems.unwrap_or_default() }))
 }
 
 async fn metrics(State(app): App) -> impl IntoResponse {
@@ -226,7 +229,7 @@ async fn replicas(
         "replicas": replicas,
         "needed_now": scale::needed(&sample.load, &goal),
         "load": sample.load,
-        "backlog_seconds": sample.backlog_seconds,
+        "backlog_seconds": sample.load.backlog_seconds,
         "goal": goal,
     })))
 }

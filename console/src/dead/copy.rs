@@ -1,9 +1,9 @@
 //! Makes the copy of a dead letter or an unroutable message that a replay publishes.
 
-use std::time::SystemTime;
+use std::{collections::BTreeSet, time::SystemTime};
 
 use garenne_amqp::{Message, Target};
-use garenne_common::config::Lane;
+use garenne_common::{config::Lane, exit::Failure};
 use garenne_operator::{
     dead::{DeadLetter, FIELD_HEADERS, HeldQueue, first_routing_key},
     operator::Operator,
@@ -14,6 +14,8 @@ use garenne_protocol::{
 };
 use lapin::BasicProperties;
 use uuid::Uuid;
+
+use crate::topology::find_differences;
 
 /// Further headers that only workers and this program write. Workers ignore them in messages from the tasks exchange,
 /// to which any publisher has access.
@@ -27,13 +29,42 @@ const WORKER_ONLY: [&str; 5] =
 pub(super) fn copy(
     operator: &Operator,
     queue: HeldQueue,
+    unbound: &UnboundLanes,
     letter: &DeadLetter,
     properties: &BasicProperties,
     body: Vec<u8>,
 ) -> Result<Message, String> {
     match queue {
         HeldQueue::Dead => task_again(operator, letter, properties, body),
-        HeldQueue::Unroutable => published_again(operator, letter, properties, body),
+        HeldQueue::Unroutable => published_again(operator, unbound, letter, properties, body),
+    }
+}
+
+/// Lanes of which a binding to the tasks exchange is missing on the broker. Messages for them would return.
+#[derive(Debug, Default)]
+pub(super) struct UnboundLanes(BTreeSet<String>);
+
+impl UnboundLanes {
+    /// Asks the broker, if the messages go to the tasks exchange. Only the management API lists bindings: without it, all
+    /// lanes count as bound.
+    ///
+    /// # Errors
+    /// One line and an exit code.
+    pub(super) async fn find(operator: &Operator, queue: HeldQueue) -> Result<Self, Failure> {
+        if queue == HeldQueue::Dead || operator.management.is_none() {
+            return Ok(Self::default());
+        }
+        let (tasks, missing) = (operator.names.tasks(), find_differences(operator).await?);
+        let missing: Vec<_> = missing.iter().filter(|it| it.what == "binding" && it.is_missing()).collect();
+        let is_unbound = |lane: &&str| {
+            let shards = operator.settings.lanes.shards(lane);
+            let ends =
+                [operator.names.shards(lane), LaneQueues::new(&operator.names, lane, shards).entry().1];
+            let begins = ends.map(|end| format!("{tasks} -> {end} ("));
+            missing.iter().any(|it| begins.iter().any(|begin| it.name.starts_with(begin)))
+        };
+        let lanes = operator.settings.lanes.defined().map(|(lane, _)| lane).filter(is_unbound);
+        Ok(Self(lanes.map(str::to_owned).collect()))
     }
 }
 
@@ -47,16 +78,22 @@ pub(super) fn is_for_lane(operator: &Operator, queue: HeldQueue, copy: &Message)
 /// lane's queue directly.
 ///
 /// # Errors
-/// No lane takes its routing key, so that it would return.
+/// No lane takes its routing key, or the lane's binding is missing, so that it would return.
 fn published_again(
     operator: &Operator,
+    unbound: &UnboundLanes,
     message: &DeadLetter,
     properties: &BasicProperties,
     body: Vec<u8>,
 ) -> Result<Message, String> {
     let (names, key) = (&operator.names, message.routing_key.clone());
-    if operator.settings.lanes.taking(&key).is_none() {
-        return Err(format!("no lane of the settings (--config) takes the routing key {key:?}"));
+    match operator.settings.lanes.taking(&key) {
+        Some(lane) if unbound.0.contains(lane) => {
+            let repair = "`garenne topology apply` creates it";
+            return Err(format!("a binding of lane {lane:?} is missing on the broker: {repair}"));
+        }
+        Some(_) => {}
+        None => return Err(format!("no lane of the settings (--config) takes the routing key {key:?}")),
     }
     let id = properties.message_id().as_ref().map(|id| id.as_str().to_owned());
     let id = id.unwrap_or_else(|| new_id(properties, &body));

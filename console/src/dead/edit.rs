@@ -1,6 +1,7 @@
 //! Publishes a dead letter with another payload under a new id, and removes the letter once the copy is confirmed.
 
 use std::{
+    collections::BTreeMap,
     io::{self, Read},
     path::PathBuf,
 };
@@ -17,12 +18,15 @@ use garenne_operator::{
     queues::QueueWalk,
     waits,
 };
-use garenne_protocol::{task::TaskId, topology::LaneQueues};
+use garenne_protocol::{
+    task::{TaskId, header},
+    topology::LaneQueues,
+};
 use lapin::{BasicProperties, message::Delivery};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::copy::copy;
+use super::copy::{UnboundLanes, copy};
 use crate::audit_log::{audited, command_line};
 
 /// `garenne dead edit`.
@@ -127,7 +131,7 @@ async fn publish(
 ) -> Result<EditedLetter, Failure> {
     let properties = renamed(&delivery.properties);
     check_payload(&properties, &payload).map_err(|problem| Failure::new(Exit::Usage, problem))?;
-    let message = copy(operator, HeldQueue::Dead, letter, &properties, payload)
+    let message = copy(operator, HeldQueue::Dead, &UnboundLanes::default(), letter, &properties, payload)
         .map_err(|problem| Failure::new(Exit::Failed, problem))?;
     let id = message.properties.message_id().as_ref().map_or_else(String::new, ToString::to_string);
     let to = lane_of(operator, &message.target.exchange, &message.target.routing_key);
@@ -159,6 +163,12 @@ fn lane_of(operator: &Operator, exchange: &str, routing_key: &str) -> String {
 /// The properties with a new id. A reply still names the task by its old id.
 fn renamed(properties: &BasicProperties) -> BasicProperties {
     let mut renamed = properties.clone().with_message_id(TaskId::random().as_str().into());
+    // The checkpoint is of the work on the old payload.
+    if let Some(headers) = properties.headers() {
+        let kept = headers.inner().iter().filter(|(name, _)| name.as_str() != header::CHECKPOINT);
+        let kept: BTreeMap<_, _> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        renamed = renamed.with_headers(kept.into());
+    }
     if let (Some(_), None, Some(id)) =
         (properties.reply_to(), properties.correlation_id(), properties.message_id())
     {
@@ -180,6 +190,7 @@ fn check_payload(properties: &BasicProperties, payload: &[u8]) -> Result<(), Str
 #[cfg(test)]
 mod tests {
     use garenne_operator::settings::FleetSettings;
+    use garenne_protocol::amqp::FieldTable;
 
     use super::*;
 
@@ -201,6 +212,12 @@ mod tests {
         let (one, other) = (renamed(&old), renamed(&old));
         assert!(one.message_id() != old.message_id() && one.message_id() != other.message_id());
         assert_eq!(one.correlation_id(), &None);
+        let mut headers = FieldTable::default();
+        headers.insert(header::CHECKPOINT.into(), header::long("7"));
+        headers.insert(header::GROUP.into(), header::long("g"));
+        let worked_on = renamed(&old.clone().with_headers(headers));
+        let kept = worked_on.headers().as_ref().unwrap().inner();
+        assert_eq!(kept.keys().map(|name| name.as_str()).collect::<Vec<_>>(), [header::GROUP]);
         let with_reply = old.with_reply_to("answers".into());
         assert_eq!(renamed(&with_reply).correlation_id().as_ref().unwrap().as_str(), "old");
         let correlated = with_reply.with_correlation_id("mine".into());

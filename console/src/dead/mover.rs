@@ -31,7 +31,7 @@ use tokio::time::{Instant, Interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    copy::{copy, is_for_lane, stable},
+    copy::{UnboundLanes, copy, is_for_lane, stable},
     filter::Filter,
     move_progress::MoveProgress,
     report::{MoveReport, Multiset, name},
@@ -97,6 +97,7 @@ struct Run<'m> {
     mover: &'m Mover<'m>,
     /// For the copies of a replay.
     publisher: Option<Publisher>,
+    unbound: UnboundLanes,
     started: SystemTime,
     moved: MoveReport,
     /// Dead letters that the run began to move.
@@ -176,8 +177,12 @@ impl<'o> Mover<'o> {
             }
             MoveAction::Drop => None,
         };
+        let unbound = match self.action {
+            MoveAction::Replay => UnboundLanes::find(self.operator, self.queue).await?,
+            MoveAction::Drop => UnboundLanes::default(),
+        };
         self.wait_for_others(&connection).await?;
-        let mut run = Run::new(self, publisher);
+        let mut run = Run::new(self, publisher, unbound);
         while !run.pass(&connection).await.map_err(|failure| run.failure(&failure))? {}
         run.bar.finish_and_clear();
         Operator::leave(connection).await;
@@ -200,10 +205,11 @@ impl<'o> Mover<'o> {
 }
 
 impl<'m> Run<'m> {
-    fn new(mover: &'m Mover<'m>, publisher: Option<Publisher>) -> Self {
+    fn new(mover: &'m Mover<'m>, publisher: Option<Publisher>, unbound: UnboundLanes) -> Self {
         Self {
             mover,
             publisher,
+            unbound,
             started: SystemTime::now(),
             moved: MoveReport::default(),
             begun: 0,
@@ -311,7 +317,7 @@ impl<'m> Run<'m> {
     ) -> Result<(), Failure> {
         let (tag, name, bytes) = (delivery.delivery_tag, name(letter), delivery.data.len());
         let Mover { operator, queue, .. } = self.mover;
-        let made = copy(operator, *queue, letter, &delivery.properties, delivery.data);
+        let made = copy(operator, *queue, &self.unbound, letter, &delivery.properties, delivery.data);
         let message = match made {
             Ok(made) => made,
             Err(why) => {

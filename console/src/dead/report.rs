@@ -101,8 +101,14 @@ impl MoveReport {
             ));
         }
         if self.arrived > 0 {
+            let returned = match held {
+                HeldQueue::Unroutable => {
+                    ", or replayed ones returned, because a binding is missing on the broker"
+                }
+                HeldQueue::Dead => "",
+            };
             lines.push(format!(
-                "{} more are in {queue}: they arrived during the run, or another program was holding them",
+                "{} more are in {queue}: they arrived during the run, or another program was holding them{returned}",
                 self.arrived
             ));
         }

@@ -11,6 +11,9 @@ use super::{
     },
 };
 
+/// The next step if an exchange of heartbeats is missing.
+const APPLY: &str = "`garenne topology apply` creates the missing exchange";
+
 pub(super) fn problems(facts: &Facts<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
     let Facts { queue_problem, fleet_problem, alarm, database_problem, .. } = facts;
@@ -32,7 +35,13 @@ pub(super) fn problems(facts: &Facts<'_>) -> Vec<Problem> {
         }
         (None, Some(problem)) if queue_problem.is_none() => {
             let detail = format!("no heartbeats arrive, so what workers do is not known: {problem}");
-            problems.push(Problem::new(NoHeartbeats, Critical, address()).detail(detail).next(check));
+            // They pass an exchange, and its absence is another problem.
+            let names = [facts.operator.names.events(), facts.operator.names.control()];
+            let differences = facts.differences.unwrap_or_default();
+            let is_absent = differences.iter().any(|it| it.is_missing() && names.contains(&it.name));
+            let next =
+                if is_absent || names.iter().any(|name| problem.contains(name)) { APPLY } else { check };
+            problems.push(Problem::new(NoHeartbeats, Critical, address()).detail(detail).next(next));
         }
         _ => {}
     }

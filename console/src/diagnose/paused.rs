@@ -1,12 +1,27 @@
 //! What operators have paused.
 
+use std::collections::BTreeSet;
+
 use super::{
     Facts,
     problem::{Code::Paused, Problem, Severity::Notice},
 };
 use crate::fleet::{MemberView, paused};
 
-pub(super) fn problems(facts: &Facts<'_>, workers: &[MemberView]) -> Vec<Problem> {
+/// What is paused: `lane`, `kind` or `group`, and the name. If the workers cannot be heard, the audit log tells of it too.
+pub(super) fn objects(facts: &Facts<'_>, workers: &[MemberView]) -> BTreeSet<(String, String)> {
+    let mut objects = paused(workers);
+    if !facts.is_heard()
+        && facts.queue_problem.is_none()
+        && let Ok(records) = facts.pauses
+    {
+        objects.extend(records.keys().cloned());
+    }
+    objects
+}
+
+/// One problem for each of them.
+pub(super) fn problems(facts: &Facts<'_>, objects: BTreeSet<(String, String)>) -> Vec<Problem> {
     let problem = |key: (String, String)| {
         let (noun, name) = &key;
         let problem = Problem::new(Paused, Notice, format!("{noun} {name}"));
@@ -18,5 +33,5 @@ pub(super) fn problems(facts: &Facts<'_>, workers: &[MemberView]) -> Vec<Problem
             Err(why) => problem.detail(unknown(why)),
         }
     };
-    paused(workers).into_iter().map(problem).collect()
+    objects.into_iter().map(problem).collect()
 }

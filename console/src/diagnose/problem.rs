@@ -2,7 +2,7 @@
 
 use garenne_operator::table::duration;
 use serde::Serialize;
-use strum::{Display, IntoStaticStr};
+use strum::{Display, IntoStaticStr, VariantNames};
 
 /// How bad a problem is, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Display, IntoStaticStr)]
@@ -18,7 +18,9 @@ pub enum Severity {
 }
 
 /// What is wrong. The names are in docs/guides/troubleshooting.md, in metrics and in answers of the dashboard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Display, IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Display, IntoStaticStr, VariantNames,
+)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Code {
@@ -40,16 +42,19 @@ pub enum Code {
     TopologyDiffers,
     /// Whether the broker has an alarm cannot be seen.
     AlarmsUnseen,
+    // Before the lanes, which may stand still because of them.
+    /// A sink takes no results.
+    SinkDown,
+    /// The workers' database cannot be reached.
+    DatabaseUnavailable,
+    /// The handler of a kind cannot run tasks.
+    HandlerNotReady,
     /// Tasks wait in a lane that no worker consumes.
     LaneWithoutWorker,
     /// Every slot of a lane is busy and nothing ends, or nothing leaves its queue.
     LaneStalled,
     /// A worker cannot consume a lane.
     LaneNotConsumed,
-    /// A sink takes no results.
-    SinkDown,
-    /// The workers' database cannot be reached.
-    DatabaseUnavailable,
     /// A bridge is not subscribed.
     BridgeDisconnected,
     /// Tasks of a kind wait, and no running worker has a handler for it.
@@ -78,6 +83,11 @@ pub enum Code {
     ClockSkew,
     /// An operator has paused a lane, a kind or a group.
     Paused,
+}
+
+impl Code {
+    /// The names of all problems.
+    pub const NAMES: &[&str] = <Self as VariantNames>::VARIANTS;
 }
 
 /// One problem.

@@ -9,7 +9,10 @@ use garenne_operator::{
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{audit_log::PausedBy, scale::Load};
+use crate::{
+    audit_log::PausedBy,
+    scale::{self, Load},
+};
 
 const NOW: i64 = 1_000_000;
 
@@ -78,8 +81,8 @@ impl Fleet {
     fn lane(&mut self, name: &str, ready: u64, consumers: u64, rungs: &[(&str, u64)]) -> &mut LaneStatus {
         let rungs = rungs.iter().map(|(rung, n)| ((*rung).to_owned(), *n)).collect();
         let queue = QueueStatus { ready, consumers, ..QueueStatus::default() };
-        let (shards, leftovers) = (BTreeMap::new(), BTreeMap::new());
-        let lane = LaneStatus { name: name.into(), queue, shards, leftovers, retrying: 0, rungs };
+        let (shards, leftovers, missing) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let lane = LaneStatus { name: name.into(), queue, shards, leftovers, missing, retrying: 0, rungs };
         self.snapshot.lanes.push(lane);
         self.snapshot.lanes.last_mut().unwrap()
     }
@@ -112,14 +115,9 @@ impl Fleet {
 
 /// The state of a lane whose tasks usually end within a quarter of a second.
 fn lane(running: u64, slots: u64, waiting: u64, stalled_seconds: f64, backlog_seconds: f64) -> LaneSample {
-    let load = Load { running, backlog: running + waiting, ..Load::default() };
-    LaneSample {
-        load,
-        slots,
-        stalled_seconds,
-        backlog_seconds: Some(backlog_seconds),
-        ..LaneSample::default()
-    }
+    let (backlog, backlog_seconds) = (running + waiting, Some(backlog_seconds));
+    let load = Load { running, backlog, backlog_seconds, ..Load::default() };
+    LaneSample { load, slots, stalled_seconds, ..LaneSample::default() }
 }
 
 fn counted() -> Value {
@@ -186,11 +184,11 @@ fn queues_are_judged_by_what_they_lack() {
     assert_eq!(
         fleet.lines(),
         [
-            "critical missing-queue missing: garenne.dead",
+            "critical missing-queue missing queue: garenne.dead",
+            "critical database-unavailable database: it does not answer: refused",
             "critical lane-without-worker lane fast: 421 tasks are waiting and no worker consumes them",
             "critical lane-without-worker s.2: 5 tasks are waiting and no worker consumes them",
             "critical lane-without-worker s.3: 9 tasks are waiting in a queue of a former shard",
-            "critical database-unavailable database: it does not answer: refused",
             "warning unroutable 2 messages match no binding",
             "notice dead-letters 3 dead letters",
             "notice retries-far-ahead lane fast: tasks wait long for their next attempt: 5 in 1h",
@@ -200,7 +198,7 @@ fn queues_are_judged_by_what_they_lack() {
     fleet.new_letters = Some((2, NOW - 60_000));
     let lines = fleet.lines();
     assert!(
-        lines.contains(&"warning dead-letters-growing 2 new dead letters in 60s, 3 in all".to_owned()),
+        lines.contains(&"warning dead-letters-growing 2 new dead letters in 60s, 3 in the queue".to_owned()),
         "{lines:#?}"
     );
     assert!(!lines.iter().any(|line| line.contains("notice dead-letters")), "{lines:#?}");
@@ -224,6 +222,11 @@ fn a_lane_whose_slots_are_full_and_end_nothing_stands_still() {
     fleet.lanes.insert("fast".into(), lane(4, 4, 1_200, 3.0, 45.0));
     let late = "warning lane-late lane fast: 1,200 tasks wait, one that arrives now waits for 45s; the objective is 30s";
     assert_eq!(fleet.lines(), [late]);
+    let oldest_seconds = Some(88.0);
+    fleet.lanes.insert("fast".into(), LaneSample { oldest_seconds, ..lane(4, 4, 7, 3.0, 23.0) });
+    let late =
+        "warning lane-late lane fast: 7 tasks wait, the oldest one has waited for 88s; the objective is 30s";
+    assert_eq!(fleet.lines(), [late]);
     for calm in [lane(4, 4, 0, 90.0, 90.0), lane(4, 4, 7, 3.0, 29.0), lane(0, 0, 7, 90.0, 90.0)] {
         fleet.lanes.insert("fast".into(), calm);
         assert_eq!(fleet.problems(), []);
@@ -232,6 +235,25 @@ fn a_lane_whose_slots_are_full_and_end_nothing_stands_still() {
     paused.load.paused = true;
     fleet.lanes.insert("fast".into(), paused);
     assert_eq!(fleet.problems(), []);
+}
+
+/// Nothing can end while results cannot be stored. More workers, or stopping tasks, would not help.
+#[test]
+fn a_lane_that_waits_for_a_sink_is_no_second_problem() {
+    let mut fleet = Fleet::new();
+    let mut fields = counted();
+    fields["sinks"] = json!({"postgres": {"up": false, "trouble": "refused"}});
+    fleet.hear("worker", "w", fields);
+    for waiting in [lane(0, 4, 6, 90.0, 90.0), lane(1, 4, 6, 3.0, 90.0)] {
+        fleet.lanes.insert("fast".into(), waiting);
+        assert_eq!(
+            fleet.lines(),
+            ["critical sink-down sink postgres: 1 workers cannot store results: refused"]
+        );
+    }
+    fleet.lanes.insert("fast".into(), lane(4, 4, 6, 90.0, 90.0));
+    let lines = fleet.lines();
+    assert!(lines.len() == 2 && lines[1].contains("all 4 slots are busy"), "{lines:#?}");
 }
 
 #[test]
@@ -251,7 +273,7 @@ fn workers_and_their_tasks_are_judged() {
     let mut fields = counted();
     fields["tasks"] =
         json!([task("old", 7_300.0, false), task("older", 7_400.0, false), task("young", 3.0, true)]);
-    fields["sinks"] = json!({"postgres": {"up": false, "away_since": NOW - 5_000, "trouble": "refused"}, "stdout": {"up": true}});
+    fields["sinks"] = json!({"postgres": {"up": false, "away_since": NOW - 5_000, "trouble": "sink postgres takes no results: sink postgres is unavailable: refused (since then)"}, "stdout": {"up": true}});
     fields["lanes"] = json!({"default": {"trouble": "the queue is missing"}});
     fields["unhandled"] = json!([{"lane": "default", "kind": "email.send", "tasks": 20, "since": NOW - 35_000,
                                   "waiting": [[NOW + 5_000, 20, 0]]}]);
@@ -263,8 +285,8 @@ fn workers_and_their_tasks_are_judged() {
     assert_eq!(
         fleet.lines(),
         [
-            "critical lane-not-consumed lane default at worker w: the queue is missing",
             "critical sink-down sink postgres: 1 workers cannot store results: refused (for 5.0s)",
+            "critical lane-not-consumed lane default at worker w: the queue is missing",
             "critical kind-without-worker kind email.send: 20 tasks wait in lane default, and no running worker has a handler for them (for 35s)",
             "warning hung-tasks kind reading.process: 2 tasks in lane default run for much longer than usual, older for 2h",
             "warning silent-worker worker gone: it sends no heartbeats: it has crashed, hangs, or cannot reach the broker",
@@ -272,6 +294,27 @@ fn workers_and_their_tasks_are_judged() {
             "notice paused kind image.resize: it is paused; by whom and since when is unknown: the audit log has no record of it",
         ]
     );
+}
+
+/// A lane that is not consumed because of its handlers is no second problem.
+#[test]
+fn a_handler_that_is_not_ready_is_named_after_a_while_or_with_its_problem() {
+    let mut fleet = Fleet::new();
+    let since = |ago: i64, problem: &str| json!({"since": NOW - ago, "problem": problem});
+    let not_ready = json!({"image.resize": since(20_000, ""), "image.crop": since(9_000, "")});
+    fleet.hear("worker", "a", json!({"not_ready": not_ready}));
+    fleet.hear(
+        "worker",
+        "b",
+        json!({"not_ready": {"image.resize": since(30_000, ""), "pdf.*": since(1_000, "no license")}}),
+    );
+    let expected = [
+        "critical handler-not-ready kind image.resize: its handler does not finish its start; no task of it runs in worker a and 1 more (for 30s)",
+        "critical handler-not-ready kind pdf.*: no license; no task of it runs in worker b (for 1.0s)",
+    ];
+    assert_eq!(fleet.lines(), expected);
+    fleet.lane("default", 5, 0, &[]);
+    assert_eq!(fleet.lines(), expected);
 }
 
 #[test]
@@ -363,7 +406,88 @@ fn a_console_that_looks_once_knows_how_long_tasks_take() {
     });
     fleet.hear("worker", "w", work);
     let lanes = crate::monitor::lanes(&fleet.operator, &fleet.roster, &fleet.snapshot, NOW);
-    let wait = lanes["fast"].backlog_seconds.unwrap();
+    let wait = lanes["fast"].load.backlog_seconds.unwrap();
     assert!((0.5..1.5).contains(&wait), "{wait}: ten tasks of 200 ms in three slots");
     assert_eq!(lanes["fast"].load.hung, 1);
+}
+
+/// The mean since the start is not that of the tasks that run now.
+#[test]
+fn tasks_take_as_long_as_they_took_within_the_last_minutes() {
+    let mut fleet = Fleet::new();
+    fleet.lane("fast", 8, 1, &[]);
+    let work = json!({
+        "lanes": {"fast": {"slots": 4, "open": true}},
+        "kinds": {"reading.process": {
+            "outcomes": {"success": 1_000_010}, "seconds": 1_030.0, "recent": {"ended": 10, "seconds": 30.0},
+        }},
+    });
+    let service_seconds = |fleet: &Fleet| {
+        let lanes = crate::monitor::lanes(&fleet.operator, &fleet.roster, &fleet.snapshot, NOW);
+        lanes["fast"].load.service_seconds
+    };
+    fleet.hear("worker", "w", work.clone());
+    assert_eq!(service_seconds(&fleet), Some(3.0));
+    // Nine of the last half minute are too few, ten are enough.
+    for (latest, mean) in [(9, 3.0), (10, 0.5)] {
+        let recent = json!({"ended": 10, "seconds": 30.0, "latest_ended": latest, "latest_seconds": 5.0});
+        let mut work = work.clone();
+        work["kinds"]["reading.process"]["recent"] = recent;
+        fleet.hear("worker", "w", work);
+        assert_eq!(service_seconds(&fleet), Some(mean));
+    }
+}
+
+/// A console that looks once knows new dead letters from the workers, one that watches also those of others.
+#[test]
+fn dead_letters_grow_by_the_word_of_workers_or_of_the_queue() {
+    let mut fleet = Fleet::new();
+    fleet.snapshot.dead.ready = 3_040;
+    let growing = |fleet: &Fleet| {
+        fleet.lines().into_iter().find(|line| line.contains("dead letters")).unwrap_or_default()
+    };
+    assert_eq!(growing(&fleet), "notice dead-letters 3,040 dead letters");
+    fleet.hear(
+        "worker",
+        "w",
+        json!({"kinds": {"bench.fail": {"dead": {"rejected": 3_100}, "recent": {"dead": 3_000}}}}),
+    );
+    let of_worker = "warning dead-letters-growing 3,000 new dead letters in 5m, 3,040 in the queue";
+    assert_eq!(growing(&fleet), of_worker);
+    fleet.new_letters = Some((40, NOW - 60_000));
+    assert_eq!(growing(&fleet), of_worker);
+    fleet.new_letters = Some((3_040, NOW - 60_000));
+    assert_eq!(
+        growing(&fleet),
+        "warning dead-letters-growing 3,040 new dead letters in 60s, 3,040 in the queue"
+    );
+}
+
+/// What waits in a lane whose queue does not exist is not known.
+#[test]
+fn the_load_of_a_lane_without_its_queue_is_unknown() {
+    let mut fleet = Fleet::new();
+    fleet.lane("fast", 0, 0, &[]).missing = vec!["garenne.tasks.fast".into()];
+    let lanes = crate::monitor::lanes(&fleet.operator, &fleet.roster, &fleet.snapshot, NOW);
+    let problem = lanes["fast"].problem.as_deref();
+    assert_eq!(problem, Some("what waits in lane fast is not known: garenne.tasks.fast is missing"));
+    assert_eq!(lanes["fast"].load.backlog_seconds, None);
+}
+
+/// The number of workers follows from the same wait that all tools show.
+#[test]
+fn a_full_lane_in_which_nothing_ends_needs_a_worker_before_its_tasks_count_as_hung() {
+    let mut fleet = Fleet::new();
+    fleet.roster = Roster::new(NOW - 1);
+    fleet.lane("fast", 10, 1, &[]);
+    let work = json!({
+        "lanes": {"fast": {"slots": 4, "busy": 4, "open": true, "running_for": 124.0}},
+        "kinds": {"reading.process": {"outcomes": {"success": 100}, "seconds": 0.1}},
+    });
+    fleet.hear("worker", "w", work);
+    let lanes = crate::monitor::lanes(&fleet.operator, &fleet.roster, &fleet.snapshot, NOW);
+    let load = lanes["fast"].load;
+    assert_eq!((load.hung, load.overdue), (0, 4));
+    assert!(load.backlog_seconds > Some(30.0), "{load:?}");
+    assert_eq!(scale::needed(&load, &scale::Goal::default()), 2);
 }

@@ -36,21 +36,25 @@ pub(super) fn problems(facts: &Facts<'_>, snapshot: &Snapshot) -> Vec<Problem> {
     let missing = [
         (
             MissingQueue,
+            "queue",
             queues,
             "`garenne topology apply` creates it; what was published meanwhile is unroutable or lost",
         ),
-        (MissingExchange, exchanges, "`garenne topology apply` creates it"),
+        (MissingExchange, "exchange", exchanges, "`garenne topology apply` creates it"),
         (
             MissingBinding,
+            "binding",
             bindings,
             "`garenne topology apply` creates it; until then its messages go to garenne.unroutable or nowhere",
         ),
     ];
     let mut problems: Vec<_> = missing
         .into_iter()
-        .filter(|(_, names, _)| !names.is_empty())
-        .map(|(code, names, next)| {
-            Problem::new(code, Critical, "").detail(format!("missing: {}", listed(&names))).next(next)
+        .filter(|(_, _, names, _)| !names.is_empty())
+        .map(|(code, noun, names, next)| {
+            let plural = if names.len() == 1 { "" } else { "s" };
+            let detail = format!("missing {noun}{plural}: {}", listed(&names));
+            Problem::new(code, Critical, "").detail(detail).next(next)
         })
         .collect();
     // Queues of former shards are named with their lane.

@@ -37,7 +37,7 @@ impl ControlQueues {
             // Transient: it is worthless after a restart of the broker.
             let properties = BasicProperties::default().with_delivery_mode(1);
             let message = Message { target, properties, body: body.into() };
-            let exists = match timeout(TIMEOUT, self.publisher.publish(message)).await {
+            let exists = match timeout(TIMEOUT, self.publisher.offer(message)).await {
                 Ok(Ok(()) | Err(PublishError::Blocked)) => true,
                 Ok(Err(PublishError::Unroutable { .. })) => false,
                 Ok(Err(error)) => {

@@ -1,12 +1,19 @@
 //! Receives heartbeats on an exclusive queue, which the broker deletes with the connection.
 
-use std::{collections::BTreeMap, fmt::Display, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt::Display,
+    time::{Duration, SystemTime},
+};
 
 use futures_util::{StreamExt, stream::BoxStream};
 use garenne_amqp::unreadable;
 use garenne_common::exit::{Exit, Failure};
 use garenne_operator::{operator::Operator, queues::failure};
-use garenne_protocol::heartbeat::{BEATS, Heartbeat};
+use garenne_protocol::{
+    heartbeat::{BEATS, Heartbeat},
+    task::epoch_ms,
+};
 use lapin::{
     BasicProperties, Channel, Connection, Consumer, Event,
     options::{
@@ -17,7 +24,7 @@ use lapin::{
 };
 use tokio::time::{Instant, Interval, interval_at};
 
-use super::lifecycle::running_workers;
+use super::lifecycle::{RecordedWorker, recorded_workers};
 use crate::worker_command::{ALL_WORKERS, WorkerCommand};
 
 /// Limits of the queue. The broker drops the oldest heartbeats first; newer ones repeat their counters.
@@ -40,8 +47,8 @@ pub struct HeartbeatListener {
     pub connection: Connection,
     /// When every worker was asked for a heartbeat.
     pub requested: Instant,
-    /// The workers on record that did not stop: the incarnation by worker.
-    pub expected: BTreeMap<String, String>,
+    /// The workers on record, by name. Those that did not stop should answer.
+    pub recorded: BTreeMap<String, RecordedWorker>,
     heartbeats: Consumer,
     channel: Channel,
     queue: String,
@@ -55,6 +62,12 @@ pub struct HeartbeatListener {
 }
 
 impl HeartbeatListener {
+    /// The workers on record that did not stop, with their incarnations.
+    pub fn expected(&self) -> impl Iterator<Item = (&str, &str)> {
+        let running = self.recorded.iter().filter(|(_, worker)| worker.runs);
+        running.map(|(name, worker)| (name.as_str(), worker.incarnation.as_str()))
+    }
+
     /// Subscribes, reads which workers should answer, and asks every worker for a heartbeat unless the operator is read-only.
     ///
     /// # Errors
@@ -77,8 +90,9 @@ impl HeartbeatListener {
         let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
         let heartbeats = channel.basic_consume(queue.as_str().into(), "".into(), options, none);
         let heartbeats = heartbeats.await.map_err(error)?;
-        let expected = running_workers(&connection, &operator.names.lifecycle()).await;
-        let expected = expected.unwrap_or_else(|failure| {
+        let now = epoch_ms(SystemTime::now());
+        let recorded = recorded_workers(&connection, &operator.names.lifecycle(), now).await;
+        let recorded = recorded.unwrap_or_else(|failure| {
             tracing::warn!(%failure, "cannot read the lifecycle stream: workers that crashed before this console started are not shown");
             BTreeMap::new()
         });
@@ -97,7 +111,7 @@ impl HeartbeatListener {
         Ok(Self {
             connection,
             requested,
-            expected,
+            recorded,
             heartbeats,
             channel,
             queue,
@@ -109,7 +123,8 @@ impl HeartbeatListener {
         })
     }
 
-    /// The next heartbeat, or [`None`] if [`alarm`](Self::alarm) has changed. Messages that cannot be parsed are skipped.
+    /// The next heartbeat, or [`None`] if [`alarm`](Self::alarm) has changed or the broker has answered a check. Messages
+    /// that cannot be parsed are skipped.
     ///
     /// # Errors
     /// The connection is closed, the queue was deleted, or the exchange was.
@@ -132,7 +147,7 @@ impl HeartbeatListener {
                     if let Some(control) = &self.control {
                         probe(&self.channel, control).await.map_err(|error| ended(&error))?;
                     }
-                    continue;
+                    return Ok(None);
                 }
                 next = self.heartbeats.next() => next,
             };

@@ -11,7 +11,11 @@ use garenne_protocol::heartbeat::{Heartbeat, Program, Stance, UnhandledBeat};
 use serde::Serialize;
 use strum::Display;
 
-use super::totals::Totals;
+use super::{
+    hearing::Hearing,
+    starts::{ProcessStarts, Starts},
+    totals::Totals,
+};
 
 /// Missed heartbeats after which a process counts as silent.
 const MAX_MISSED: u64 = 3;
@@ -31,10 +35,6 @@ const MAX_LATE: i64 = 60_000;
 const MAX_EARLIER: usize = 16;
 /// How long a worker may stay unconfirmed, milliseconds.
 const FORGET_UNCONFIRMED: i64 = 15_000;
-/// How long starts of a process are remembered, milliseconds, and how many of them.
-const STARTS_WINDOW: i64 = 10 * 60 * 1000;
-const MAX_STARTS: usize = 32;
-
 /// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Display)]
 #[serde(rename_all = "lowercase")]
@@ -42,6 +42,8 @@ const MAX_STARTS: usize = 32;
 pub enum State {
     /// Three heartbeats are missing.
     Silent,
+    /// Nothing can be heard of any process.
+    Unknown,
     /// Shutting down.
     Stopping,
     /// Takes no tasks until it is resumed.
@@ -99,9 +101,6 @@ pub struct MemberView {
     pub state: State,
     /// Time since its last heartbeat, milliseconds; absent if it never sent one.
     pub heard_ms_ago: Option<u64>,
-    /// How often it started in the last ten minutes, as far as it was heard.
-    #[serde(skip)]
-    pub starts: usize,
     /// How far its clock is ahead of this console's, milliseconds; less than the truth by the time that its heartbeats
     /// take.
     #[serde(skip)]
@@ -126,8 +125,6 @@ struct Member {
     counted: bool,
     /// When it became known.
     since: i64,
-    /// When its incarnations were first heard.
-    starts: Vec<i64>,
     /// The largest difference of a heartbeat's time to the time at which it arrived.
     ahead: i64,
 }
@@ -143,6 +140,8 @@ pub struct Roster {
     checks: bool,
     /// The workers that had a control queue when the broker last listed its queues.
     listed: BTreeSet<String>,
+    starts: Starts,
+    hearing: Hearing,
     /// Heartbeats that were refused because there are too many processes.
     refused: u64,
     /// Counters of the whole fleet since `since`.
@@ -157,6 +156,8 @@ impl Roster {
             members: BTreeMap::new(),
             checks: false,
             listed: BTreeSet::new(),
+            starts: Starts::default(),
+            hearing: Hearing::default(),
             refused: 0,
             totals: Totals::default(),
             since: now,
@@ -166,6 +167,13 @@ impl Roster {
     /// As [`new`](Self::new); a worker counts once it is confirmed.
     pub fn checking(now: i64) -> Self {
         Self { checks: true, ..Self::new(now) }
+    }
+
+    /// Whether a heartbeat is of another run than the last one of its process, which may not be silent yet.
+    pub fn is_other_run(&self, beat: &Heartbeat) -> bool {
+        let known = self.members.get(&(beat.program, beat.id.clone()));
+        let last = known.and_then(|member| member.process.heartbeat());
+        last.is_some_and(|last| last.incarnation != beat.incarnation)
     }
 
     /// Records a heartbeat. One that is older than the last one is ignored, and so is another incarnation of a process
@@ -180,7 +188,9 @@ impl Roster {
         match (same_run, old) {
             (Some((member, old)), _) if is_late(member, old, &beat, now) => return,
             (Some(_), _) | (None, None) => {}
-            (None, Some((member, _))) if !matches!(state(member, now), State::Silent | State::Stopped) => {
+            (None, Some((member, _)))
+                if !matches!(self.state(member, now), State::Silent | State::Stopped) =>
+            {
                 return;
             }
             (None, Some((member, old))) => {
@@ -208,14 +218,13 @@ impl Roster {
         let since = same_run.map_or(now, |(member, _)| member.since);
         // A heartbeat that waits on its way only makes a clock look late.
         let ahead = same_run.map_or(ahead, |(member, _)| member.ahead.max(ahead));
-        let mut starts = known.map_or(Vec::new(), |member| member.starts.clone());
-        starts.retain(|start| now - start < STARTS_WINDOW);
-        if same_run.is_none() && starts.len() < MAX_STARTS {
-            starts.push(now);
-        }
+        let is_start = same_run.is_none();
         if known.is_none() && !self.has_place(beat.program, confirmed, now) {
             self.refused += 1;
             return;
+        }
+        if is_start {
+            self.starts.add(key.clone(), &beat.incarnation, now, now);
         }
         if !confirmed {
             // Bounds what strangers may fill.
@@ -225,8 +234,7 @@ impl Roster {
         }
         let earlier = self.members.remove(&key).map_or_else(Vec::new, |member| member.earlier(&beat, now));
         let process = Process::Heard(Arc::new(beat));
-        let member =
-            Member { process, earlier, heard: now, confirmed, counted: counts, since, starts, ahead };
+        let member = Member { process, earlier, heard: now, confirmed, counted: counts, since, ahead };
         self.members.insert(key, member);
     }
 
@@ -242,7 +250,7 @@ impl Roster {
         if self.members.iter().filter(|(key, member)| same(key, member)).count() < most {
             return true;
         }
-        let over = |member: &Member| matches!(state(member, now), State::Silent | State::Stopped);
+        let over = |member: &Member| matches!(self.state(member, now), State::Silent | State::Stopped);
         let gone = self.members.iter().filter(|(key, member)| same(key, member) && over(member));
         let oldest = gone.min_by_key(|(_, member)| member.heard).map(|(key, _)| key.clone());
         oldest.is_some_and(|key| self.members.remove(&key).is_some())
@@ -253,12 +261,23 @@ impl Roster {
         let key = (Program::Worker, worker.to_owned());
         if !self.members.contains_key(&key) && self.has_place(Program::Worker, true, now) {
             let process = Process::Expected { id: worker.to_owned() };
-            let (earlier, starts, ahead) = (Vec::new(), Vec::new(), 0);
+            let (earlier, ahead) = (Vec::new(), 0);
             let (confirmed, counted) = (true, false);
-            let member =
-                Member { process, earlier, heard: now, confirmed, counted, since: now, starts, ahead };
+            let member = Member { process, earlier, heard: now, confirmed, counted, since: now, ahead };
             self.members.insert(key, member);
         }
+    }
+
+    /// Adds the starts of a worker that are on record.
+    pub fn add_recorded_starts(&mut self, worker: &str, starts: &ProcessStarts, now: i64) {
+        self.starts.add_recorded(worker, starts, now);
+    }
+
+    /// How often each worker that runs, or is on record, started within the last minutes.
+    pub fn worker_starts(&self, now: i64) -> BTreeMap<&str, usize> {
+        let members = self.members.keys().filter(|(program, _)| *program == Program::Worker);
+        let members = members.map(|key| (key.1.as_str(), self.starts.count(key, now)));
+        members.chain(self.starts.of_recorded_workers(now)).collect()
     }
 
     /// The workers that are to be confirmed.
@@ -302,8 +321,10 @@ impl Roster {
     /// Removes processes that have been silent or stopped for longer than their limit. Tasks that they put off count until
     /// they are due.
     pub fn forget(&mut self, now: i64) {
+        self.starts.forget(now);
+        let hearing = self.hearing;
         self.members.retain(|_, member| {
-            let limit = match state(member, now) {
+            let limit = match member.state(&hearing, now) {
                 State::Silent if !member.confirmed => 0,
                 State::Silent => FORGET_SILENT,
                 State::Stopped => FORGET_STOPPED,
@@ -322,9 +343,8 @@ impl Roster {
         let of_program = self.members.iter().filter(|((one, _), _)| *one == program);
         let mut members: Vec<_> = of_program
             .map(|(_, member)| MemberView {
-                state: state(member, now),
+                state: self.state(member, now),
                 heard_ms_ago: member.process.heartbeat().map(|_| age(member.heard, now)),
-                starts: member.starts.iter().filter(|start| now - **start < STARTS_WINDOW).count(),
                 clock_ahead_ms: member.ahead,
                 process: member.process.clone(),
                 earlier: member.earlier.iter().map(|(beat, at)| (Arc::clone(beat), age(*at, now))).collect(),
@@ -339,6 +359,25 @@ impl Roster {
         &self.totals
     }
 
+    /// A connection was made, or an alarm ended: what was sent before could not be heard.
+    pub fn begin_hearing(&mut self, now: i64) {
+        self.hearing.begin(now);
+    }
+
+    /// The broker answered or delivered something, so who sends nothing is silent.
+    pub fn hear_broker(&mut self, now: i64) {
+        self.hearing.answer(now);
+    }
+
+    /// How long the broker has neither answered nor delivered anything, milliseconds.
+    pub fn broker_silence(&self, now: i64) -> i64 {
+        self.hearing.broker_silence(now)
+    }
+
+    fn state(&self, member: &Member, now: i64) -> State {
+        member.state(&self.hearing, now)
+    }
+
     /// Whether this incarnation of a worker sent a heartbeat.
     pub fn has_heard(&self, worker: &str, incarnation: &str) -> bool {
         let member = self.members.get(&(Program::Worker, worker.to_owned()));
@@ -349,6 +388,19 @@ impl Roster {
 }
 
 impl Member {
+    fn state(&self, hearing: &Hearing, now: i64) -> State {
+        let Some(beat) = self.process.heartbeat() else { return State::Silent };
+        let limit = i64::try_from(beat.every_ms.saturating_mul(MAX_MISSED)).unwrap_or(i64::MAX);
+        match beat.stance {
+            stance if hearing.silence(self.heard, now) > limit && stance != Stance::Stopped => State::Silent,
+            _ if !self.confirmed => State::Unconfirmed,
+            Stance::Stopped => State::Stopped,
+            Stance::Open => State::Open,
+            Stance::Quiet => State::Quiet,
+            Stance::Stopping => State::Stopping,
+        }
+    }
+
     /// What its runs before that of `beat` put off.
     fn earlier(mut self, beat: &Heartbeat, now: i64) -> Vec<(Arc<Heartbeat>, i64)> {
         if let Process::Heard(last) = self.process
@@ -381,19 +433,6 @@ fn age(then: i64, now: i64) -> u64 {
 fn is_late(member: &Member, old: &Heartbeat, beat: &Heartbeat, now: i64) -> bool {
     let is_earlier = beat.at < old.at || beat.at == old.at && old.stance == Stance::Stopped;
     is_earlier && (now - member.heard).unsigned_abs() < beat.every_ms
-}
-
-fn state(member: &Member, now: i64) -> State {
-    let Some(beat) = member.process.heartbeat() else { return State::Silent };
-    let limit = i64::try_from(beat.every_ms.saturating_mul(MAX_MISSED)).unwrap_or(i64::MAX);
-    match beat.stance {
-        _ if now - member.heard > limit && beat.stance != Stance::Stopped => State::Silent,
-        _ if !member.confirmed => State::Unconfirmed,
-        Stance::Stopped => State::Stopped,
-        Stance::Open => State::Open,
-        Stance::Quiet => State::Quiet,
-        Stance::Stopping => State::Stopping,
-    }
 }
 
 /// The tasks of a kind that a worker reported, without those that no worker can have put off or seen since: when they come

@@ -1,7 +1,7 @@
 //! Whether a worker knows a task, a group, a lane or a kind by its name. Directives are kept for workers and tasks that come later, so
 //! a misspelt name is accepted; these remarks are what tells the operator.
 
-use garenne_protocol::heartbeat::Heartbeat;
+use garenne_protocol::{heartbeat::Heartbeat, task::matches_binding};
 
 use super::roster::{MemberView, State};
 
@@ -56,7 +56,7 @@ pub fn unseen_lane(workers: &[MemberView], lane: &str) -> Option<String> {
 /// A remark on a kind of which no worker has run a task, and which none has paused.
 pub fn unseen_kind(workers: &[MemberView], kind: &str) -> Option<String> {
     let is_known = |beat: &Heartbeat| {
-        beat.kinds.contains_key(kind)
+        beat.kinds.keys().any(|known| matches_binding(known, kind))
             || beat.paused_kinds.iter().any(|paused| paused == kind)
             || beat.tasks.iter().any(|task| task.kind == kind)
     };

@@ -61,7 +61,7 @@ impl KindTotals {
         Self {
             done: beat.done(),
             failed: beat.ended().saturating_sub(beat.done()),
-            dead: beat.dead.values().sum(),
+            dead: beat.dead_letters(),
             seconds: beat.seconds,
             buckets: beat.buckets.iter().copied().take(DURATIONS.len() + 1).collect(),
         }
@@ -112,7 +112,12 @@ pub fn add_buckets(sum: &mut Vec<u64>, buckets: &[u64]) {
 /// Whether a task that has been running for `age` seconds hangs, if its kind usually takes `usual` seconds: its slot is not
 /// expected to serve another task soon.
 pub fn hangs(age: f64, usual: f64) -> bool {
-    age > (HUNG_FACTOR * usual).max(MIN_HUNG)
+    age > MIN_HUNG && is_overdue(age, usual)
+}
+
+/// Whether a task that has been running for `age` seconds takes much longer than its kind usually does.
+pub fn is_overdue(age: f64, usual: f64) -> bool {
+    age > HUNG_FACTOR * usual
 }
 
 /// A quantile of durations in seconds, interpolated linearly within a bucket; `None` for empty buckets.

@@ -14,12 +14,14 @@ pub(super) struct LaneWork {
     pub(super) ages: Vec<(f64, u64)>,
     /// Mean duration of an attempt; unknown until one has ended.
     pub(super) service: Option<f64>,
-    /// How long the oldest waiting task has been waiting.
-    pub(super) oldest: f64,
+    /// How long nothing has left the queue although tasks wait.
+    pub(super) stalled: f64,
 }
 
 impl LaneWork {
-    /// Time until a task that arrives now starts, and at least the age of the oldest one that waits; infinite without a slot, unknown if nothing ran yet.
+    /// Time until a task that arrives now starts, and at least the age of the oldest waiting task if none of them starts;
+    /// infinite without a slot, unknown if nothing ran yet. While tasks start, the oldest one has waited behind others: its age
+    /// says nothing about a task that arrives now.
     pub(super) fn seconds(&self) -> Option<f64> {
         let running = self.ages.iter().map(|(_, tasks)| *tasks).sum::<u64>() as f64;
         if self.free == 0 && self.ages.is_empty() {
@@ -35,7 +37,7 @@ impl LaneWork {
         let left = |age: f64| if age < service { service - age } else { age };
         let mut ends: Vec<_> = self.ages.iter().map(|(age, tasks)| (left(*age), *tasks)).collect();
         ends.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-        Some(time_to_start(self.waiting, self.free, &ends, service).max(self.oldest))
+        Some(time_to_start(self.waiting, self.free, &ends, service).max(self.stalled))
     }
 }
 
@@ -103,8 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_is_as_late_as_the_oldest_task_that_waits_in_it() {
-        let work = LaneWork { waiting: 1, free: 1, service: Some(0.1), oldest: 90.0, ..LaneWork::default() };
+    fn a_lane_of_which_nothing_leaves_is_as_late_as_its_oldest_task() {
+        let work = LaneWork { waiting: 1, free: 1, service: Some(0.1), stalled: 90.0, ..LaneWork::default() };
         assert!((seconds(work) - 90.0).abs() < 1e-9);
     }
 

@@ -8,17 +8,13 @@ use garenne_protocol::heartbeat::{Heartbeat, LaneBeat, Program};
 
 use super::{backlog::LaneWork, history::SampleHistory, sample::Sample};
 use crate::{
-    fleet::{KindTotals, Roster, State, count_unacked, hangs, unhandled_in},
+    fleet::{Roster, State, count_unacked, hangs, is_overdue, unhandled_in},
     lane_sample::LaneSample,
     scale::Load,
 };
 
 /// Window of the rates, milliseconds. Long enough to even out the delay of the broker's statistics.
 const RATE_WINDOW: i64 = 60_000;
-/// Window of the mean service time, milliseconds. It changes slowly and needs many tasks.
-const SERVICE_WINDOW: i64 = 600_000;
-
-const _: () = assert!(SampleHistory::SPAN >= SERVICE_WINDOW);
 
 /// The sum of all workers' reports about a lane.
 #[derive(Default)]
@@ -114,7 +110,7 @@ pub(super) fn sample(
     let workers = LaneWorkers::of(roster, &status.name, now);
     let mut queue = status.queue;
     count_unacked(roster, &status.name, &mut queue, now);
-    let problem = unheard(&status.name, &queue, workers.heard);
+    let problem = missing(status).or_else(|| unheard(&status.name, &queue, workers.heard));
     let unacked = queue.unacked.unwrap_or(0);
     let backlog = queue.ready + unacked;
     let configured = operator.settings.lanes.defined().find(|(name, _)| *name == status.name);
@@ -135,7 +131,7 @@ pub(super) fn sample(
         // Arrivals = growth of the backlog + removals.
         arrival_rate = ((backlog as f64 - lane.load.backlog as f64 + done) / seconds).max(0.0);
     }
-    let service_seconds = service_seconds(operator, roster, history, &status.name, now);
+    let service_seconds = service_seconds(operator, roster, &status.name, now);
     let LaneWorkers { running, unhandled, replicas, free, ages, paused, .. } = workers;
     let waiting = backlog.saturating_sub(running);
     let oldest = match waiting {
@@ -145,8 +141,12 @@ pub(super) fn sample(
     // With every slot busy nothing has ended since the youngest task started.
     let youngest = ages.iter().map(|(age, _)| *age).reduce(f64::min).filter(|_| free == 0 && waiting > 0);
     let stalled = stalled_seconds(history, &status.name, removed, now).max(youngest.unwrap_or(0.0));
-    let hung = hung(&ages, service_seconds);
-    let work = LaneWork { waiting, free, ages, service: service_seconds, oldest };
+    let count = |is_counted: &dyn Fn(f64) -> bool| {
+        ages.iter().filter(|(age, _)| is_counted(*age)).map(|(_, tasks)| tasks).sum()
+    };
+    let hung = count(&|age| service_seconds.is_some_and(|service| hangs(age, service)));
+    let overdue = count(&|age| service_seconds.is_none_or(|service| is_overdue(age, service)));
+    let work = LaneWork { waiting, free, ages, service: service_seconds, stalled };
     let backlog_seconds = match (&problem, backlog) {
         (Some(_), _) => None,
         (None, 0) => Some(0.0),
@@ -165,25 +165,27 @@ pub(super) fn sample(
             unhandled,
             running,
             hung,
+            overdue,
+            backlog_seconds,
             service_seconds,
             slots_per_replica,
             replicas,
             paused,
         },
         slots: workers.slots,
-        backlog_seconds,
         stalled_seconds: stalled,
         problem,
     }
 }
 
-/// The running tasks whose slots are not expected to serve others soon.
-fn hung(ages: &[(f64, u64)], service: Option<f64>) -> u64 {
-    let Some(service) = service else { return 0 };
-    ages.iter().filter(|(age, _)| hangs(*age, service)).map(|(_, tasks)| tasks).sum()
+/// Why the load of a lane is not known: a queue of it does not exist.
+fn missing(lane: &LaneStatus) -> Option<String> {
+    let (LaneStatus { name, missing, .. }, are) = (lane, if lane.missing.len() == 1 { "is" } else { "are" });
+    (!missing.is_empty())
+        .then(|| format!("what waits in lane {name} is not known: {} {are} missing", missing.join(", ")))
 }
 
-/// Why the load of a lane is not known: more programs consume its queue than workers are heard, and the broker does not
+/// The same: more programs consume its queue than workers are heard, and the broker does not
 /// count what they hold.
 fn unheard(lane: &str, queue: &QueueStatus, heard: u64) -> Option<String> {
     let counted = queue.unacked_from.is_some_and(|from| from.source == Source::Management);
@@ -196,34 +198,33 @@ fn unheard(lane: &str, queue: &QueueStatus, heard: u64) -> Option<String> {
     })
 }
 
-/// Mean duration of an attempt at the lane's kinds over the window, or since the console started if no attempt
-/// ended in the window, or since the workers started. A console that looks once knows only the last.
-fn service_seconds(
-    operator: &Operator,
-    roster: &Roster,
-    history: &SampleHistory,
-    lane: &str,
-    now: i64,
-) -> Option<f64> {
-    let totals = roster.totals();
+/// So many attempts tell how long those last that run now.
+const ENOUGH_ATTEMPTS: u64 = 10;
+
+/// Mean duration of an attempt at the lane's kinds, as the workers that are heard tell it: of the latest ones if they are enough, of
+/// those within the last minutes, or since the workers started if none ended in that time. Only without any of them it is the
+/// mean since this console started.
+fn service_seconds(operator: &Operator, roster: &Roster, lane: &str, now: i64) -> Option<f64> {
     let lanes = &operator.settings.lanes;
-    let mean = |before: Option<&Sample>| {
-        let of_lane = totals.kinds.iter().filter(|(kind, _)| lanes.taking(kind) == Some(lane));
-        let since =
-            |kind: &str, now: &KindTotals| now.since(before.and_then(|before| before.totals.kinds.get(kind)));
-        let (ended, seconds) = of_lane
-            .map(|(kind, now)| since(kind, now))
-            .fold((0, 0.0), |sum, kind| (sum.0 + kind.ended(), sum.1 + kind.seconds));
-        (ended > 0).then(|| seconds / ended as f64)
-    };
-    let of_workers = || {
-        let members = roster.members(Program::Worker, now);
-        let beats = members.iter().filter_map(|member| member.process.heartbeat());
-        let of_lane = beats.flat_map(|beat| &beat.kinds).filter(|(kind, _)| lanes.taking(kind) == Some(lane));
-        let (ended, seconds) = of_lane
-            .fold((0_u64, 0.0), |sum, (_, kind)| (sum.0.saturating_add(kind.ended()), sum.1 + kind.seconds));
-        (ended > 0).then(|| seconds / ended as f64)
-    };
-    let of_window = history.at_or_after(now - SERVICE_WINDOW).and_then(|before| mean(Some(before)));
-    of_window.or_else(|| mean(None)).or_else(of_workers)
+    let is_of_lane = |kind: &str| lanes.taking(kind) == Some(lane);
+    let members = roster.members(Program::Worker, now);
+    let heard = members.iter().filter(|member| member.state.runs() && member.state != State::Silent);
+    let kinds = heard.filter_map(|member| member.process.heartbeat()).flat_map(|beat| &beat.kinds);
+    let kinds: Vec<_> = kinds.filter(|(kind, _)| is_of_lane(kind)).map(|(_, counted)| counted).collect();
+    let latest = kinds.iter().map(|kind| (kind.recent.latest_ended, kind.recent.latest_seconds));
+    let recent = kinds.iter().map(|kind| (kind.recent.ended, kind.recent.seconds));
+    let of_workers = kinds.iter().map(|kind| (kind.ended(), kind.seconds));
+    let totals = roster.totals().kinds.iter().filter(|(kind, _)| is_of_lane(kind));
+    let of_console = totals.map(|(_, kind)| (kind.ended(), kind.seconds));
+    mean(latest, ENOUGH_ATTEMPTS)
+        .or_else(|| mean(recent, 1))
+        .or_else(|| mean(of_workers, 1))
+        .or_else(|| mean(of_console, 1))
+}
+
+/// The mean of at least so many durations, of which each part has a count and a sum in seconds.
+fn mean(parts: impl Iterator<Item = (u64, f64)>, at_least: u64) -> Option<f64> {
+    let (count, seconds) =
+        parts.fold((0_u64, 0.0), |sum, part| (sum.0.saturating_add(part.0), sum.1 + part.1));
+    (count >= at_least).then(|| seconds / count as f64)
 }

@@ -1,6 +1,6 @@
 //! The monitor's present knowledge.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use garenne_operator::{operator::Operator, queues::Snapshot};
 use garenne_protocol::topology::Difference;
@@ -8,8 +8,14 @@ use garenne_protocol::topology::Difference;
 use super::{history::SampleHistory, lane, pauses::KnownPauses, sample::Sample};
 use crate::{
     diagnose::{Code, Facts, Problem, diagnose},
-    fleet::Roster,
+    fleet::{RecordedWorker, Roster},
 };
+
+/// How long the broker may deliver nothing before that is a problem, milliseconds: a check every five seconds is answered.
+/// The counts of the queues, which are taken as often, usually notice first that it does not answer.
+const MAX_BROKER_SILENCE: i64 = 10_000;
+/// How long a worker that was not asked may take to send a heartbeat, milliseconds.
+const FIRST_HEARTBEAT: i64 = 10_000;
 
 /// The state behind the monitor's lock.
 pub(super) struct MonitorState {
@@ -20,15 +26,19 @@ pub(super) struct MonitorState {
     /// Why the last snapshot failed; `None` after a successful one.
     pub(super) queue_problem: Option<String>,
     /// Why no heartbeats arrive; `None` while the listener is connected.
-    pub(super) fleet_problem: Option<String>,
+    fleet_problem: Option<String>,
+    /// Whether the workers on record had the time to answer.
+    pub(super) first_heard: bool,
+    /// Whether a first look at the fleet has ended. Nothing is known before.
+    pub(super) has_looked: bool,
     /// What the broker lacks, while an alarm blocks this console's messages.
-    pub(super) alarm: Option<String>,
+    alarm: Option<String>,
     /// Why the workers' database does not answer.
     pub(super) database_problem: Option<String>,
     /// How the broker differs from the settings, or why that is not known.
     pub(super) differences: Result<Vec<Difference>, String>,
     /// Whether the management API reports an alarm, for a console that may not publish, or why that is not known.
-    pub(super) reported_alarm: Result<Option<String>, String>,
+    reported_alarm: Result<Option<String>, String>,
     /// Who paused what.
     pub(super) pauses: KnownPauses,
     /// Since when the present problems last.
@@ -44,8 +54,10 @@ impl MonitorState {
             roster: if checks { Roster::checking(now) } else { Roster::new(now) },
             history: SampleHistory::default(),
             snapshot: None,
-            queue_problem: Some("no snapshot yet".to_owned()),
+            queue_problem: Some("no answer yet".to_owned()),
             fleet_problem: Some("not connected yet".to_owned()),
+            first_heard: false,
+            has_looked: false,
             alarm: None,
             database_problem: None,
             differences: Ok(Vec::new()),
@@ -56,15 +68,81 @@ impl MonitorState {
         }
     }
 
+    /// The connection of the heartbeats is open.
+    pub(super) fn connected(&mut self, now: i64) {
+        self.fleet_problem = None;
+        self.roster.begin_hearing(now);
+    }
+
     /// The connection of the heartbeats is lost.
     pub(super) fn lost(&mut self, error: &str) {
         self.fleet_problem = Some(error.to_owned());
+        self.first_heard = true;
         self.alarm = None;
     }
 
+    /// The broker has delivered something, and has this alarm.
+    pub(super) fn broker_heard(&mut self, alarm: Option<&str>, now: i64) {
+        match self.alarm.is_some() && alarm.is_none() {
+            true => self.roster.begin_hearing(now),
+            false => self.roster.hear_broker(now),
+        }
+        self.alarm = alarm.map(str::to_owned);
+    }
+
+    /// The management API has reported whether there is an alarm.
+    pub(super) fn alarm_reported(&mut self, reported: Result<Option<String>, String>, now: i64) {
+        let had_alarm = self.present_alarm().is_some();
+        self.reported_alarm = reported;
+        if had_alarm && self.present_alarm().is_none() {
+            self.roster.begin_hearing(now);
+        }
+    }
+
+    /// The broker has not answered in time.
+    pub(super) fn no_answer(&mut self, problem: String) {
+        self.queue_problem = Some(problem);
+        self.has_looked = true;
+    }
+
+    /// Adds the starts of workers on record, and those workers that should have been heard.
+    pub(super) fn add_recorded(
+        &mut self,
+        recorded: &BTreeMap<String, RecordedWorker>,
+        were_asked: bool,
+        now: i64,
+    ) {
+        for (name, worker) in recorded {
+            if worker.runs && were_asked || worker.is_due(FIRST_HEARTBEAT, now) {
+                self.roster.expect(name, now);
+            }
+            self.roster.add_recorded_starts(name, &worker.starts, now);
+        }
+    }
+
+    /// Why no heartbeats arrive.
+    pub(super) fn fleet_problem(&self, now: i64) -> Option<Cow<'_, str>> {
+        let silence = self.roster.broker_silence(now);
+        match &self.fleet_problem {
+            Some(problem) => Some(problem.into()),
+            // The broker answers no check while an alarm blocks this console.
+            None if silence > MAX_BROKER_SILENCE && self.present_alarm().is_none() => {
+                Some(format!("the broker has answered nothing for {}s", silence / 1000).into())
+            }
+            None => None,
+        }
+    }
+
     /// Whether heartbeats can arrive.
-    pub(super) fn is_heard(&self) -> bool {
-        self.fleet_problem.is_none() && self.present_alarm().is_none()
+    pub(super) fn is_heard(&self, now: i64) -> bool {
+        self.fleet_problem(now).is_none() && self.present_alarm().is_none()
+    }
+
+    /// Why the workers are not known.
+    pub(super) fn unheard(&self, now: i64) -> Option<String> {
+        let problem = self.fleet_problem(now).map(Cow::into_owned);
+        let of_alarm = |alarm| format!("an alarm of the broker blocks publishers ({alarm})");
+        problem.or_else(|| self.present_alarm().map(of_alarm))
     }
 
     /// What the broker lacks, while an alarm blocks publishers.
@@ -75,12 +153,16 @@ impl MonitorState {
 
     /// What is wrong, and since when, the worst first.
     pub(super) fn diagnose(&mut self, operator: &Operator, objective: Duration, now: i64) -> Vec<Problem> {
+        if !self.has_looked {
+            return Vec::new();
+        }
         let empty = BTreeMap::new();
+        let fleet_problem = self.fleet_problem(now).map(Cow::into_owned);
         let mut problems = diagnose(&Facts {
             now,
             operator,
             queue_problem: self.queue_problem.as_deref(),
-            fleet_problem: self.fleet_problem.as_deref(),
+            fleet_problem: fleet_problem.as_deref(),
             alarm: self.present_alarm(),
             database_problem: self.database_problem.as_deref(),
             snapshot: self.snapshot.as_ref(),

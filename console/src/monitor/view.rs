@@ -1,7 +1,7 @@
 //! The fleet as the dashboard and `garenne top` show it: the current state, and one point per sample for the
 //! charts.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use garenne_operator::{operator::Operator, queues::Snapshot};
 use garenne_protocol::heartbeat::{Heartbeat, Program};
@@ -10,11 +10,13 @@ use serde::Serialize;
 use super::{history::SampleHistory, sample::Sample, state::MonitorState};
 use crate::{
     diagnose::{Problem, verdict},
-    fleet::{KindTotals, MemberView, Process, quantile},
+    fleet::{KindTotals, MemberView, Process, State, quantile},
 };
 
 /// Window of the kinds' rates and percentiles, milliseconds.
 const WINDOW: i64 = 60_000;
+/// The verdict before the first look at the fleet has ended.
+pub const NOT_KNOWN: &str = "not known yet";
 /// Running tasks shown per worker.
 const MAX_TASKS: usize = 6;
 
@@ -31,6 +33,10 @@ pub struct Now {
     pub problems: Vec<Problem>,
     /// The same in a few words.
     pub verdict: String,
+    /// Whether a first look at the fleet has ended. Nothing is known before.
+    pub has_looked: bool,
+    /// Whether heartbeats arrive. If not, nothing is known of workers, gateways and bridges.
+    pub is_heard: bool,
     /// Why there is no current snapshot of the queues.
     pub queue_problem: Option<String>,
     /// Why no heartbeats arrive.
@@ -108,18 +114,22 @@ fn point(history: &SampleHistory, sample: &Sample) -> Point {
 impl Now {
     pub(super) fn of(operator: &Operator, objective: Duration, state: &mut MonitorState, at: i64) -> Self {
         let problems = state.diagnose(operator, objective, at);
+        let is_heard = state.has_looked && state.is_heard(at);
         let members = |program| {
             let members = state.roster.members(program, at).into_iter();
-            members.map(|member| MemberView { process: shortened(member.process), ..member }).collect()
+            let shown = members.map(|member| MemberView { process: shortened(member.process), ..member });
+            shown.map(|member| if is_heard { member } else { unknown(member) }).collect()
         };
         Self {
             at,
             broker: operator.broker.address(),
             prefix: operator.settings.common.prefix.clone(),
-            verdict: verdict(&problems),
+            verdict: if state.has_looked { verdict(&problems) } else { NOT_KNOWN.to_owned() },
+            has_looked: state.has_looked,
+            is_heard,
             problems,
             queue_problem: state.queue_problem.clone(),
-            fleet_problem: state.fleet_problem.clone(),
+            fleet_problem: state.fleet_problem(at).map(Cow::into_owned),
             queues: state.snapshot.clone(),
             dead_rate: state.history.dead_rate().map(rounded),
             point: state.history.newest().map(|sample| point(&state.history, sample)),
@@ -136,6 +146,26 @@ fn shortened(process: Process) -> Process {
     let Process::Heard(beat) = &process else { return process };
     let tasks = beat.tasks.iter().take(MAX_TASKS).cloned().collect();
     Process::Heard(Arc::new(Heartbeat { kinds: BTreeMap::new(), tasks, ..Heartbeat::clone(beat) }))
+}
+
+/// A process of which nothing can be heard: what it did last is not what it does now.
+fn unknown(member: MemberView) -> MemberView {
+    let process = match member.process {
+        Process::Heard(beat) => {
+            let groups = BTreeMap::new();
+            let (lanes, tasks) = (BTreeMap::new(), Vec::new());
+            Process::Heard(Arc::new(Heartbeat {
+                lanes,
+                tasks,
+                groups,
+                running: 0,
+                ..Heartbeat::clone(&beat)
+            }))
+        }
+        expected @ Process::Expected { .. } => expected,
+    };
+    let state = if member.state == State::Stopped { State::Stopped } else { State::Unknown };
+    MemberView { process, state, ..member }
 }
 
 /// One point per sample, oldest first.

@@ -2,6 +2,15 @@
 
 use time::{Duration, OffsetDateTime};
 
+/// A device's newest reading that is older is marked, here and on the dashboard's pages.
+const OLD: Duration = Duration::DAY;
+
+/// The age of a device's newest reading, with ` (old)` beyond a day.
+pub(super) fn age_of_newest(at: OffsetDateTime, now: OffsetDateTime) -> String {
+    let mark = if now - at > OLD { " (old)" } else { "" };
+    age(at, now) + mark
+}
+
 /// The time in its largest unit: `2 min ago`, `12 years ago`, `in 3 h`.
 pub(super) fn age(at: OffsetDateTime, now: OffsetDateTime) -> String {
     let since = now - at;
@@ -21,6 +30,16 @@ pub(super) fn age(at: OffsetDateTime, now: OffsetDateTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_newest_reading_older_than_a_day_is_marked() {
+        let now = OffsetDateTime::UNIX_EPOCH;
+        let newest = |since| age_of_newest(now - since, now);
+        assert_eq!(newest(Duration::DAY), "24 h ago");
+        assert_eq!(newest(Duration::DAY + Duration::SECOND), "24 h ago (old)");
+        assert_eq!(newest(Duration::DAY * 4_383), "12 years ago (old)");
+        assert_eq!(newest(-Duration::DAY * 3), "in 3 days");
+    }
 
     #[test]
     fn an_age_has_one_unit() {

@@ -4,14 +4,14 @@ use garenne_common::{
     exit::{Exit, Failure},
     resilience::deadline,
 };
-use garenne_database::{PostgresPool, Tables, finish, muting::device_matches};
+use garenne_database::{PostgresPool, Tables, finish, muting::device_matches, units};
 use garenne_operator::{output, table::lay_out};
 use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
-    age::age,
+    age::{age, age_of_newest},
     cli::{LatestArgs, ListArgs},
     device_task::PAGE_TIMEOUT,
     selection::Selection,
@@ -49,15 +49,16 @@ impl Reading {
         })
     }
 
-    /// Metric, value, unit, flags, age and time.
-    fn cells(&self, now: OffsetDateTime) -> [String; 6] {
-        let Self { metric, time, value, unit, quality, .. } = self;
-        [
+    /// Device, metric, value, unit, flags, age and time.
+    fn cells(&self, age: String) -> Vec<String> {
+        let Self { device, metric, time, value, unit, quality, .. } = self;
+        vec![
+            device.clone(),
             metric.clone(),
             value.to_string(),
             unit.clone().unwrap_or_else(|| "-".to_owned()),
             if quality.is_empty() { "-".to_owned() } else { quality.join(" ") },
-            age(*time, now),
+            age,
             rfc3339(*time),
         ]
     }
@@ -72,13 +73,13 @@ fn rfc3339(time: OffsetDateTime) -> String {
 /// # Errors
 /// One line and an exit code.
 pub(super) async fn latest(database: (PostgresPool, Tables), args: &LatestArgs) -> Result<Exit, Failure> {
-    let (matches, tables) = (device_matches("$1", "device"), &database.1);
+    let (matches, tables, unit) = (device_matches("$1", "device"), &database.1, units::symbol("last_unit"));
     let query = format!(
-        "SELECT device, metric, last_time, last_value, last_unit, last_quality, stored_at FROM {tables}_series
+        "SELECT device, metric, last_time, last_value, {unit}, last_quality, stored_at FROM {tables}_series
          WHERE ($1::text IS NULL OR {matches}) AND ($2::text IS NULL OR metric = $2) ORDER BY device, metric"
     );
     let device = args.selection()?.device().map(str::to_owned);
-    print(&query_all(&database.0, &query, &[&device, &args.metric]).await?, args.json)
+    print(&query_all(&database.0, &query, &[&device, &args.metric]).await?, age_of_newest, args.json)
 }
 
 /// Prints readings of a device, the newest first.
@@ -90,16 +91,16 @@ pub(super) async fn list(
     selection: &Selection,
     args: &ListArgs,
 ) -> Result<Exit, Failure> {
-    let (matches, tables) = (device_matches("$1", "device"), &database.1);
+    let (matches, tables, unit) = (device_matches("$1", "device"), &database.1, units::symbol("unit"));
     let query = format!(
-        "SELECT device, metric, time, value, unit, quality, stored_at FROM {tables}_readings
+        "SELECT device, metric, time, value, {unit}, quality, stored_at FROM {tables}_readings
          WHERE {matches} AND ($2::text IS NULL OR metric = $2) AND time > $3 AND time <= $4
          ORDER BY time DESC, device, metric LIMIT $5"
     );
     let limit = i64::from(args.limit);
     let parameters: [&(dyn ToSql + Sync); 5] =
         [&selection.device(), &selection.metric(), &selection.after, &selection.last, &limit];
-    print(&query_all(&database.0, &query, &parameters).await?, args.json)
+    print(&query_all(&database.0, &query, &parameters).await?, age, args.json)
 }
 
 async fn query_all(
@@ -116,15 +117,18 @@ async fn query_all(
     Ok(rows.iter().map(Reading::new).collect())
 }
 
-fn print(readings: &[Reading], is_json: bool) -> Result<Exit, Failure> {
+fn print(
+    readings: &[Reading],
+    age: impl Fn(OffsetDateTime, OffsetDateTime) -> String,
+    is_json: bool,
+) -> Result<Exit, Failure> {
     let now = OffsetDateTime::now_utc();
     if is_json {
         output::json(&readings.iter().map(|reading| format!("{}\n", reading.json(now))).collect::<String>())?;
     } else if readings.is_empty() {
         output::lines("no readings\n")?;
     } else {
-        let rows =
-            readings.iter().map(|reading| [vec![reading.device.clone()], reading.cells(now).into()].concat());
+        let rows = readings.iter().map(|reading| reading.cells(age(reading.time, now)));
         output::lines(&lay_out(&["device", "metric", ">value", "unit", "flags", ">age", "time"], rows))?;
     }
     Ok(Exit::Done)

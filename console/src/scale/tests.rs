@@ -13,6 +13,8 @@ fn load(arrival_rate: f64, backlog: u64, service: f64) -> Load {
         unhandled: 0,
         running: 0,
         hung: 0,
+        overdue: 0,
+        backlog_seconds: Some(0.0),
         service_seconds: Some(service),
         slots_per_replica: 4.0,
         replicas: 1,
@@ -25,6 +27,19 @@ fn slots_of_tasks_that_hang_are_replaced_while_tasks_wait() {
     let hung = Load { running: 4, hung: 4, ..load(0.0, 40, 0.001) };
     assert_eq!(needed(&hung, &goal(1, 100)), 2, "one worker hangs, one does the work");
     assert_eq!(needed(&Load { backlog: 4, ..hung }, &goal(1, 100)), 1, "nothing waits");
+}
+
+/// No task hangs before it has run for a minute. Tasks that wait for longer than the objective need another worker before that.
+#[test]
+fn slots_of_overdue_tasks_are_replaced_once_the_wait_exceeds_the_objective() {
+    let full = Load { running: 4, overdue: 4, backlog_seconds: Some(30.0), ..load(0.0, 40, 0.001) };
+    assert_eq!(needed(&full, &goal(1, 100)), 1, "the objective is met");
+    let late = Load { backlog_seconds: Some(30.1), ..full };
+    assert_eq!(needed(&late, &goal(1, 100)), 2);
+    assert_eq!(needed(&Load { overdue: 0, ..late }, &goal(1, 100)), 1, "every slot serves others soon");
+    let first = Load { service_seconds: None, ..late };
+    assert_eq!(needed(&first, &goal(1, 100)), 2, "no task has ended yet");
+    assert_eq!(needed(&Load { backlog_seconds: None, ..late }, &goal(1, 100)), 1, "the wait is unknown");
 }
 
 #[test]
@@ -106,9 +121,11 @@ prop_compose! {
         service_seconds in proptest::option::of(prop_oneof![0.0f64..600.0, Just(f64::NAN), Just(-3.0)]),
         slots_per_replica in prop_oneof![0.0f64..256.0, Just(f64::NAN)],
         replicas in 0u32..300,
+        backlog_seconds in proptest::option::of(prop_oneof![0.0f64..4_000.0, Just(f64::NAN), Just(f64::INFINITY)]),
     ) -> Load {
-        let hung = running / 2;
-        Load { arrival_rate, backlog, unhandled, running, hung, service_seconds, slots_per_replica, replicas, paused: false }
+        let (hung, overdue) = (running / 2, running * 3 / 4);
+        let paused = false;
+        Load { arrival_rate, backlog, unhandled, running, hung, overdue, backlog_seconds, service_seconds, slots_per_replica, replicas, paused }
     }
 }
 

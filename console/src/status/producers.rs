@@ -16,8 +16,7 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
     let members = |program| roster.members(program, now);
     let (gateways, bridges) = (members(Program::Gateway), members(Program::Bridge));
     if gateways.is_empty() && bridges.is_empty() {
-        return "no gateway or bridge sent a heartbeat: they send one every 2s, use --wait 3s to include them\n"
-            .to_owned();
+        return "no gateway or bridge sent a heartbeat; --wait 10s listens for longer\n".to_owned();
     }
     let mut text = String::new();
     if !gateways.is_empty() {
@@ -141,8 +140,7 @@ mod tests {
 
     #[test]
     fn a_line_says_that_there_is_neither() {
-        let expected =
-            "no gateway or bridge sent a heartbeat: they send one every 2s, use --wait 3s to include them";
+        let expected = "no gateway or bridge sent a heartbeat; --wait 10s listens for longer";
         assert_eq!(lines(&Roster::new(0)), [expected]);
     }
 }

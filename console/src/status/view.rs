@@ -21,10 +21,10 @@ pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses, 
     };
     let _ = writeln!(text, "ready, consumers and retrying: {counted}\n");
     let columns = ["queue", ">ready", ">unacked", "unacked from", ">consumers", ">retrying"];
-    let row = |name: String, queue: &QueueStatus, retrying: Option<u64>| {
+    let row = |name: String, queue: &QueueStatus, is_missing: bool, retrying: Option<u64>| {
         vec![
             name,
-            grouped(queue.ready),
+            if is_missing { "missing".to_owned() } else { grouped(queue.ready) },
             queue.unacked.map_or("-".to_owned(), grouped),
             queue.unacked_from.map_or("-".to_owned(), origin),
             grouped(queue.consumers),
@@ -33,14 +33,15 @@ pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses, 
     };
     let lanes = snapshot.lanes.iter().map(|lane| {
         let paused = if pauses.lanes.contains_key(&lane.name) { ", paused" } else { "" };
-        row(format!("lane {}{paused}", lane.name), &lane.queue, Some(lane.retrying))
+        row(format!("lane {}{paused}", lane.name), &lane.queue, !lane.missing.is_empty(), Some(lane.retrying))
     });
     let rest = [
         ("quarantine", &snapshot.quarantine),
         ("dead", &snapshot.dead),
         ("unroutable", &snapshot.unroutable),
     ];
-    let rest = rest.map(|(name, queue)| row(name.to_owned(), queue, None));
+    let is_missing = |name: &str| snapshot.missing.contains(&format!("{prefix}.{name}"));
+    let rest = rest.map(|(name, queue)| row(name.to_owned(), queue, is_missing(name), None));
     text += &lay_out(&columns, lanes.chain(rest));
     for line in remarks(snapshot, uncertain) {
         let _ = write!(text, "\n{line}");
@@ -116,6 +117,7 @@ mod tests {
             queue: queue(150, Source::Heartbeats, 74),
             shards: [].into(),
             leftovers: [].into(),
+            missing: Vec::new(),
             retrying: 0,
             rungs: [].into(),
         };

@@ -14,8 +14,9 @@ use garenne_protocol::{heartbeat::Program, task::epoch_ms};
 use serde_json::json;
 
 use crate::{
-    fleet::{MemberView, poll_fleet},
+    fleet::{MemberView, poll_workers},
     look::look_at,
+    missing_right,
     queue::row,
 };
 
@@ -66,10 +67,10 @@ fn unlisted(workers: &[MemberView]) -> usize {
 pub(super) async fn run(operator: &Operator, args: &FindArgs) -> Result<Exit, Failure> {
     let FindArgs { id, limits, json } = args;
     let mut unsearched = Vec::new();
-    let workers = match poll_fleet(operator, None).await {
+    let workers = match poll_workers(operator).await {
         Ok(roster) => roster.members(Program::Worker, epoch_ms(SystemTime::now())),
         Err(failure) => {
-            unsearched.push(format!("the workers: {failure}"));
+            unsearched.push(format!("the workers: {}", missing_right::named(failure)));
             Vec::new()
         }
     };
@@ -124,7 +125,7 @@ async fn search(
             if failure.exit == Exit::BrokerUnavailable {
                 return Err(failure);
             }
-            unsearched.push(format!("{name}: {failure}"));
+            unsearched.push(format!("{name}: {}", missing_right::named(failure)));
         }
     }
     Operator::leave(connection).await;

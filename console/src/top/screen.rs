@@ -17,13 +17,16 @@ use crate::{
     diagnose::Severity,
     fleet::{GroupTotals, MemberView, Pauses, State, groups, worker_row},
     lane_sample::LaneSample,
-    monitor::{KindPoint, Now},
+    monitor::{KindPoint, Now, Point},
 };
 
 /// Limit on rows of the kinds' table; the busiest kinds come first.
 const MAX_KINDS: usize = 8;
 /// Limit on problems; the worst come first.
 const MAX_PROBLEMS: usize = 6;
+
+/// Stands for a figure that is not known.
+const UNKNOWN: &str = "unknown";
 
 /// The scroll position.
 #[derive(Debug, Default)]
@@ -54,7 +57,7 @@ fn colour(state: State) -> Color {
         State::Open => Color::Green,
         State::Quiet | State::Stopping => Color::Yellow,
         State::Silent => Color::Red,
-        State::Unconfirmed | State::Stopped => Color::DarkGray,
+        State::Unknown | State::Unconfirmed | State::Stopped => Color::DarkGray,
     }
 }
 
@@ -146,8 +149,14 @@ fn problem_lines(now: &Now) -> Vec<Line<'static>> {
         Severity::Notice => Color::Reset,
     };
     let worst = now.problems.first();
-    let style = worst.map_or(Color::Green, |worst| colour(worst.severity));
-    let next = worst.map(|worst| format!(": {}", worst.next)).unwrap_or_default();
+    let style = match worst {
+        Some(worst) => colour(worst.severity),
+        None if now.has_looked => Color::Green,
+        None => Color::Reset,
+    };
+    // A notice needs no step.
+    let urgent = worst.filter(|worst| worst.severity < Severity::Notice);
+    let next = urgent.map(|worst| format!(": {}", worst.next)).unwrap_or_default();
     let verdict = Line::styled(shown(&format!("{}{next}", now.verdict)), Style::new().fg(style));
     let problems = now.problems.iter().take(MAX_PROBLEMS).map(|problem| {
         let severity =
@@ -159,20 +168,26 @@ fn problem_lines(now: &Now) -> Vec<Line<'static>> {
 
 fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let count = |state| now.workers.iter().filter(|worker| worker.state == state).count();
-    let (dead, unroutable) =
-        now.point.as_ref().map_or((0, 0), |point| (point.sample.dead, point.sample.unroutable));
-    let text = format!(
-        "{} at {}   {} workers, {} quiet, {} silent   {} dead letters   {} unroutable   {} gateways, {} bridges",
-        now.prefix,
-        now.broker,
-        count(State::Open),
-        count(State::Quiet) + count(State::Stopping),
-        count(State::Silent),
-        grouped(dead),
-        grouped(unroutable),
-        now.gateways.len(),
-        now.bridges.len(),
-    );
+    let of_workers = match now.is_heard {
+        true => format!(
+            "{} workers, {} quiet, {} silent",
+            count(State::Open),
+            count(State::Quiet) + count(State::Stopping),
+            count(State::Silent)
+        ),
+        false => "workers unknown".to_owned(),
+    };
+    let of_queues = match now.point.as_ref().filter(|_| now.queue_problem.is_none()) {
+        Some(Point { sample, .. }) => {
+            format!("{} dead letters   {} unroutable", grouped(sample.dead), grouped(sample.unroutable))
+        }
+        None => "dead letters unknown   unroutable unknown".to_owned(),
+    };
+    let of_producers = match now.is_heard {
+        true => format!("{} gateways, {} bridges", now.gateways.len(), now.bridges.len()),
+        false => "gateways and bridges unknown".to_owned(),
+    };
+    let text = format!("{} at {}   {of_workers}   {of_queues}   {of_producers}", now.prefix, now.broker);
     let first = Line::styled(text, Style::new().add_modifier(Modifier::BOLD));
     frame.render_widget(Paragraph::new(vec![first, Line::from(groups_line(now) + &paused_line(now))]), area);
 }
@@ -200,8 +215,15 @@ fn paused_line(now: &Now) -> String {
 }
 
 fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
+    let unless = |missing: bool, text: String| if missing { UNKNOWN.to_owned() } else { text };
     let row = |(name, lane): (&String, &LaneSample)| {
-        let backlog = match lane.backlog_seconds {
+        let no_queues = now.queue_problem.is_some();
+        let no_load = no_queues || lane.problem.is_some();
+        let no_workers = !now.is_heard || lane.problem.is_some();
+        // These figures need the queues and the workers.
+        let no_figures = no_queues || no_workers;
+        let backlog = match lane.load.backlog_seconds {
+            _ if no_figures => UNKNOWN.to_owned(),
             _ if lane.load.paused => "paused".to_owned(),
             Some(seconds) if seconds.is_infinite() => "no workers".to_owned(),
             Some(0.0) => "-".to_owned(),
@@ -209,16 +231,16 @@ fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
         };
         let cells = [
             shown(name),
-            grouped(lane.ready),
-            grouped(lane.unacked),
-            grouped(lane.retrying),
-            rate(lane.load.arrival_rate),
-            rate(lane.removal_rate),
+            unless(no_load, grouped(lane.ready)),
+            unless(no_figures, grouped(lane.unacked)),
+            unless(no_queues, grouped(lane.retrying)),
+            unless(no_figures, rate(lane.load.arrival_rate)),
+            unless(no_figures, rate(lane.removal_rate)),
             seconds(lane.load.service_seconds),
-            format!("{}/{}", lane.load.running, lane.slots),
+            unless(no_workers, format!("{}/{}", lane.load.running, lane.slots)),
             backlog,
         ];
-        let unserved = lane.slots == 0 && lane.load.backlog > 0;
+        let unserved = !no_figures && lane.slots == 0 && lane.load.backlog > 0;
         Row::new(cells.map(Cell::from)).style(if unserved { Color::Red } else { Color::Reset })
     };
     let rows = now.point.iter().flat_map(|point| point.sample.lanes.iter().map(row));
@@ -264,7 +286,7 @@ mod tests {
     use crate::{
         diagnose::{Code, Problem},
         fleet::Process,
-        monitor::{Point, Sample},
+        monitor::Sample,
         scale::Load,
     };
 
@@ -278,7 +300,7 @@ mod tests {
         }))
         .unwrap();
         let (process, earlier) = (Process::Heard(beat.into()), Vec::new());
-        MemberView { state, heard_ms_ago: Some(72), starts: 1, clock_ahead_ms: 0, process, earlier }
+        MemberView { state, heard_ms_ago: Some(72), clock_ahead_ms: 0, process, earlier }
     }
 
     fn now() -> Now {
@@ -287,16 +309,10 @@ mod tests {
             backlog: 421,
             running: 8,
             service_seconds: Some(0.086),
+            backlog_seconds: Some(4.5),
             ..Load::default()
         };
-        let lane = LaneSample {
-            ready: 1_271,
-            unacked: 150,
-            load,
-            slots: 8,
-            backlog_seconds: Some(4.5),
-            ..LaneSample::default()
-        };
+        let lane = LaneSample { ready: 1_271, unacked: 150, load, slots: 8, ..LaneSample::default() };
         let kind = KindPoint {
             done_rate: 20.3,
             dead: 2,
@@ -315,6 +331,8 @@ mod tests {
             prefix: "garenne".into(),
             problems: Vec::new(),
             verdict: "no problems".into(),
+            has_looked: true,
+            is_heard: true,
             queue_problem: None,
             fleet_problem: None,
             queues: None,
@@ -363,6 +381,30 @@ mod tests {
         assert_eq!(lines[1], "groups: import-7 2 +4 paused: lane fast, kind bench.deaf");
         let has = |text: &str| lines.iter().any(|line| line == text);
         assert!(has("fast 1,271 150 0 76.2 0.0 86ms 8/8 paused"), "{lines:#?}");
+    }
+
+    #[test]
+    fn what_is_not_known_is_drawn_as_unknown() {
+        let deaf = Now { is_heard: false, ..now() };
+        let drawn = lines(&mut Screen::default(), &deaf);
+        assert_eq!(
+            drawn[0],
+            "garenne at broker:5672 workers unknown 3 dead letters 0 unroutable gateways and bridges unknown"
+        );
+        assert!(
+            drawn.iter().any(|line| line == "fast 1,271 unknown 0 unknown unknown 86ms unknown unknown"),
+            "{drawn:#?}"
+        );
+        let away = Now { queue_problem: Some("no broker".into()), ..deaf };
+        let drawn = lines(&mut Screen::default(), &away);
+        assert!(drawn[0].contains("dead letters unknown unroutable unknown"), "{drawn:#?}");
+        let unknown = ["unknown"; 5].join(" ");
+        let fast = format!("fast {unknown} 86ms unknown unknown");
+        assert!(drawn.contains(&fast), "{drawn:#?}");
+        let starting = Now { point: None, has_looked: false, verdict: "not known yet".into(), ..away };
+        let drawn = lines(&mut Screen::default(), &starting);
+        assert_eq!(drawn[2], "not known yet");
+        assert!(!drawn.iter().any(|line| line.contains(" 0 ")), "{drawn:#?}");
     }
 
     #[test]

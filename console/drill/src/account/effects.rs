@@ -19,7 +19,7 @@ pub(crate) enum EffectSource {
     File,
     /// By a query in Postgres.
     Postgres,
-    /// Nowhere: an executed task counts as one effect.
+    /// Nowhere: only executions are known.
     #[default]
     ExecutionLog,
 }

@@ -18,11 +18,13 @@ use super::{Account, Expected};
 pub(crate) enum Verdict {
     /// It took effect once, and may have been executed several times.
     Once,
+    /// It was executed. Effects were not counted.
+    Executed,
     /// It is in the dead-letter queue and took no effect.
     Dead,
     /// It took effect more than once.
     Doubled,
-    /// It took no effect and is no dead letter.
+    /// It took no effect, or was not executed if effects were not counted, and is no dead letter.
     Lost,
 }
 
@@ -33,8 +35,8 @@ pub(crate) struct Finding<'a> {
     task: &'a Expected,
     /// The verdict.
     pub(crate) verdict: Verdict,
-    /// How often it took effect.
-    pub(crate) effects: u64,
+    /// How often it took effect; nothing if that was not counted.
+    pub(crate) effects: Option<u64>,
     /// How often it was executed.
     pub(crate) executions: usize,
     workers: Vec<Arc<str>>,
@@ -49,13 +51,15 @@ pub(crate) struct Totals {
     pub(crate) sent: u64,
     /// Acknowledgements of a task that had been acknowledged before: the sender repeated it.
     pub(crate) repeated: u64,
-    /// Took effect once.
-    pub(crate) once: u64,
-    /// Took no effect and are no dead letters.
+    /// Executed at least once.
+    pub(crate) executed: u64,
+    /// Took effect once; nothing if effects were not counted.
+    pub(crate) once: Option<u64>,
+    /// Took no effect, or were not executed if effects were not counted, and are no dead letters.
     pub(crate) lost: u64,
-    /// Took effect more than once.
-    pub(crate) doubled: u64,
-    /// In the dead-letter queue.
+    /// Took effect more than once; nothing if effects were not counted.
+    pub(crate) doubled: Option<u64>,
+    /// In the dead-letter queue, without an effect.
     pub(crate) dead: u64,
     /// Executed more than once.
     pub(crate) rerun: u64,
@@ -71,9 +75,9 @@ pub(crate) struct Verdicts<'a> {
 }
 
 impl Totals {
-    /// Whether no task was lost and no effect doubled.
+    /// Whether no task was lost, and no effect doubled if effects were counted.
     pub(crate) fn kept(&self) -> bool {
-        self.lost == 0 && self.doubled == 0
+        self.lost == 0 && self.doubled.is_none_or(|doubled| doubled == 0)
     }
 }
 
@@ -83,6 +87,7 @@ impl<'a> Verdicts<'a> {
         let sent = account.expected();
         let mut seen = BTreeSet::new();
         let mut totals = Totals::default();
+        let (mut once, mut doubled) = (0, 0);
         let mut findings = Vec::with_capacity(sent.len());
         for expected in sent {
             let id = expected.id.as_str();
@@ -93,14 +98,20 @@ impl<'a> Verdicts<'a> {
             let finding = judge(expected, account);
             totals.sent += 1;
             totals.rerun += u64::from(finding.executions > 1);
-            *match finding.verdict {
-                Verdict::Once => &mut totals.once,
-                Verdict::Dead => &mut totals.dead,
-                Verdict::Doubled => &mut totals.doubled,
-                Verdict::Lost => &mut totals.lost,
-            } += 1;
+            totals.executed += u64::from(finding.executions > 0);
+            match finding.verdict {
+                Verdict::Once => once += 1,
+                Verdict::Executed => {}
+                Verdict::Dead => totals.dead += 1,
+                Verdict::Doubled => doubled += 1,
+                Verdict::Lost => totals.lost += 1,
+            }
             findings.push(finding);
         }
+        (totals.once, totals.doubled) = match account.has_effects() {
+            true => (Some(once), Some(doubled)),
+            false => (None, None),
+        };
         Self { findings, totals }
     }
 
@@ -130,10 +141,11 @@ fn judge<'a>(expected: &'a Expected, account: &'a Account) -> Finding<'a> {
     let effects = account.effects_of(id);
     let dead = account.dead_reason_of(id);
     let verdict = match (effects, dead) {
-        (0, None) => Verdict::Lost,
-        (0, Some(_)) => Verdict::Dead,
-        (1, _) => Verdict::Once,
-        (_, _) => Verdict::Doubled,
+        (None, _) if !executions.is_empty() => Verdict::Executed,
+        (None | Some(0), None) => Verdict::Lost,
+        (None | Some(0), Some(_)) => Verdict::Dead,
+        (Some(1), _) => Verdict::Once,
+        (Some(_), _) => Verdict::Doubled,
     };
     let mut workers = executions.to_vec();
     workers.dedup();
@@ -169,7 +181,16 @@ mod tests {
         let verdicts = Verdicts::of(&account);
         assert_eq!(
             verdicts.totals,
-            Totals { sent: 5, repeated: 1, once: 2, lost: 1, doubled: 1, dead: 1, rerun: 1 }
+            Totals {
+                sent: 5,
+                repeated: 1,
+                executed: 3,
+                once: Some(2),
+                lost: 1,
+                doubled: Some(1),
+                dead: 1,
+                rerun: 1
+            }
         );
         assert!(!verdicts.totals.kept());
         let verdicts: Vec<_> =
@@ -191,8 +212,37 @@ mod tests {
         let mut account = account(&["a"], &[("a", "w")]);
         account.set_effects(Some([].into()));
         assert_eq!(Verdicts::of(&account).totals.lost, 1);
-        account.set_effects(None);
-        assert_eq!(Verdicts::of(&account).totals.once, 1);
+        account.set_effects(Some([("a".to_owned(), 1)].into()));
+        assert_eq!(Verdicts::of(&account).totals.once, Some(1));
+    }
+
+    #[test]
+    fn effects_that_were_not_counted_are_neither_once_nor_doubled() {
+        let mut account =
+            account(&["run", "twice", "dead", "lost"], &[("run", "a"), ("twice", "a"), ("twice", "b")]);
+        account.set_dead([("dead".to_owned(), "expired".to_owned())].into());
+        let verdicts = Verdicts::of(&account);
+        let json = serde_json::to_value(verdicts.totals).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "sent": 4, "repeated": 0, "executed": 2, "once": null, "lost": 1, "doubled": null, "dead": 1, "rerun": 1
+            })
+        );
+        let found: Vec<_> =
+            verdicts.findings.iter().map(|finding| (finding.verdict, finding.effects)).collect();
+        assert_eq!(
+            found,
+            [
+                (Verdict::Executed, None),
+                (Verdict::Executed, None),
+                (Verdict::Dead, None),
+                (Verdict::Lost, None)
+            ]
+        );
+        assert!(!verdicts.totals.kept());
+        account.set_dead([("dead".to_owned(), String::new()), ("lost".to_owned(), String::new())].into());
+        assert!(Verdicts::of(&account).totals.kept(), "as far as it was counted");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use garenne_operator::table::grouped;
 use minijinja::{Environment, UndefinedBehavior, context, value::Serde};
 use serde::Serialize;
 
-use super::Report;
+use super::{Report, counted};
 use crate::timeline::TimelineEvent;
 
 /// Rows for the letters of the marks under the bars. Marks that are close together use different rows.
@@ -41,6 +41,7 @@ pub(super) fn page(report: &Report) -> Result<String, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_filter("grouped", grouped);
+    environment.add_filter("counted", counted);
     environment.add_filter("fixed", |number: f64, digits: usize| format!("{number:.digits$}"));
     // Text is escaped, because the name ends with .html.
     let template = environment.template_from_named_str("report.html", include_str!("../report.html"))?;
@@ -53,6 +54,7 @@ mod tests {
     use crate::{
         account::{EffectSource, Totals},
         cli::FaultArgs,
+        engine::Crashes,
         fault::Fault,
         timeline::Timeline,
     };
@@ -77,12 +79,12 @@ mod tests {
             worker: "run & hide".into(),
             faults: FaultArgs::default(),
             seconds: 2.0,
-            totals: Totals { sent: 30, once: 30 - lost, lost, ..Totals::default() },
+            totals: Totals { sent: 30, executed: 30, once: Some(30 - lost), lost, ..Totals::default() },
             effects: EffectSource::File,
             executions: [(1, 30)].into(),
-            published_again: 0,
-            requeued: 3,
-            crashes: 0,
+            published_again: Some(0),
+            requeued: Some(3),
+            crashes: Crashes { killed: 1, by_themselves: 0 },
             timeline,
         }
     }
@@ -102,6 +104,9 @@ mod tests {
         let page = page(&report(0)).unwrap();
         for shown in [
             "requeued by stopping workers<td class=n>3\n",
+            "effects doubled<td class='n '>not counted\n",
+            "published again because unconfirmed<td class=n>0\n",
+            "workers that were killed<td class=n>1\n",
             "executions per task<td class=n>30 1×\n",
             "<title>second 1: 25 begun</title>",
             "points='250.0,140.0 750.0,60.0 '",

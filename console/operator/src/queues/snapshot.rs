@@ -16,16 +16,19 @@ use crate::operator::Operator;
 pub struct LaneStatus {
     /// The lane.
     pub name: String,
-    /// Its queue, or the sum of its shards with the lowest number of consumers: each worker consumes every shard.
+    /// Its queue, or the sum of its queues with the lowest number of consumers: each worker consumes every queue.
     #[serde(flatten)]
     pub queue: QueueStatus,
-    /// Its shards, if it has several.
+    /// Its queues, if it has several: its shards, and the queue of another application.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub shards: BTreeMap<String, QueueStatus>,
     /// Messages in queues of former shards, which no worker consumes, by queue. Only the management API lists them.
     /// `ready` includes them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub leftovers: BTreeMap<String, u64>,
+    /// Those of its queues that do not exist, so that its counts are not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
     /// Tasks in its retry ladder.
     pub retrying: u64,
     /// The same by delay, without empty rungs.
@@ -96,7 +99,8 @@ impl Snapshot {
             };
             let rungs: BTreeMap<_, _> =
                 operator.ladder.rungs().iter().map(|&d| waiting(d)).filter(|(_, n)| *n > 0).collect();
-            let queues = LaneQueues::new(names, lane, settings.shards).queues();
+            let mut queues = LaneQueues::new(names, lane, settings.shards).queues();
+            queues.extend(settings.queue.clone());
             let statuses = queues.iter().map(|name| queue(name));
             let mut all = statuses.reduce(QueueStatus::combined).unwrap_or_default();
             let of_lane = topology.leftovers.iter().filter(|leftover| leftover.lane == lane);
@@ -114,6 +118,7 @@ impl Snapshot {
                 queue: all,
                 shards,
                 leftovers,
+                missing: queues.into_iter().filter(|name| !found.contains_key(name)).collect(),
                 retrying: rungs.values().sum(),
                 rungs,
             }
@@ -122,7 +127,8 @@ impl Snapshot {
         // A stream cannot be taken from as a queue can.
         let audit = names.audit();
         let queues = wanted.iter().filter(|name| **name != audit);
-        let seen = queues.chain(leftovers).chain(&topology.former_rungs);
+        let foreign: Vec<_> = foreign(operator).collect();
+        let seen = queues.chain(leftovers).chain(&topology.former_rungs).chain(&foreign);
         Self {
             broker: operator.broker.address(),
             vhost: operator.broker.vhost(),
@@ -144,7 +150,12 @@ impl Snapshot {
     }
 }
 
-/// The queues that a snapshot is about: all but the streams.
+/// The queues of other applications that lanes consume. Their owners declare them.
+pub(super) fn foreign(operator: &Operator) -> impl Iterator<Item = String> {
+    operator.settings.lanes.defined().filter_map(|(_, lane)| lane.queue.clone())
+}
+
+/// The queues of the fleet that a snapshot is about: all but the streams.
 pub(super) fn wanted(operator: &Operator, topology: &Topology) -> Vec<String> {
     let streams = [operator.names.directives(), operator.names.lifecycle()];
     let names = topology.queues.iter().map(|queue| queue.name.clone());

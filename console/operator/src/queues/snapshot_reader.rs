@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{
     inspector::{QueueInspector, QueueStatus},
     origin::{Origin, Source},
-    snapshot::{QueueCounts, Snapshot, wanted},
+    snapshot::{QueueCounts, Snapshot, foreign, wanted},
 };
 use crate::operator::Operator;
 
@@ -114,7 +114,7 @@ async fn inspected(
     let read_at = epoch_ms(SystemTime::now());
     let mut inspector = QueueInspector::new(connection);
     let mut found = statistics.cloned().unwrap_or_default();
-    for name in wanted(operator, &operator.topology(version)) {
+    for name in wanted(operator, &operator.topology(version)).into_iter().chain(foreign(operator)) {
         match inspector.find(&name).await? {
             Some(QueueStatus { ready, consumers, .. }) => {
                 let queue = found.entry(name).or_default();

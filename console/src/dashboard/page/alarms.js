@@ -8,8 +8,8 @@ import { Table } from "/table.js";
 const INTERVAL = 5000;
 let timer, shown = null;
 
-// What the tile shows. Until the database has answered, nothing is known.
-export const alarmSummary = { configured: false, known: false, count: 0, more: false, critical: 0, acknowledged: 0 };
+// What the tile shows. Until the dashboard has answered, nothing is known, not even whether there is a database.
+export const alarmSummary = { configured: null, known: false, count: 0, more: false, critical: 0, acknowledged: 0 };
 
 function summarize(summary) {
   Object.assign(alarmSummary, summary);

@@ -9,14 +9,15 @@ import { drawGroups } from "/groups.js";
 import { drawJobs } from "/jobs.js";
 import { drawKinds } from "/kinds.js";
 import { drawLanes } from "/lanes.js";
-import { loadLetters, readLetters } from "/letters.js";
+import { drawLetters, loadLetters, readLetters } from "/letters.js";
 import { ask, isLoggedOut, login, session } from "/session.js";
+import { loadStored } from "/stored.js";
 import { offerKinds } from "/test_task.js";
 import { drawTiles } from "/tiles.js";
 import { drawVerdict } from "/verdict.js";
 import { drawWorkers, readWorkers } from "/workers.js";
 
-const HOUR = 3600000;
+const HOUR = 3600000, RETRY = 2000;
 const fleet = { now: null, points: [], minutes: 15 };
 
 function render() {
@@ -27,6 +28,8 @@ function render() {
   const title = now.point?.dead ? `(${short(now.point.dead)}) Garenne` : "Garenne";
   if (document.title !== title) document.title = title;
 }
+
+const loadCurves = () => loadStored(fleet.minutes, render);
 
 function live(state, text) {
   $("live").className = "live " + state;
@@ -41,6 +44,7 @@ function read() {
   fleet.minutes = Number(input.value);
   readWorkers();
   readLetters();
+  loadCurves();
   render();
 }
 
@@ -48,8 +52,7 @@ let feed, lastHeard = 0, knownDead = -1;
 
 function take(now) {
   // What is not heard of is unknown, and not none.
-  const alarm = now.problems.some((it) => it.problem === "broker-alarm");
-  now.unknown = { queues: now.queue_problem !== null, workers: alarm || now.fleet_problem !== null };
+  now.unknown = { queues: now.queue_problem !== null, workers: !now.is_heard };
   // A worker that never sent a heartbeat has an id and a state only.
   const unheard = { host: "", lanes: {}, tasks: [], connections: {}, running: 0 };
   now.workers = now.workers.map((worker) => ({ ...unheard, ...worker }));
@@ -67,6 +70,7 @@ function take(now) {
     while (points.length && points[0].at < now.at - HOUR) points.shift();
   }
   render();
+  drawLetters(now.at);
   if (now.point && now.point.dead !== knownDead) {
     knownDead = now.point.dead;
     loadLetters(knownDead);
@@ -79,7 +83,11 @@ async function connect() {
   feed = new EventSource("/api/events");
   feed.addEventListener("now", (event) => take(JSON.parse(event.data)));
   feed.addEventListener("jobs", (event) => drawJobs(JSON.parse(event.data), () => loadLetters()));
-  feed.onerror = () => live("off", "disconnected");
+  feed.onerror = () => {
+    live("off", "disconnected");
+    // The browser tries again after a lost connection, but not after another answer, such as a proxy's 502.
+    if (feed.readyState === EventSource.CLOSED) setTimeout(connect, RETRY);
+  };
   feed.onopen = async () => {
     // After a pause, fetch the points that were missed.
     if (lastHeard && Date.now() - lastHeard > 15000) fleet.points = await ask("/api/history").catch(() => fleet.points);
@@ -90,6 +98,7 @@ for (const input of document.querySelectorAll("input[name=span]")) {
   input.addEventListener("change", () => {
     fleet.minutes = Number(input.value);
     remember({ range: input.value === "15" ? null : input.value });
+    loadCurves();
     render();
   });
 }
@@ -119,7 +128,7 @@ async function start() {
     if (!(await login(true))) return;
   }
   connect();
-  loadAlarms();
+  loadAlarms().then(loadCurves);
 }
 
 start();

@@ -1,4 +1,6 @@
 // Charts as SVG. The style sheet defines the colors.
+import { moment } from "/dom.js";
+
 const NS = "http://www.w3.org/2000/svg";
 
 export function svg(name, attributes = {}, ...children) {
@@ -32,6 +34,9 @@ export function span(s) {
 
 const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 
+// The sections of the axis over so many minutes, and the unit of its texts in minutes.
+const AXES = { 5: [5, 1, "min"], 15: [3, 1, "min"], 60: [4, 1, "min"], 1440: [4, 60, "h"], 10080: [7, 1440, "d"] };
+
 // The next round number at or above the largest value.
 function ceiling(most) {
   if (most <= 0) return 1;
@@ -39,25 +44,29 @@ function ceiling(most) {
   return [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= most);
 }
 
-// Milliseconds between two points beyond which the line is interrupted.
+// Milliseconds between two points beyond which the line is interrupted. A stored point has its own `gap`: 1.5 steps.
 const GAP = 20000;
 
 function runs(points) {
   const all = [];
   for (const point of points) {
     const last = all.at(-1)?.at(-1);
-    if (last && point.at - last.at <= GAP) all.at(-1).push(point);
+    if (last && point.at - last.at <= Math.max(last.gap ?? GAP, point.gap ?? GAP)) all.at(-1).push(point);
     else all.push([point]);
   }
   return all;
 }
 
+// A stored point between two gaps is as wide as its step.
+const widened = ([point]) => [-1, 1].map((side) => ({ ...point, at: point.at + (side * (point.gap ?? 0)) / 3 }));
+
 const NARROWEST = 240, H = 150, LEFT = 44, BOTTOM = 18, TOP = 8;
 
-// Stacked areas with a crosshair. `bands` are {name, css, of}, the lowest first.
+// Stacked areas with a crosshair. `bands` are {name, css, of}, the lowest first. `more` are further lines of a point's text.
 export class Areas {
-  constructor(label, bands, tip) {
+  constructor(label, bands, tip, more) {
     this.bands = bands;
+    this.more = more;
     this.tip = tip;
     this.node = svg("svg", { class: "chart", role: "img", tabindex: "0", "aria-label": label });
     this.label = label;
@@ -65,6 +74,8 @@ export class Areas {
     this.node.addEventListener("pointermove", (event) => this.point(event));
     for (const leave of ["pointerleave", "blur"]) this.node.addEventListener(leave, () => this.hide());
     this.node.addEventListener("keydown", (event) => this.key(event));
+    // Before it is part of the page, it has no width.
+    new ResizeObserver(() => { if (this.drawn && this.width !== this.node.clientWidth) this.draw(...this.drawn); }).observe(this.node);
   }
 
   hide() {
@@ -87,9 +98,11 @@ export class Areas {
 
   draw(points, minutes, now) {
     const from = now - minutes * 60000;
+    Object.assign(this, { drawn: [points, minutes, now], width: this.node.clientWidth });
+    this.clock = minutes > 60 ? (at) => moment(at) : clock;
     this.points = points.filter((point) => point.at >= from);
     // As wide as it is shown, so that its texts keep their size.
-    const width = Math.max(this.node.clientWidth, NARROWEST);
+    const width = Math.max(this.width, NARROWEST);
     this.node.setAttribute("viewBox", `0 0 ${width} ${H}`);
     const sum = (point) => this.bands.reduce((n, band) => n + band.of(point), 0);
     const top = ceiling(Math.max(1, ...this.points.map(sum)));
@@ -102,15 +115,16 @@ export class Areas {
       text.textContent = short(n);
       parts.push(text);
     }
-    const steps = { 5: 5, 15: 3, 60: 4 }[minutes] ?? 4;
+    const [steps, size, unit] = AXES[minutes];
     for (let n = 0; n <= steps; n++) {
       const at = from + ((now - from) * n) / steps;
       const anchor = n === 0 ? "start" : n === steps ? "end" : "middle";
       const text = svg("text", { x: x(at), y: H - 3, "text-anchor": anchor });
-      text.textContent = n === steps ? "now" : `-${(minutes * (steps - n)) / steps} min`;
+      text.textContent = n === steps ? "now" : `-${(minutes * (steps - n)) / steps / size} ${unit}`;
       parts.push(text);
     }
-    for (const run of runs(this.points)) {
+    for (const points of runs(this.points)) {
+      const run = points.length > 1 ? points : widened(points);
       const floor = run.map(() => 0);
       for (const band of this.bands) {
         const low = run.map((point, i) => `${x(point.at).toFixed(1)},${y(floor[i]).toFixed(1)}`).reverse();
@@ -136,7 +150,7 @@ export class Areas {
     const at = this.x(point.at);
     this.cross = svg("line", { class: "cross", x1: at, x2: at, y1: TOP, y2: H - BOTTOM });
     this.node.append(this.cross);
-    const said = [clock(point.at), ...this.bands.map((band) => `${band.name} ${short(band.of(point))}`).reverse()].join("\n");
+    const said = [this.clock(point.at), ...this.bands.map((band) => `${band.name} ${short(band.of(point))}`).reverse(), ...this.more(point)].join("\n");
     this.tip(said, event);
     return said;
   }

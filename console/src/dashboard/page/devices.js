@@ -9,7 +9,7 @@ const PERIODS = [["6 h", 21600, "1m"], ["1 d", 86400, "5m"], ["7 d", 604800, "1h
 const REFRESH = 30000;
 // Steps for a range of dates: the first with at most as many buckets.
 const STEPS = [["1m", 60], ["5m", 300], ["1h", 3600], ["3h", 10800], ["1d", 86400]], MOST_BUCKETS = 366;
-// A device that sent nothing for longer is marked.
+// A reading that is older is marked.
 const OLD = 86400000;
 
 const parameters = new URLSearchParams(location.search), device = parameters.get("device");
@@ -38,6 +38,7 @@ function problem(error) {
 }
 
 const age = (time) => span(Math.max(0, Date.now() - new Date(time)) / 1000);
+const isOld = (time) => Date.now() - new Date(time) > OLD;
 
 function timeOf(time, text) {
   const node = h("time");
@@ -55,8 +56,8 @@ function row({ device, metric, value, unit, quality, time }) {
   const link = h("a", "", device), marks = h("span", "flags");
   link.href = `/devices?device=${encodeURIComponent(device)}`;
   flags(marks, quality);
-  const isOld = Date.now() - Date.parse(time) > OLD, last = timeOf(time, `${age(time)} ago`);
-  const cells = [["device", "id", link], ["metric", "", metric], ["newest value", "n", number(value)], ["unit", "", unit ?? ""], ["flags", "", marks], ["last data", isOld ? "n old" : "n", last]];
+  const [faded, old] = isOld(time) ? [" faded", " old"] : ["", ""], last = timeOf(time, `${age(time)} ago`);
+  const cells = [["device", "id", link], ["metric", "", metric], ["newest value", `n${faded}`, number(value)], ["unit", faded.trim(), unit ?? ""], ["flags", "", marks], ["last data", `n${old}`, last]];
   const row = foldable(tr(...cells), [true, true, true, false, false, true]);
   row.words = `${device} ${metric}`.toLowerCase();
   return row;
@@ -108,23 +109,25 @@ function card(metric) {
 async function load(newest) {
   const { metric, value, unit, quality, time } = newest;
   const made = cards.get(metric) ?? card(metric), { from, to, step, words } = shownPeriod();
-  made.last.replaceChildren(`${number(value)} ${unit ?? ""}, `, timeOf(time, `${age(time)} ago`));
+  const last = timeOf(time, isOld(time) ? `last reading ${age(time)} ago` : `${age(time)} ago`);
+  last.className = isOld(time) ? "old" : "";
+  made.last.replaceChildren(`${number(value)} ${unit ?? ""}, `, last);
   flags(made.marks, quality);
   const query = new URLSearchParams({ device, metric, step, to: new Date(to).toISOString(), from: new Date(from).toISOString() });
   made.csv.href = `/v1/readings?${query}&format=csv`;
   made.csv.setAttribute("aria-label", `Download ${metric} ${words} as CSV`);
   const { buckets } = await ask(`/v1/readings?${query}`);
-  const last = buckets.findLast((bucket) => bucket.count > 0);
-  const shown = buckets.filter((bucket) => bucket.count > 0 && bucket.unit === last?.unit);
+  const newestBucket = buckets.findLast((bucket) => bucket.count > 0);
+  const shown = buckets.filter((bucket) => bucket.count > 0 && bucket.unit === newestBucket?.unit);
   const points = shown.map((bucket) => ({ ...bucket, at: Date.parse(bucket.time) }));
-  const flagged = buckets.reduce((sum, bucket) => sum + bucket.flagged, 0), others = buckets.some((bucket) => bucket.count > 0 && bucket.unit !== last?.unit);
+  const flagged = buckets.reduce((sum, bucket) => sum + bucket.flagged, 0), others = buckets.some((bucket) => bucket.count > 0 && bucket.unit !== newestBucket?.unit);
   const low = Math.min(...points.map((point) => point.min)), high = Math.max(...points.map((point) => point.max));
-  const range = points.length ? `from ${number(low)} to ${number(high)} ${last.unit ?? ""}` : "no readings";
+  const range = points.length ? `from ${number(low)} to ${number(high)} ${newestBucket.unit ?? ""}` : "no readings";
   const used = shown.some((bucket) => bucket.consumption !== null) && shown.reduce((sum, bucket) => sum + bucket.consumption, 0);
   const begin = words.replace(/^of the /, "");
-  const notes = [`${begin[0].toUpperCase()}${begin.slice(1)}: ${range}`, used !== false && `consumption ${number(used)} ${last.unit ?? ""}`.trim(), flagged && `${flagged} flagged readings left out`, others && "readings in other units left out"];
+  const notes = [`${begin[0].toUpperCase()}${begin.slice(1)}: ${range}`, used !== false && `consumption ${number(used)} ${newestBucket.unit ?? ""}`.trim(), flagged && `${flagged} flagged readings left out`, others && "readings in other units left out"];
   set(made.note, notes.filter(Boolean).join("; ") + ".");
-  made.curve.draw(points, from, to, `${metric} ${words}: ${range}. Arrow keys read the values.`, last?.unit);
+  made.curve.draw(points, from, to, `${metric} ${words}: ${range}. Arrow keys read the values.`, newestBucket?.unit);
   made.points = points;
   made.isCounter = used !== false;
   show(metric);
@@ -155,7 +158,7 @@ async function refresh() {
     });
     const newest = devices[0].metrics.map(({ time }) => Date.parse(time)).reduce((a, b) => Math.max(a, b));
     setTime($("last-data"), newest, `last data ${age(newest)} ago`);
-    $("last-data").className = Date.now() - newest > OLD ? "old" : "quiet-text";
+    $("last-data").className = isOld(newest) ? "old" : "quiet-text";
     $("alarm-table").tBodies[0].replaceChildren(...rows);
     $("alarm-table").hidden = rows.length === 0;
     $("no-alarms").hidden = rows.length > 0;

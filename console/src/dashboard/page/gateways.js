@@ -49,7 +49,9 @@ function draw(table, columns, members, now) {
     const pill = row.children[1].firstChild;
     pill.className = "pill " + member.state;
     set(pill, member.state);
-    columns.forEach(({ text }, n) => text && set(row.children[n], text(member, now)));
+    // What it did last is not what it does now.
+    const known = ({ title }) => member.state !== "unknown" || ["gateway", "bridge", "version"].includes(title);
+    columns.forEach((column, n) => column.text && set(row.children[n], known(column) ? column.text(member, now) : "unknown"));
   });
 }
 

@@ -6,7 +6,8 @@ import { $, button, h, label, set, setTime, tr } from "/dom.js";
 import { act, ask, askPrivately, gate, login, session } from "/session.js";
 import { Table } from "/table.js";
 
-let tasks = [], lane = "", state = "";
+const RETRY = 1000;
+let tasks = [], total = 0, more = false, lane = "", state = "";
 
 const table = new Table($("task-table"), "tasks", [
   { title: "id", of: (task) => task.id },
@@ -50,6 +51,7 @@ function row(task) {
 const key = (task) => task.place;
 
 function draw() {
+  if (lane) set($("tasks-note"), `${total} ${state} in ${lane}${more ? `, the first ${tasks.length} are shown` : ""}`);
   table.draw(tasks, key, row, () => {});
 }
 
@@ -60,13 +62,13 @@ async function list() {
     const answer = await askPrivately(`/v1/lanes/${encodeURIComponent(lane)}/tasks?${query}`);
     const read = Date.now();
     tasks = answer.tasks.map((task, n) => ({ ...task, place: `${read} ${n}` }));
-    const first = answer.more ? `, the first ${tasks.length} are shown` : "";
-    set($("tasks-note"), `${answer.total} ${state} in ${lane}${first}`);
+    ({ total, more } = answer);
+    draw();
   } catch (error) {
-    tasks = [];
+    [tasks, total, more] = [[], 0, false];
+    draw();
     set($("tasks-note"), error.message);
   }
-  draw();
 }
 
 async function runNow(task) {
@@ -83,6 +85,7 @@ async function remove(task) {
 
 function gone(task) {
   tasks = tasks.filter((other) => other !== task);
+  total -= 1;
   draw();
 }
 
@@ -94,12 +97,16 @@ $("selection").addEventListener("submit", async (event) => {
   if (known.name || (await login(true))) await list();
 });
 
-await session();
-try {
-  const now = await ask("/api/now");
-  $("lane").append(...Object.keys(now.point?.lanes ?? {}).map((name) => h("option", "", name)));
-} catch (error) {
-  set($("tasks-note"), error.message);
+// A dashboard that has just started knows no lanes yet.
+async function offerLanes() {
+  const now = await ask("/api/now").catch((error) => set($("tasks-note"), error.message));
+  const lanes = Object.keys(now?.point?.lanes ?? {});
+  if (!lanes.length) return setTimeout(offerLanes, RETRY);
+  $("lane").append(...lanes.map((name) => h("option", "", name)));
+  $("lane").value = parameter("lane", $("lane").value);
+  if (!lane) set($("tasks-note"), "");
 }
-$("lane").value = parameter("lane", $("lane").value);
+
+await session().catch((error) => set($("tasks-note"), error.message));
 $("state").value = parameter("state", $("state").value);
+offerLanes();

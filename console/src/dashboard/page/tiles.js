@@ -15,9 +15,9 @@ function strain(now, [name, lane]) {
 
 function alarmTile() {
   const { configured, known, count, more, critical, acknowledged } = alarmSummary;
-  if (!configured) return [];
+  if (configured === false) return [];
   const name = "open alarms";
-  if (!known) return [{ name, ...UNKNOWN, note: "the database does not answer" }];
+  if (!known) return [{ name, ...UNKNOWN, note: configured ? "the database does not answer" : "no answer yet" }];
   const note = [critical && `${critical} critical`, acknowledged && `${acknowledged} acknowledged`].filter(Boolean).join(", ");
   return [{ name, value: short(count) + (more ? "+" : ""), css: critical ? "bad" : count ? "warn" : "", note }];
 }
@@ -70,11 +70,11 @@ export function drawTiles({ now }) {
     ...alarmTile(),
     unless(noQueues || workers, "busy slots of the fullest lane", () => slotTile(now, lanes)),
     unless(noQueues, "new dead letters per minute", () => letterTile(now)),
-    unless(noQueues, "oldest waiting task", () => oldestTile(lanes)),
+    unless(noQueues || workers, "oldest waiting task", () => oldestTile(lanes)),
     unless(workers, "workers", () => workerTile(now)),
-    unless(noQueues || incomplete, "backlog", () => ({ value: short(sum((lane) => lane.backlog)), note: `${short(sum((lane) => lane.retrying))} waiting for a retry` })),
-    unless(noQueues || incomplete, "arrivals per second", () => ({ value: short(sum((lane) => lane.arrival_rate)), note: "last minute" })),
-    unless(noQueues || incomplete, "removals per second", () => ({ value: short(sum((lane) => lane.removal_rate)), note: "last minute" })),
+    unless(noQueues || workers || incomplete, "backlog", () => ({ value: short(sum((lane) => lane.backlog)), note: `${short(sum((lane) => lane.retrying))} waiting for a retry` })),
+    unless(noQueues || workers || incomplete, "arrivals per second", () => ({ value: short(sum((lane) => lane.arrival_rate)), note: "last minute" })),
+    unless(noQueues || workers || incomplete, "removals per second", () => ({ value: short(sum((lane) => lane.removal_rate)), note: "last minute" })),
     unless(noQueues, "unroutable messages", () => ({ value: short(point.unroutable), css: point.unroutable ? "warn" : "", note: point.unroutable ? "no binding matches" : "" })),
     unless(workers, "sensor connections", () => ({ value: short(connections()), note: many(now.gateways.filter((it) => it.state === "open").length, "gateway") })),
   ];

@@ -1,6 +1,6 @@
 // What is wrong with the fleet, the worst first.
 import { span } from "/charts.js";
-import { $, h, keyed, set } from "/dom.js";
+import { $, h, keyed, set, visible } from "/dom.js";
 
 // The section of the page that shows more of a problem.
 const SECTIONS = {
@@ -18,16 +18,21 @@ function lasted({ since }, now) {
   return now - since < 1000 ? " (new)" : ` (for ${span((now - since) / 1000)})`;
 }
 
+// Text with commands between backquotes.
+function setStep(node, text) {
+  if (node.textContent === visible(text).replaceAll("`", "")) return;
+  node.replaceChildren(...text.split("`").map((part, n) => h(n % 2 ? "code" : "span", "", part)));
+}
+
 // The problem as text. The figures in it and the time are not read aloud again with each update.
 export function drawVerdict(fleet) {
   drawn = fleet;
   const { now } = fleet, more = now.problems.length - SHOWN;
   $("all-problems").hidden = more <= 0;
-  set($("all-problems"), showsAll ? "Show fewer" : `Show ${more} more`);
-  const worst = now.problems[0]?.severity ?? "none", verdict = $("verdict");
-  const shown = now.problems.some((it) => it.severity !== "notice") ? now.verdict : "No problems";
+  set($("all-problems"), showsAll ? "Show fewer" : `Show ${Math.max(0, more)} more`);
+  const worst = now.problems[0]?.severity ?? (now.has_looked ? "fine" : ""), verdict = $("verdict");
   verdict.className = "verdict " + worst;
-  set($("verdict-text"), shown[0].toUpperCase() + shown.slice(1));
+  set($("verdict-text"), now.verdict[0].toUpperCase() + now.verdict.slice(1));
   keyed($("problems"), showsAll ? now.problems : now.problems.slice(0, SHOWN), (it) => `${it.problem} ${it.subject}`, (it) => {
     const node = h("li"), link = h("a");
     link.href = "#" + (SECTIONS[it.problem] ?? "lanes");
@@ -40,7 +45,7 @@ export function drawVerdict(fleet) {
     set(pill, it.severity);
     set(link.children[0], it.subject ? it.subject + ": " : "");
     set(link.children[1], it.detail + lasted(it, now.at));
-    set(next, it.next);
+    setStep(next, it.next);
   });
 }
 

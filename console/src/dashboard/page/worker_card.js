@@ -35,7 +35,7 @@ export function updateCommands(node, worker) {
 // When the worker was heard or started, as text and as a time.
 export function heard(worker, now) {
   if (worker.heard_ms_ago === null || worker.heard_ms_ago === undefined) return ["no heartbeat yet", NaN];
-  if (worker.state === "silent") return [`last heartbeat ${span(worker.heard_ms_ago / 1000)} ago`, now.at - worker.heard_ms_ago];
+  if (worker.state === "silent" || worker.state === "unknown") return [`last heartbeat ${span(worker.heard_ms_ago / 1000)} ago`, now.at - worker.heard_ms_ago];
   return [`up ${span(Math.max(0, now.at - worker.started_at) / 1000)}`, worker.started_at];
 }
 

@@ -5,6 +5,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use garenne_database::units;
 use garenne_protocol::sensor::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -99,8 +100,9 @@ pub(in crate::dashboard) async fn devices(
     let database = app.database()?;
     let (tables, snapshot) = (&database.tables, database.snapshot().await?);
     let after = parameters.after.as_deref().unwrap_or_default();
+    let unit = units::symbol("last_unit");
     let select = format!(
-        "SELECT device, metric, last_time, last_value, last_unit, last_quality, stored_at FROM {tables}_series
+        "SELECT device, metric, last_time, last_value, {unit}, last_quality, stored_at FROM {tables}_series
          WHERE device IN (SELECT DISTINCT device FROM {tables}_series
                           WHERE device > $1 AND ($2::text IS NULL OR device = $2) ORDER BY device LIMIT $3)
          ORDER BY device, metric LIMIT $4"

@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use garenne_database::{Tables, rollups};
+use garenne_database::{Tables, rollups, units};
 use garenne_protocol::sensor::Timestamp;
 use serde_json::json;
 use time::OffsetDateTime;
@@ -75,7 +75,9 @@ async fn stored_readings(
         return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
     }
     let next = next.map(|from| page(query, from, format));
-    let select = format!("SELECT time, value, unit, raw, raw_unit, quality, calibration {range} LIMIT $5");
+    let [unit, raw_unit] = ["unit", "raw_unit"].map(units::symbol);
+    let select =
+        format!("SELECT time, value, {unit}, raw, {raw_unit}, quality, calibration {range} LIMIT $5");
     let rows = in_time(snapshot.query_raw(&select, parameters(query, &i64::from(limit)))).await?;
     let begin = match format {
         Format::Json => head(query, &[("next", json!(next))], "readings"),
@@ -136,9 +138,10 @@ async fn bucket_rows(
     };
     let of_rollups = |function: &str| {
         format!(
-            "SELECT {}, unit, sum(count)::int8, min(min), {}, max(max), sum(flagged)::int8, sum(consumption)
+            "SELECT {}, {}, sum(count)::int8, min(min), {}, max(max), sum(flagged)::int8, sum(consumption)
              FROM {tables}_{function}($1, $2, $3, $4) GROUP BY 1, 2 ORDER BY 1, 2",
             bucket("time"),
+            units::symbol("unit"),
             rollups::mean_of_means(tables)
         )
     };
@@ -147,18 +150,20 @@ async fn bucket_rows(
         Source::Days => of_rollups("daily"),
         Source::Readings => format!(
             "SELECT b.*, CASE WHEN s.counter IS NOT NULL THEN coalesce(used.consumption, 0) END
-             FROM (SELECT {} AS time, coalesce(r.unit, '') AS unit, count(*) FILTER (WHERE f.usable),
+             FROM (SELECT {} AS time, coalesce({}, '') AS unit, count(*) FILTER (WHERE f.usable),
                           min(r.value) FILTER (WHERE f.usable), {}, max(r.value) FILTER (WHERE f.usable),
                           count(*) FILTER (WHERE NOT f.usable)
                    FROM {tables}_readings AS r CROSS JOIN LATERAL (SELECT {tables}_is_usable(r.quality) AS usable) AS f
                    WHERE r.device = $1 AND r.metric = $2 AND r.time >= $3 AND r.time < $4 GROUP BY 1, 2) AS b
-             LEFT JOIN (SELECT {} AS time, step.unit, sum(step.step) AS consumption
+             LEFT JOIN (SELECT {} AS time, {} AS unit, sum(step.step) AS consumption
                         FROM {tables}_counter_steps($1, $2, $3, $4) AS step GROUP BY 1, 2) AS used USING (time, unit)
              LEFT JOIN {tables}_series AS s ON s.device = $1 AND s.metric = $2
              ORDER BY 1, 2",
             bucket("r.time"),
+            units::symbol("r.unit"),
             rollups::mean_of_values(tables, "r.value", "f.usable"),
-            bucket("step.time")
+            bucket("step.time"),
+            units::symbol("step.unit")
         ),
     };
     let (seconds, times);

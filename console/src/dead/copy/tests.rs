@@ -24,7 +24,7 @@ fn copied(properties: &BasicProperties) -> Result<Message, String> {
 fn copied_with(properties: &BasicProperties, settings: FleetSettings) -> Result<Message, String> {
     let operator = Operator::new(settings).unwrap();
     let letter = DeadLetter::of("garenne.dead", properties, 2);
-    copy(&operator, HeldQueue::Dead, &letter, properties, b"{}".to_vec())
+    copy(&operator, HeldQueue::Dead, &UnboundLanes::default(), &letter, properties, b"{}".to_vec())
 }
 
 fn target(properties: &BasicProperties) -> Result<(String, String), String> {
@@ -193,7 +193,7 @@ fn an_unroutable_message_is_published_again_as_it_was_sent() {
     let sent = sent.with_expiration("60000".into()).with_user_id("sender".into());
     let copied = |key: &str| {
         let message = DeadLetter::unroutable(key, &sent, 2);
-        copy(&operator, HeldQueue::Unroutable, &message, &sent, b"{}".to_vec())
+        copy(&operator, HeldQueue::Unroutable, &UnboundLanes::default(), &message, &sent, b"{}".to_vec())
     };
     let copy = copied("import.csv").unwrap();
     let target = (copy.target.exchange.as_str(), copy.target.routing_key.as_str());

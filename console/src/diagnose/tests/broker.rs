@@ -23,17 +23,17 @@ fn what_is_missing_on_the_broker_is_named_once_and_briefly() {
     assert_eq!(
         fleet.lines(),
         [
-            "critical missing-queue missing: garenne.directives, garenne.retry.fast.0, garenne.retry.fast.1, \
+            "critical missing-queue missing queues: garenne.directives, garenne.retry.fast.0, garenne.retry.fast.1, \
              garenne.retry.fast.10, garenne.retry.fast.11 and 13 more",
-            "critical missing-exchange missing: garenne.events",
-            "critical missing-binding missing: garenne.tasks -> garenne.tasks.fast (reading.#)",
+            "critical missing-exchange missing exchange: garenne.events",
+            "critical missing-binding missing binding: garenne.tasks -> garenne.tasks.fast (reading.#)",
             "warning topology-differs the broker differs from the settings: queue garenne.dead: x is 1, should be 2",
         ]
     );
     // The queue is back, and the topology was not compared since.
     fleet.snapshot.missing = Vec::new();
     fleet.snapshot.queues = [("garenne.retry.fast.3".to_owned(), QueueStatus::default())].into();
-    assert_eq!(fleet.lines()[0], "critical missing-queue missing: garenne.directives");
+    assert_eq!(fleet.lines()[0], "critical missing-queue missing queue: garenne.directives");
 }
 
 #[test]

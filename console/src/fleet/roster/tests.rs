@@ -32,6 +32,23 @@ fn a_process_is_silent_after_three_missed_heartbeats_and_then_removed() {
 }
 
 #[test]
+fn a_process_is_not_silent_while_the_broker_delivers_nothing() {
+    let mut roster = Roster::new(0);
+    roster.begin_hearing(0);
+    roster.record(beat("i", 0, 0, 0), 1_000);
+    roster.hear_broker(6_000);
+    assert_eq!(states(&roster, 60_000), [State::Open], "it may have sent heartbeats since");
+    assert_eq!(roster.broker_silence(60_000), 54_000);
+    roster.hear_broker(7_001);
+    assert_eq!(states(&roster, 60_000), [State::Silent], "its heartbeat would have come first");
+    // A new connection, or the end of an alarm.
+    roster.begin_hearing(61_000);
+    assert_eq!(states(&roster, 61_000), [State::Open], "it had no time to be heard");
+    roster.hear_broker(67_001);
+    assert_eq!(states(&roster, 67_001), [State::Silent]);
+}
+
+#[test]
 fn stopped_is_final_for_an_incarnation() {
     let mut roster = Roster::new(0);
     let mut last = beat("i", 0, 5, 0);
@@ -48,6 +65,17 @@ fn stopped_is_final_for_an_incarnation() {
 }
 
 /// A user of another worker can publish heartbeats in a worker's name.
+/// It may end before the run before it is silent, and so is never recorded.
+#[test]
+fn another_run_is_told_before_it_is_recorded() {
+    let mut roster = Roster::new(0);
+    assert!(!roster.is_other_run(&beat("i", 0, 0, 0)), "the first one");
+    roster.record(beat("i", 0, 0, 0), 0);
+    assert!(!roster.is_other_run(&beat("i", 0, 1, 0)) && roster.is_other_run(&beat("j", 1, 1, 0)));
+    roster.record(beat("j", 1, 1, 0), 1);
+    assert!(roster.is_other_run(&beat("j", 1, 2, 0)), "it was not recorded");
+}
+
 #[test]
 fn a_true_heartbeat_replaces_a_forged_one() {
     let forge = |stance: Stance, at: i64, now: i64| {
