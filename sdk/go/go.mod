@@ -1,0 +1,3 @@
+module github.com/garenne/garenne/sdk/go
+
+go 1.19

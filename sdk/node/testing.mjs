@@ -1,0 +1,4 @@
+import testing from "./testing.cjs";
+
+export const { run } = testing;
+export default testing;
