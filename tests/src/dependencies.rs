@@ -35,6 +35,7 @@ fn each_feature_of_the_library_compiles_only_what_it_needs() {
     let own = [
         ("admin", "axum"),
         ("cli", "clap"),
+        ("otlp", "opentelemetry_sdk"),
         ("otlp", "opentelemetry_otlp"),
         ("tls", "rustls_native_certs"),
         ("worker", "garenne_pool"),
@@ -42,11 +43,32 @@ fn each_feature_of_the_library_compiles_only_what_it_needs() {
     for (feature, library) in own {
         assert!(with(feature).contains(library), "{feature} without {library}");
     }
-    for (feature, absent) in [("client", &own[..]), ("worker", &own[..4])] {
+    for (feature, absent) in [("client", &own[..]), ("worker", &own[..5])] {
         let compiled = with(feature);
         for (_, library) in absent {
             assert!(!compiled.contains(*library), "{feature} compiles {library}");
         }
+    }
+}
+
+/// The library's features as programs name them, and the most crates that each compiles, procedural macros and those of
+/// build scripts included. Somebody who adds the library to a program waits for all of them.
+const MOST_CRATES: [(&str, usize); 4] =
+    [("client", 95), ("worker", 122), ("client,worker", 122), ("worker,cli", 138)];
+
+#[test]
+fn the_library_compiles_no_more_crates_than_stated() {
+    for (features, most) in MOST_CRATES {
+        let arguments = ["--no-default-features", "--features", features, "--edges", "normal,build"];
+        let all = ["tree", "--offline", "--package", "garenne", "--prefix", "none", "--format", "{p}"];
+        let printed = String::from_utf8(cargo(&[&all[..], &arguments].concat())).unwrap();
+        let crates: BTreeSet<_> = printed.lines().map(|line| line.trim_end_matches(" (*)")).collect();
+        assert!(crates.iter().any(|it| it.starts_with("lapin ")), "{crates:?}");
+        assert!(
+            crates.len() <= most,
+            "{features} compiles {} crates, {most} are allowed: {crates:#?}",
+            crates.len()
+        );
     }
 }
 

@@ -19,11 +19,13 @@ const PARTS: [(&str, &[&str]); 5] = [
 ];
 
 /// What is not allowed, as tokens, and what to use instead.
-const NAMES: [(&str, &[&str], &str); 9] = [
+const NAMES: [(&str, &[&str], &str); 11] = [
     ("SystemTime::now", &["SystemTime", "::", "now"], "garenne_common::clock"),
     ("std::time::Instant", &["std", "::", "time", "::", "Instant"], "tokio::time::Instant"),
     ("StdInstant", &["StdInstant"], "tokio::time::Instant"),
     ("rand::", &["rand", "::"], "garenne_common::random"),
+    ("getrandom::", &["getrandom", "::"], "garenne_common::random"),
+    ("fastrand::", &["fastrand", "::"], "garenne_common::random"),
     ("now_v7", &["now_v7"], "garenne_protocol::task::new_uuid"),
     ("new_v4", &["new_v4"], "garenne_protocol::task::new_uuid"),
     ("HashMap<", &["HashMap", "<"], "BTreeMap"),
@@ -39,10 +41,10 @@ const EXCEPTIONS: [(&str, &str, &str); 15] = [
     ("common/src/clock.rs", "SystemTime::now", "the clock itself"),
     ("common/protocol/src/task/id.rs", "now_v7", "the source of ids itself"),
     ("common/protocol/src/task/version.rs", "SystemTime::now", "only the order of a reading's versions"),
-    ("common/src/random.rs", "rand::", "the random source itself"),
+    ("common/src/random.rs", "getrandom::", "the random source itself"),
     ("common/src/log_limit.rs", "HashMap<", "only the order of log lines"),
     ("common/pool/src/engine/batch_size.rs", "std::time::Instant", "takes the time of the core"),
-    ("common/pool/src/engine/core.rs", "rand::", "a simulation replaces it"),
+    ("common/pool/src/engine/core.rs", "fastrand::", "a simulation replaces it"),
     ("common/pool/src/engine/core.rs", "std::time::Instant", "a simulation replaces it"),
     ("common/pool/src/engine/core.rs", "StdInstant", "a simulation replaces it"),
     ("common/pool/src/state/task_queue.rs", "HashMap<", "what it iterates over is sorted"),

@@ -11,11 +11,29 @@ pub mod docs;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guides/handlers.md")]
 mod handlers_guide {}
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/library/embedding.md")]
+mod embedding_page {}
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/library/errors.md")]
+mod errors_page {}
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/library/state.md")]
+mod state_page {}
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/library/testing.md")]
+mod testing_page {}
 pub mod harness;
 #[cfg(test)]
 mod imports;
 #[cfg(test)]
 mod links;
+#[cfg(test)]
+mod problems;
+#[cfg(test)]
+mod public_api;
+#[cfg(test)]
+mod quotations;
 #[cfg(test)]
 mod settings;
 #[cfg(test)]

@@ -65,11 +65,16 @@ fn parse(folder: &str) -> Vec<Source> {
 
 /// The tokens of a file of Rust without what is compiled for tests only.
 pub(crate) fn tokens(text: &str) -> Vec<Token> {
+    let mut found = Vec::new();
+    flatten(product_file(text).into_token_stream(), &mut found);
+    found
+}
+
+/// A file of Rust without what is compiled for tests only.
+pub(crate) fn product_file(text: &str) -> File {
     let mut file = syn::parse_file(text).unwrap_or_else(|error| panic!("{error}: {text}"));
     WithoutTests.visit_file_mut(&mut file);
-    let mut found = Vec::new();
-    flatten(file.into_token_stream(), &mut found);
-    found
+    file
 }
 
 fn flatten(stream: TokenStream, found: &mut Vec<Token>) {

@@ -14,7 +14,8 @@ pub(crate) fn product_crates() -> Vec<String> {
     let workspace = manifest(".");
     let members = workspace["workspace"]["members"].as_array().unwrap();
     let folders = members.iter().map(|member| member.as_str().unwrap().to_owned());
-    let folders: Vec<_> = folders.filter(|folder| !folder.starts_with("tests")).collect();
+    let folders: Vec<_> =
+        folders.filter(|folder| !folder.starts_with("tests") && !folder.starts_with("examples")).collect();
     assert!(folders.len() > 15, "{folders:?}");
     folders
 }
@@ -26,4 +27,35 @@ pub(crate) fn cargo(arguments: &[&str]) -> Vec<u8> {
     let output = output.expect("cargo can be run");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
+}
+
+#[test]
+fn each_published_crate_has_licences_and_a_readme() {
+    let is_published = |folder: &String| {
+        let package = &manifest(folder)["package"];
+        package.get("publish").and_then(toml::Value::as_bool) == Some(true)
+    };
+    let published: Vec<_> = product_crates().into_iter().filter(is_published).collect();
+    assert!(published.len() >= 5, "{published:?}");
+    for folder in published {
+        let path = format!("{folder}/Cargo.toml");
+        let listed = cargo(&["package", "--list", "--offline", "--allow-dirty", "--manifest-path", &path]);
+        let listed = String::from_utf8(listed).unwrap();
+        for file in ["LICENSE-APACHE", "LICENSE-MIT", "README.md"] {
+            assert!(
+                listed.lines().any(|line| line == file),
+                "{folder} is published without {file}: {listed}"
+            );
+        }
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            let text = |folder: &str| fs::read_to_string(repository().join(folder).join(licence)).unwrap();
+            assert_eq!(text(&folder), text("."), "{folder}/{licence}");
+        }
+        let readme = fs::read_to_string(repository().join(&folder).join("README.md")).unwrap();
+        let minimum = manifest(".")["workspace"]["package"]["rust-version"].as_str().unwrap().to_owned();
+        assert!(
+            readme.contains(&format!("Rust {minimum} or newer")),
+            "{folder}/README.md states another version"
+        );
+    }
 }

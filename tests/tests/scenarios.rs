@@ -10,6 +10,7 @@ mod scenarios {
     mod batches;
     mod calibration;
     mod catch_all;
+    mod celery;
     mod changed_password;
     mod chaos;
     mod clean_stops;
@@ -37,6 +38,8 @@ mod scenarios {
     mod derived_values;
     mod documented_commands;
     mod drill;
+    mod embedding;
+    mod examples;
     mod first_start;
     mod fleet;
     mod follow_ups;
@@ -49,11 +52,15 @@ mod scenarios {
     mod gateway_overload;
     mod gateway_receipts;
     mod group_pause;
+    mod handler_http;
+    mod handler_processes;
+    mod handlers;
     mod harness;
     mod heartbeats;
     mod hostile_corpus;
     mod hostile_gateway;
     mod key_limits;
+    mod lane_history;
     mod late_servers;
     mod lost_copies;
     mod mapped_lanes;
@@ -70,6 +77,9 @@ mod scenarios {
     mod poison;
     mod postgres_tls;
     mod problems;
+    mod problems_broker;
+    mod problems_page;
+    mod problems_producers;
     mod publisher_pool;
     mod quarantine;
     mod queue_look;
@@ -81,6 +91,7 @@ mod scenarios {
     mod rights;
     mod rolling_restarts;
     mod rollups;
+    mod sdk;
     mod services;
     mod shards;
     mod shards_change;
@@ -108,5 +119,6 @@ mod scenarios {
     mod unreadable_messages;
     mod unroutable;
     mod versions;
+    mod waits;
     mod windows;
 }

@@ -9,6 +9,8 @@ pub struct Usage {
     pub cpu: Duration,
     /// Current resident memory in 10^6 bytes. Shared pages count for each process.
     pub rss_mb: f64,
+    /// The same, in which each of the processes that share a page has its part of it.
+    pub pss_mb: f64,
     /// The sum of the processes' peaks of resident memory, which may be at different times.
     pub peak_mb: f64,
 }
@@ -20,18 +22,27 @@ impl Usage {
         children(pid).into_iter().map(Self::of).fold(Self::alone(pid), |sum, child| Self {
             cpu: sum.cpu + child.cpu,
             rss_mb: sum.rss_mb + child.rss_mb,
+            pss_mb: sum.pss_mb + child.pss_mb,
             peak_mb: sum.peak_mb + child.peak_mb,
         })
     }
 
-    fn alone(pid: u32) -> Self {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let memory = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    /// Reads the usage without that of descendants.
+    #[must_use]
+    pub fn alone(pid: u32) -> Self {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let memory = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
             let kilobytes: f64 = line.split_whitespace().nth(1).and_then(|it| it.parse().ok()).unwrap_or(0.0);
             kilobytes * 1024.0 / 1e6
         };
-        Self { cpu: ticks(pid).max(scheduled(pid)), rss_mb: memory("VmRSS:"), peak_mb: memory("VmHWM:") }
+        let status = read("status");
+        Self {
+            cpu: ticks(pid).max(scheduled(pid)),
+            rss_mb: memory(&status, "VmRSS:"),
+            pss_mb: memory(&read("smaps_rollup"), "Pss:"),
+            peak_mb: memory(&status, "VmHWM:"),
+        }
     }
 }
 

@@ -269,12 +269,8 @@ impl Watch {
                 let is_founded = by_group || self.stopped_tasks.contains(id) || !id.starts_with('t');
                 (!is_founded).then(|| "no operator stopped it".to_owned())
             }
-            DeadReason::Expired
-            | DeadReason::Malformed
-            | DeadReason::TooLarge
-            | DeadReason::UnknownKind
-            | DeadReason::InvalidPayload
-            | DeadReason::Unmapped => Some("nothing of it is so".to_owned()),
+            // Expired, malformed, too large, of an unknown kind, and reasons that a history has not.
+            _ => Some("nothing of it is so".to_owned()),
         }
     }
 

@@ -26,7 +26,7 @@ pub const PATH: &str = "docs/garenne.example.toml";
 const WIDTH: usize = 110;
 
 /// Example values, in TOML, of the settings without a default.
-const EXAMPLES: [(&str, &str); 46] = [
+const EXAMPLES: [(&str, &str); 48] = [
     ("admin", "\"127.0.0.1:9464\""),
     ("admin_tls_cert", "\"/etc/garenne/admin.pem\""),
     ("admin_tls_key", "\"/etc/garenne/admin.key\""),
@@ -46,10 +46,12 @@ const EXAMPLES: [(&str, &str); 46] = [
     ("forward.tls.key", "\"/etc/garenne/site.key\""),
     ("forward.token_file", "\"/etc/garenne/central-token\""),
     ("forward.url", "\"https://central.example:8080\""),
+    ("lanes.<name>.celery_pass_on", "\"celery.python\""),
     ("lanes.<name>.consumer_timeout", "\"30m\""),
     ("lanes.<name>.default_kind", "\"reading.process\""),
     ("lanes.<name>.exchange", "\"plant\""),
     ("lanes.<name>.max_per_key", "2"),
+    ("lanes.<name>.queue", "\"celery\""),
     ("lanes.only", "[\"fast\"]"),
     ("management_url", "\"http://guest:guest@127.0.0.1:15672\""),
     ("mqtt.client_id", "\"site-1\""),

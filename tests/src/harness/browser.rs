@@ -107,13 +107,14 @@ impl Browser {
         Ok(answer["result"].clone())
     }
 
-    /// Opens a page, in a dark or light colour scheme.
+    /// Opens a page, in a dark or light colour scheme, and waits until its scripts have been loaded.
     pub async fn open(&mut self, url: &str, dark: bool) -> Result<()> {
         let scheme = if dark { "dark" } else { "light" };
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.command("Emulation.setEmulatedMedia", features).await?;
-        self.command("Page.navigate", json!({ "url": url })).await?;
-        Ok(())
+        let opened = self.command("Page.navigate", json!({ "url": url })).await?;
+        ensure!(opened["errorText"].is_null(), "{url}: {opened}");
+        self.until("document.readyState === 'complete'").await
     }
 
     /// Sets the width of the window in CSS pixels.

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use super::{
     client::with_id,
     process::{Ended, Process, Program, Signal},
+    readiness,
     test_env::TestEnv,
     wait::{Seen, WAIT_TIMEOUT, eventually},
 };
@@ -20,6 +21,7 @@ pub const TOKEN: &str = "test-token";
 pub struct Dashboard {
     process: Process,
     url: String,
+    admin: String,
     http: reqwest::Client,
     cookie: Option<String>,
     csrf: Option<String>,
@@ -47,6 +49,17 @@ impl Dashboard {
         amqp_url: &str,
         options: impl FnOnce(Program) -> Program,
     ) -> Result<Self> {
+        let management = env.vhost().management_url();
+        let options = |program| options(program).option("--management-url", management);
+        Self::start_without_management(env, amqp_url, options).await
+    }
+
+    /// The same, without the management API: it sees less.
+    pub async fn start_without_management(
+        env: &TestEnv,
+        amqp_url: &str,
+        options: impl FnOnce(Program) -> Program,
+    ) -> Result<Self> {
         let token = env.folder().join("dashboard-token");
         std::fs::write(&token, TOKEN)?;
         let program = Program::new("garenne")
@@ -54,7 +67,6 @@ impl Dashboard {
             .option("--listen", "127.0.0.1:0")
             .option("--admin", "127.0.0.1:0")
             .option("--amqp-url", amqp_url)
-            .option("--management-url", env.vhost().management_url())
             .option("--admin-token-file", &token);
         let process = options(program).start().await?;
         let address = process.stderr().until("the dashboard's address", |lines| {
@@ -62,14 +74,29 @@ impl Dashboard {
             Some(line.rsplit("address=").next()?.trim().to_owned())
         });
         let url = address.await?;
+        let admin = process.stderr().until("the admin port's address", |lines| {
+            let line = lines.iter().find(|line| line.contains("admin port is open"))?;
+            Some(line.rsplit("address=").next()?.trim().to_owned())
+        });
+        let admin = format!("http://{}", admin.await?);
         let http = reqwest::Client::builder().pool_max_idle_per_host(0).build()?;
-        Ok(Self { process, url, http, cookie: None, csrf: None })
+        Ok(Self { process, url, admin, http, cookie: None, csrf: None })
     }
 
     /// The URL of its page.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Waits until `/readyz` answers that it is ready.
+    pub async fn until_ready(&mut self) -> Result<()> {
+        readiness::until_ready(&mut self.process, (&self.http, &self.admin), "the dashboard", true).await
+    }
+
+    /// Waits until `/readyz` answers that it is not ready, with a reason that contains `reason`.
+    pub async fn until_not_ready_for(&self, reason: &str) -> Result<()> {
+        readiness::until_not_ready_for((&self.http, &self.admin), "the dashboard", reason).await
     }
 
     /// `GET` with any status.

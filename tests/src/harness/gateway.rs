@@ -169,6 +169,11 @@ impl Gateway {
         readiness::until_ready(&mut self.process, (&self.http, &self.admin), "the gateway", ready).await
     }
 
+    /// Waits until `/readyz` answers that it is not ready, with a reason that contains `reason`.
+    pub async fn until_not_ready_for(&self, reason: &str) -> Result<()> {
+        readiness::until_not_ready_for((&self.http, &self.admin), "the gateway", reason).await
+    }
+
     /// Waits until its metrics have a series that begins like this.
     pub async fn until_metric(&self, series: &str) -> Result<()> {
         let url = format!("{}/metrics", self.admin);

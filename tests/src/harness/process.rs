@@ -20,7 +20,11 @@ use tokio::{
 };
 
 pub(in crate::harness) use self::build::binary;
-pub use self::{build::binaries, log::Log, terminal::Screen};
+pub use self::{
+    build::binaries,
+    log::Log,
+    terminal::{FullScreen, Screen},
+};
 pub use rustix::process::Signal;
 
 use super::wait::WAIT_TIMEOUT;

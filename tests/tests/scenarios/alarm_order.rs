@@ -62,6 +62,7 @@ pub(super) async fn judged_in_order(
             value: row.get(2),
             unit,
             start: None,
+            zero: None,
         });
     }
     let mut alarms = BTreeMap::new();

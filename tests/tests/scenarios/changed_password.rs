@@ -4,8 +4,11 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
 use garenne_tests::harness::{
     gateway::GatewayPlan,
+    postgres::Postgres,
+    process::Program,
     test_env::TestEnv,
     vhost::Rights,
     wait::{Seen, eventually},
@@ -194,5 +197,51 @@ async fn changed_password_is_read_again_by_the_gateway() -> Result<()> {
     let answer = gateway.post("/v1/readings", "application/json", reading).await?;
     ensure!(answer.status == 202, "{answer:?}");
     gateway.stop().await?;
+    Ok(())
+}
+
+/// Of the console: one that compares, one that leaves an audit record first, and those of the database.
+#[tokio::test]
+async fn changed_password_is_awaited_by_commands() -> Result<()> {
+    let env = TestEnv::new().await?;
+    env.garenne(&["topology", "apply"]).await?;
+    let (user, postgres) = (User::new(&env).await?, Postgres::shared().await?);
+    let (broker_file, database_file) = (env.folder().join("amqp-url"), env.folder().join("postgres-url"));
+    let database = postgres.database().await?;
+    let url = database.url();
+    let (before, after) = url.split_once('@').context("a password")?;
+    fs::write(&broker_file, &user.url)?;
+    fs::write(&database_file, format!("{before}-wrong@{after}"))?;
+    user.change("second").await?;
+    let begin = async |command: &str| {
+        let program = Program::new("garenne").env("GARENNE_LOG", "info");
+        let program = program.env("GARENNE_AMQP_URL_FILE", broker_file.display().to_string());
+        let program = program.env("GARENNE_POSTGRES_URL_FILE", database_file.display().to_string());
+        let command = command.split(' ').fold(program, Program::arg).start().await?;
+        let refused = ["cannot connect to the broker, retrying", "password authentication failed"];
+        let is_refused = |lines: &[String]| {
+            lines.iter().any(|line| refused.iter().any(|it| line.contains(it))).then_some(())
+        };
+        command.stderr().until("the first refused login", is_refused).await?;
+        anyhow::Ok(command)
+    };
+    let commands = [
+        "topology check",
+        "dead drop --all --yes",
+        "task run-now some",
+        "database check",
+        "database migrate",
+    ];
+    let commands = try_join_all(commands.map(begin)).await?;
+    fs::write(&broker_file, user.url_with("second"))?;
+    fs::write(&database_file, &url)?;
+    for (command, codes) in commands.into_iter().zip([&[0][..], &[0], &[1], &[0, 1], &[0]]) {
+        let ended = command.ended().await?;
+        let is_expected = ended.code.is_some_and(|code| codes.contains(&code));
+        ensure!(
+            is_expected && !ended.stderr.iter().any(|line| line.contains("garenne: cannot use")),
+            "{ended:?}"
+        );
+    }
     Ok(())
 }

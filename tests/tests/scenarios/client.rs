@@ -4,8 +4,9 @@ use std::{future::IntoFuture, time::Duration};
 
 use anyhow::Result;
 use futures_util::future::try_join_all;
-use garenne::{Client, EnqueueError, json_payload};
-use garenne_tests::harness::test_env::TestEnv;
+use garenne::{Client, EnqueueError, WaitError, json_payload};
+use garenne_tests::harness::{test_env::TestEnv, vhost::Rights};
+use lapin::types::AMQPValue;
 use serde_json::json;
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -57,6 +58,23 @@ async fn client_says_why_a_task_is_not_stored() -> Result<()> {
         let error = client.enqueue_kind("bench.noop", &json!({ "text": large })).await.unwrap_err();
         assert!(matches!(error, EnqueueError::TooLarge { what: "body", .. }), "{error}");
     }
+    let typo = Client::connect_to_fleet(&env.vhost().amqp_url(), "garene").await?;
+    let error = typo.enqueue_kind("bench.noop", &json!({})).await.unwrap_err();
+    assert!(
+        matches!(&error, EnqueueError::NoExchange { exchange, .. } if exchange == "garene.tasks"),
+        "{error}"
+    );
+    let waited = typo.enqueue_kind("bench.noop", &json!({})).wait::<()>(Duration::from_secs(60)).await;
+    assert!(matches!(waited, Err(WaitError::Enqueue(EnqueueError::NoExchange { .. }))), "{waited:?}");
+    typo.close().await;
+    let rights = Rights { configure: "^$", write: "^garenne$", read: "^$" };
+    let limited = Client::connect(&env.vhost().user_url("limited", rights).await?).await?;
+    let error = limited.enqueue_kind("bench.noop", &json!({})).await.unwrap_err();
+    let expected = "exchange \"garenne.tasks\"";
+    assert!(matches!(&error, EnqueueError::Denied { resource, .. } if resource == expected), "{error}");
+    limited.close().await;
+    let error = limited.enqueue_kind("bench.noop", &json!({})).await.unwrap_err();
+    assert!(matches!(error, EnqueueError::Closed), "{error}");
     // The client opens a new connection.
     client.enqueue_kind("bench.noop", &json!({})).await?;
     env.until_lane("fast", 0, 0).await?;
@@ -64,5 +82,23 @@ async fn client_says_why_a_task_is_not_stored() -> Result<()> {
     client.close().await;
     let error = Client::connect("amqp://guest:wrong@127.0.0.1:1/%2f").await.map(drop).unwrap_err();
     assert!(matches!(error, EnqueueError::Connect(_)), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn headers_of_a_client_reach_every_copy_of_the_task() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let worker = env.worker("any")?.option("--max-attempts", "2").start().await?;
+    let client = Client::connect(&env.vhost().amqp_url()).await?;
+    let task = client.enqueue_kind("bench.fail", &json!({"times": 9}));
+    task.header("tenant", "acme").header("priority", 3).header("ratio", 0.5).header("dry-run", true).await?;
+    let letters = env.take_all("garenne.dead", 1).await?;
+    let letter = &letters[0];
+    assert_eq!((letter.text("tenant").as_str(), letter.number("priority")), ("acme", Some(3)));
+    let header = |name: &str| letter.properties.headers().as_ref()?.inner().get(name).cloned();
+    assert_eq!(header("ratio"), Some(AMQPValue::Double(0.5)));
+    assert_eq!(header("dry-run"), Some(AMQPValue::Boolean(true)));
+    worker.stop().await?;
+    client.close().await;
     Ok(())
 }

@@ -65,7 +65,7 @@ async fn console_without_the_permission_ends_with_code_77() -> Result<()> {
     assert_eq!(
         denied.stderr,
         [
-            "garenne: queue \"garenne.dead\" is missing and this user may not create it: run `garenne topology apply` as a user with the configure permission"
+            "garenne: this user lacks the right configure on queue \"garenne.dead\": run `garenne topology apply` as a user with the configure permission"
         ]
     );
     Ok(())

@@ -120,7 +120,8 @@ async fn corrections_keep_the_original_and_are_followed_and_never_undone() -> Re
         reading["value"] = json!(reading["value"].as_f64().unwrap_or_default() + 1.0);
     }
     publish(&site, "replaced", &others).await?;
-    site.env.until_settled(4).await?;
+    // The broker's count may lack the last acks of a worker that has stopped.
+    replacing.until_metric("garenne_settlements_total", &["settlement=\"acked\""], 1.0).await?;
     let temperatures = &stored(&site).await?[0];
     for kept in ["3/50/50/impossible+corrected", "4/21.5/50/corrected", "6/21/21"] {
         assert!(temperatures.contains(kept), "{temperatures}");
@@ -190,7 +191,7 @@ async fn stored_readings_are_shown_in_the_terminal_with_their_age() -> Result<()
     assert_eq!(latest[0], "device metric value unit flags age time");
     assert!(latest[1].starts_with("new-1 level 3.5 m - 2 min ago "), "{latest:?}");
     let years = (now - old) * 100 / 36_525 / 86_400;
-    assert_eq!(latest[2], format!("old-1 level 1.5 m - {years} years ago 2014-05-13T16:53:20Z"));
+    assert_eq!(latest[2], format!("old-1 level 1.5 m - {years} years ago (old) 2014-05-13T16:53:20Z"));
     assert_eq!(readings(&["latest", "--device", "none*"]).await?, ["no readings"]);
     let json: Value = serde_json::from_str(&readings(&["latest", "--device", "old*", "--json"]).await?[0])?;
     assert_eq!(
@@ -205,7 +206,10 @@ async fn stored_readings_are_shown_in_the_terminal_with_their_age() -> Result<()
         "{all:?}"
     );
     assert_eq!(readings(&["list", "--device", "new-1", "--limit", "1"]).await?, all[..2]);
-    assert_eq!(readings(&["list", "--device", "*", "--to", "2015-01-01T00:00:00Z"]).await?[1], latest[2]);
+    assert_eq!(
+        readings(&["list", "--device", "*", "--to", "2015-01-01T00:00:00Z"]).await?[1],
+        latest[2].replace(" (old)", "")
+    );
     assert_eq!(readings(&["list", "--device", "new-1", "--metric", "other"]).await?, ["no readings"]);
     worker.kill().await?;
     Ok(())

@@ -1,7 +1,12 @@
 //! Cumulative counters: the consumption between stored readings, in any order of arrival.
 
+use std::time::SystemTime;
+
 use anyhow::Result;
-use garenne_protocol::sensor::{Count, Counter};
+use garenne_protocol::{
+    sensor::{Count, Counter},
+    task::{ContentType, Kind, NewTask, TaskId, Version},
+};
 use garenne_tests::harness::{
     client::with_id,
     dashboard::Dashboard,
@@ -9,6 +14,7 @@ use garenne_tests::harness::{
     suite,
     test_env::TestEnv,
     wait::{Seen, eventually},
+    worker::Worker,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde_json::{Value, json};
@@ -40,6 +46,12 @@ fn reading(device: &str, metric: &str, minute: i64, value: f64) -> Value {
 
 async fn publish(env: &TestEnv, id: &str, body: &Value) -> Result<()> {
     env.client().publish("garenne.tasks", "reading.process", with_id(id), body.to_string().as_bytes()).await
+}
+
+/// By the worker's own figures: those of the management API are seconds old.
+async fn until_acked(worker: &Worker, count: usize) -> Result<()> {
+    let labels = ["lane=\"fast\"", "settlement=\"acked\""];
+    worker.until_metric("garenne_settlements_total", &labels, count as f64).await
 }
 
 /// Begin, in hours, and consumption of each hour of a device.
@@ -101,14 +113,14 @@ async fn consumption_is_the_same_in_every_order_of_arrival() -> Result<()> {
         for (number, reading) in readings.iter().enumerate() {
             publish(&env, &format!("{version} {number}"), reading).await?;
         }
-        env.until_settled(wrong.len() + if version == "right" { right.len() } else { 0 }).await?;
+        until_acked(&worker, wrong.len() + if version == "right" { right.len() } else { 0 }).await?;
     }
     let ordered: Value =
         energy.iter().map(|(minute, value)| reading("ordered", "energy", *minute, *value)).collect();
     for id in ["once", "again"] {
         publish(&env, id, &ordered).await?;
     }
-    env.until_settled(wrong.len() + right.len() + 2).await?;
+    until_acked(&worker, wrong.len() + right.len() + 2).await?;
     let expected = [(0, 0.04), (1, 11.45), (2, 40.0), (6, 10.0)];
     let pulses = [(0, 30.0 + 20.0), (1, 7.0)];
     let check = async || {
@@ -238,11 +250,11 @@ async fn readings_declare_counters() -> Result<()> {
             publish(&env, &format!("{device} {number}"), body).await?;
             published += 1;
             if !is_shuffled {
-                env.until_settled(published).await?;
+                until_acked(&worker, published).await?;
             }
         }
     }
-    env.until_settled(published).await?;
+    until_acked(&worker, published).await?;
     for device in ["ordered", "shuffled"] {
         assert_eq!(hours(&database, device, "requests").await?, [(0, 10.0), (1, 1205.0)], "{device}");
         assert_eq!(hours(&database, device, "pulses").await?, [(0, 50.0), (1, 10.0)], "{device}");
@@ -331,7 +343,7 @@ async fn what_readings_declare_counts_in_every_order_of_arrival() -> Result<()> 
                 publish(&env, &format!("{metric} {number} {minute}"), &body).await?;
             }
             published += orders.len();
-            env.until_settled(published).await?;
+            until_acked(&worker, published).await?;
         }
         for (number, order) in orders.iter().enumerate() {
             let found = hours(&database, &format!("order-{number}"), metric).await?;
@@ -340,5 +352,136 @@ async fn what_readings_declare_counts_in_every_order_of_arrival() -> Result<()> 
         }
     }
     worker.stop().await?;
+    Ok(())
+}
+
+/// A minute, a value, and further fields of a reading. The place is its version.
+type Sent = (i64, f64, Value);
+
+/// Repetitions and versions of a reading that say more or less of its unit and its counter: the consumption and its alarms are
+/// the same in every order of arrival, whether another value is a conflict or replaces the stored one.
+#[tokio::test]
+async fn repetitions_that_say_more_or_less_count_alike_in_every_order_of_arrival() -> Result<()> {
+    let begin = |minute: i64| BEGIN + minute * 60;
+    let counter = || json!({"counter": true});
+    let wraps_at = |width: u32| json!({"counter": {"wraps_at": width}});
+    let meter = |unit: &str| json!({"counter": true, "unit": unit});
+    let both: [(&str, Vec<Sent>, f64); 5] = [
+        (
+            "said",
+            vec![
+                (0, 200.0, json!({})),
+                (10, 250.0, counter()),
+                (20, 5.0, wraps_at(256)),
+                (20, 5.0, json!({})),
+            ],
+            61.0,
+        ),
+        (
+            "width",
+            vec![
+                (0, 200.0, json!({})),
+                (10, 250.0, counter()),
+                (20, 5.0, wraps_at(256)),
+                (20, 5.0, wraps_at(1000)),
+            ],
+            55.0,
+        ),
+        (
+            "unit",
+            vec![
+                (0, 10.0, meter("kWh")),
+                (10, 20.0, meter("kWh")),
+                (10, 20.0, counter()),
+                (20, 30.0, meter("kWh")),
+            ],
+            20.0,
+        ),
+        (
+            "start",
+            vec![
+                (0, 100.0, json!({"counter": {"start": begin(-100)}})),
+                (10, 120.0, json!({"counter": {"start": begin(5)}})),
+                (10, 120.0, counter()),
+            ],
+            120.0,
+        ),
+        ("new", vec![(0, 0.0, counter()), (7, 30.0, counter()), (14, 31.0, counter())], 31.0),
+    ];
+    let replaced: [(&str, Vec<Sent>, f64); 2] = [
+        (
+            "other",
+            vec![
+                (0, 200.0, json!({})),
+                (10, 250.0, counter()),
+                (20, 5.0, wraps_at(256)),
+                (20, 6.0, json!({})),
+            ],
+            62.0,
+        ),
+        (
+            "units",
+            vec![
+                (0, 10.0, meter("kWh")),
+                (10, 20.0, meter("kWh")),
+                (10, 21.0, meter("kWh")),
+                (10, 21.0, counter()),
+            ],
+            11.0,
+        ),
+    ];
+    for (on_conflict, histories) in
+        [("dead", both.to_vec()), ("replace", [&both[..], &replaced[..]].concat())]
+    {
+        let env = TestEnv::new().await?;
+        let database = Postgres::shared().await?.database().await?;
+        let rules = env.folder().join("rules.toml");
+        std::fs::write(
+            &rules,
+            "[[rule]]\nname = \"much\"\nmetric = \"new\"\nmore_than = 20\nin = \"30m\"\n",
+        )?;
+        let worker = env
+            .worker("storing")?
+            .option("--sink", "postgres")
+            .option("--postgres-url", database.url())
+            .env("GARENNE_ON_CONFLICT", on_conflict)
+            .env("GARENNE_RULES", rules.display().to_string())
+            .start()
+            .await?;
+        let (first, mut published) = (Version::next(), 0);
+        for place in 0..4 {
+            for (metric, sent, _) in &histories {
+                let numbers: Vec<_> = (0..sent.len()).collect();
+                for (device, order) in orders(&numbers).iter().enumerate() {
+                    let Some(number) = order.get(place) else { continue };
+                    let (minute, value, more) = &sent[*number];
+                    let mut body = reading(&format!("order-{device}"), metric, *minute, *value);
+                    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                    let id = TaskId::parse(&format!("{metric} {device} {number}"))?;
+                    let kind = Kind::parse("reading.process")?;
+                    let mut task =
+                        NewTask::with_id(id, kind, ContentType::Json, body.to_string().into_bytes());
+                    task.version = first.plus(*number);
+                    let properties = task.properties(SystemTime::now());
+                    env.client().publish("garenne.tasks", "reading.process", properties, &task.body).await?;
+                    published += 1;
+                }
+            }
+            // Each is stored before the next one of its series is sent.
+            until_acked(&worker, published).await?;
+        }
+        for (metric, sent, expected) in &histories {
+            let numbers: Vec<_> = (0..sent.len()).collect();
+            for (device, order) in orders(&numbers).iter().enumerate() {
+                let found = hours(&database, &format!("order-{device}"), metric).await?;
+                let found: Vec<_> =
+                    found.into_iter().filter(|(_, consumption)| *consumption != 0.0).collect();
+                assert_eq!(found, [(0, *expected)], "{on_conflict}, {metric}: {order:?}");
+            }
+        }
+        let alarms = "SELECT count(*) FROM garenne_alarms WHERE withdrawn_at IS NULL AND closed_at IS NULL";
+        assert_eq!(database.text(alarms).await?, "6", "an alarm in each order");
+        worker.stop().await?;
+    }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use garenne_common::supervise;
 use garenne_tests::harness::{
     browser::{self, Browser},
     dashboard::{Dashboard, TOKEN},
@@ -12,7 +13,11 @@ use garenne_tests::harness::{
 };
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
 
 fn worker<'n>(now: &'n Value, id: &str) -> &'n Value {
     let workers = now["workers"].as_array().map_or(&[][..], Vec::as_slice);
@@ -299,4 +304,53 @@ async fn dashboard_answers_probes_and_people_beside_two_hundred_strangers() -> R
     let anonymous = reqwest::get(format!("{}/api/now", dashboard.url())).await?;
     assert_eq!(anonymous.status(), StatusCode::TOO_MANY_REQUESTS);
     Ok(())
+}
+
+/// A reverse proxy in front of a dashboard. While that is away, its connections are closed and every request gets a 502,
+/// which is counted.
+async fn proxy(listener: TcpListener, to: String, away: watch::Receiver<bool>, refused: watch::Sender<u32>) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        let (to, mut away, refused) = (to.clone(), away.clone(), refused.clone());
+        let connection = async move {
+            if *away.borrow_and_update() {
+                let _ = client.read(&mut [0; 4096]).await;
+                let answer = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                let _ = client.write_all(answer).await;
+                refused.send_modify(|refused| *refused += 1);
+            } else if let Ok(mut dashboard) = TcpStream::connect(to).await {
+                tokio::select! {
+                    _ = copy_bidirectional(&mut client, &mut dashboard) => {}
+                    _ = away.wait_for(|away| *away) => {}
+                }
+            }
+        };
+        supervise::isolated("connection of the proxy", connection).spawn().detach();
+    }
+}
+
+/// A browser gives up a stream of events whose request gets an error.
+#[tokio::test]
+async fn the_page_is_live_again_after_a_proxy_has_answered_for_a_dashboard_that_restarts() -> Result<()> {
+    let Some(program) = browser::installed() else {
+        suite::leave_out("no Chromium is installed (apt-get install chromium)");
+        return Ok(());
+    };
+    let env = TestEnv::new().await?;
+    env.garenne(&["topology", "apply"]).await?;
+    let dashboard = Dashboard::start(&env).await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let (away, is_away) = watch::channel(false);
+    let (counted, mut refused) = watch::channel(0);
+    let to = dashboard.url().trim_start_matches("http://").to_owned();
+    let _proxy = supervise::isolated("proxy", proxy(listener, to, is_away, counted)).spawn();
+    let mut browser = Browser::start(&program).await?;
+    browser.open(&url, false).await?;
+    let is_live = "document.getElementById('live').classList.contains('on')";
+    browser.until(is_live).await?;
+    away.send_replace(true);
+    browser.until(&format!("!{is_live}")).await?;
+    refused.wait_for(|refused| *refused > 3).await?;
+    away.send_replace(false);
+    browser.until(is_live).await
 }

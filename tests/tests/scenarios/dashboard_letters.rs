@@ -80,7 +80,8 @@ async fn one_filter_selects_among_ten_thousand_letters_what_is_listed_and_what_i
     let env = TestEnv::new().await?;
     env.worker("declares")?.start().await?.stop().await?;
     publish(&env).await?;
-    let dashboard = Dashboard::start(&env).await?;
+    let dashboard =
+        Dashboard::start_with(&env, |program| program.env("GARENNE_RETRY__DELAYS", "200ms,400ms")).await?;
     let mut browser = Browser::start(&program).await?;
     browser.resize(1280, 900).await?;
     browser.open(dashboard.url(), false).await?;
@@ -164,7 +165,8 @@ async fn a_letter_is_replayed_with_an_edited_payload_and_a_test_task_says_where_
     let worker = env.worker("w")?.stdout().start().await?;
     env.publish("bench.sleep", &json!({"ms": "many"}), "invalid", 2).await?;
     env.until_ready_in(DEAD, 2).await?;
-    let dashboard = Dashboard::start(&env).await?;
+    let dashboard =
+        Dashboard::start_with(&env, |program| program.env("GARENNE_RETRY__DELAYS", "200ms,400ms")).await?;
     for path in ["/api/dead/edit", "/api/tasks"] {
         let body = json!({"id": "invalid-0", "payload": "{}"});
         assert_eq!(dashboard.post(path, body).await?.0, StatusCode::UNAUTHORIZED, "{path}");

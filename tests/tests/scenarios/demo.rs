@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use garenne_tests::harness::{mqtt, process::Program, test_env::TestEnv};
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 /// Demos run one after the other: two that start at the same time could choose the same free ports.
@@ -31,7 +32,12 @@ async fn demo(env: &TestEnv, lasts: &str, options: &[&str]) -> Result<Vec<String
     let audit = std::fs::read_to_string(folder.join("audit.ndjson"))?;
     assert!(receipts > 600, "{receipts}");
     assert_eq!(audit.lines().count(), receipts);
-    assert!(audit.lines().all(|line| line.contains("\"verdict\":\"once\"")));
+    // Without a database, executions are known and effects are not.
+    assert!(audit.lines().all(|line| line.contains("\"verdict\":\"executed\",\"effects\":null")));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("report.json"))?)?;
+    let totals = &report["totals"];
+    assert_eq!((&totals["executed"], &totals["doubled"]), (&json!(receipts), &Value::Null), "{report:#}");
+    assert_eq!(report["crashes"], json!({"killed": 1, "by_themselves": 0}));
     Ok(ended.stderr)
 }
 

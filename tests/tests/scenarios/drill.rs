@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{process::Program, test_env::TestEnv};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Drills `drilled-worker FAULT` and returns the exit code and the report.
 async fn drill(fault: &str, faults: &[&str]) -> Result<(Option<i32>, Value)> {
@@ -50,6 +50,7 @@ async fn drill_passes_a_correct_worker() -> Result<()> {
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!((count(&report, "sent"), count(&report, "once")), (600, 600), "{report:#}");
     assert_eq!(report["witness"], "file");
+    assert_eq!(report["crashes"], json!({"killed": 3, "by_themselves": 0}));
     assert_eq!(report["timeline"]["happenings"].as_array().map(Vec::len), Some(7));
     Ok(())
 }
@@ -109,5 +110,12 @@ async fn drill_passes_the_stock_worker() -> Result<()> {
         .with_context(|| format!("no report: {}", ended.stderr.join("\n")))?;
     assert_eq!(ended.code, Some(0), "{report:#}");
     assert_eq!((count(&report, "sent"), count(&report, "lost")), (3000, 0), "{report:#}");
+    // No database shows what took effect, so that only the executions are known.
+    let totals = &report["totals"];
+    assert_eq!(
+        (&totals["executed"], &totals["doubled"], &totals["once"]),
+        (&json!(3000), &Value::Null, &Value::Null)
+    );
+    assert_eq!(report["crashes"]["killed"], 3, "{report:#}");
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Follow-up tasks: a parent is acked only after its follow-ups are confirmed, and a repeated parent publishes them
 //! under the same ids.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use garenne_tests::harness::{client::with_id, test_env::TestEnv};
 use lapin::options::QueueDeleteOptions;
 use serde_json::{Value, json};
@@ -85,5 +85,27 @@ async fn a_parent_is_acked_after_its_follow_ups_are_confirmed() -> Result<()> {
     second.until_done_with("p").await?;
     env.take_all(FOLLOW_UPS, 3).await?;
     assert_eq!(second.stop().await?.receipt.acked, 1);
+    Ok(())
+}
+
+/// As many follow-ups as a task may have. They are published in windows, so the worker needs memory for the tasks and not for
+/// all messages.
+#[tokio::test]
+async fn a_task_publishes_100_000_follow_ups_before_its_ack() -> Result<()> {
+    const COUNT: usize = 100_000;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("parent")?.stdout().lane(FAST).start().await?;
+    publish_parent(&env, "small", &three(0)).await?;
+    env.until_ready_in(FOLLOW_UPS, 3).await?;
+    let before = worker.process().peak_memory()?;
+    let began = Instant::now();
+    let task = json!({"kind": "spectrum.later", "payload": {"n": 1}, "count": COUNT});
+    publish_parent(&env, "p", &task).await?;
+    env.until_ready_in(FOLLOW_UPS, 3 + COUNT).await?;
+    let (took, more) = (began.elapsed(), (worker.process().peak_memory()? - before) >> 20);
+    println!("{COUNT} follow-ups took {took:.1?} and {more} MiB of memory");
+    ensure!(more < 128, "{more} MiB");
+    let receipt = worker.stop().await?.receipt;
+    ensure!((receipt.delivered, receipt.acked) == (2, 2), "{receipt:?}");
     Ok(())
 }

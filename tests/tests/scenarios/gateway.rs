@@ -145,5 +145,26 @@ async fn publish_and_replay_send_to_the_broker_directly() -> Result<()> {
         assert_eq!(receipt["device"], "attic");
         assert!(done.iter().any(|done| receipt["id"] == done.task_id.as_str()), "{receipt} is not done");
     }
+
+    // The headings of a site's export name the device of each column. A file where they may not is refused as a whole.
+    let (site, row) = (env.folder().join("site.csv"), "2026-01-01T00:02:00Z,19,18\n");
+    std::fs::write(&site, format!("time,roof/temperature [°C],hall/temperature [Cel]\n{row}"))?;
+    let ended = program("replay").arg(&site).run().await?;
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    let done = worker.until_done(7).await?;
+    let mut stored: Vec<_> = done[5..]
+        .iter()
+        .map(|done| ["device", "metric", "unit"].map(|field| done.output["readings"][0][field].clone()))
+        .collect();
+    stored.sort_by_key(|fields| fields[0].to_string());
+    assert_eq!(json!(stored), json!([["hall", "temperature", "Cel"], ["roof", "temperature", "Cel"]]));
+    std::fs::write(&site, format!("time,roof/temperature,battery\n{row}"))?;
+    let refused = program("replay").arg(&site).run().await?;
+    assert_eq!((refused.code, refused.stdout), (Some(1), vec![]));
+    assert!(
+        refused.stderr.join("").contains("\"battery\" has none: give --device-separator /"),
+        "{:?}",
+        refused.stderr
+    );
     Ok(())
 }

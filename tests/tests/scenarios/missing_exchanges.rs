@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     heartbeats::{listen, until_beat},
-    missing_queues::apply,
+    missing_queues::{apply, delete},
 };
 
 pub(super) async fn delete_exchange(env: &TestEnv, exchange: &str) -> Result<()> {
@@ -128,6 +128,27 @@ async fn a_missing_exchange_of_commands_is_named_until_an_operator_declares_it()
     limited.until_ready().await?;
     apply(&env).await?;
     until_obeys(&env, "limited").await?;
+    limited.stop().await?;
+    Ok(())
+}
+
+/// Nothing consumes the queue, and the broker confirms what it drops without it.
+#[tokio::test]
+async fn a_deleted_queue_or_exchange_of_unroutable_messages_is_declared_again_or_named() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let strict = |plan: WorkerPlan| often(plan).env("GARENNE_LANES__DEFAULT__CATCH_ALL", "false");
+    let mut limited = strict(env.worker("limited")?).start().await?;
+    delete(&env, "garenne.unroutable").await?;
+    limited.until_logged("a queue is missing").await?;
+    limited.until_not_ready_for("queue \"garenne.unroutable\" is missing").await?;
+    let declaring = env.worker_at("declaring", &env.vhost().amqp_url())?;
+    let declaring = strict(declaring).start().await?;
+    limited.until_ready().await?;
+    delete_exchange(&env, "garenne.unroutable").await?;
+    declaring.until_logged("was missing and is declared again").await?;
+    env.publish("email.send", &json!({}), "kept", 3).await?;
+    env.until_ready_in("garenne.unroutable", 3).await?;
+    declaring.stop().await?;
     limited.stop().await?;
     Ok(())
 }

@@ -17,7 +17,7 @@ const DELAYS: &str = "200ms,400ms";
 const RETRY_QUEUES: [&str; 2] = ["garenne.retry.fast.200ms", "garenne.retry.fast.400ms"];
 const DEAD: &str = "garenne.dead";
 
-async fn delete(env: &TestEnv, queue: &str) -> Result<()> {
+pub(super) async fn delete(env: &TestEnv, queue: &str) -> Result<()> {
     env.vhost().broker().management().delete(&["queues", env.vhost().name(), queue]).await
 }
 

@@ -114,7 +114,7 @@ async fn a_bridge_is_shown_with_its_subscriptions_its_messages_and_its_spool() -
             && beat["spool"]["oldest_at"].is_i64()
     };
     dashboard.until("the spool's content", shown).await?;
-    let status = env.try_garenne(&["status", "--wait", "1s"]).await?.stdout.join("\n");
+    let status = env.try_garenne(&["status"]).await?.stdout.join("\n");
     let line = status.lines().find(|line| line.starts_with("bridge  ") && line.contains("zigbee2mqtt/#"));
     let line = line.with_context(|| status.clone())?;
     ensure!(line.contains(&format!("mapped: {MESSAGES}")) && line.contains(" tasks, "), "{line}");

@@ -1,5 +1,6 @@
 //! The steps of `docs/guides/operate.md` in a real browser: find and stop a task that hangs, fix the cause of failed
-//! tasks, and replay them. `GARENNE_TEST_SCREENSHOTS=docs/img` takes the guide's screenshots again.
+//! tasks, and replay them. `GARENNE_TEST_SCREENSHOTS=docs/img` takes the guide's screenshots again; `operate-1280-light`
+//! belongs to `docs/images`.
 
 use anyhow::Result;
 use garenne_tests::harness::{
@@ -10,6 +11,9 @@ use garenne_tests::harness::{
     worker::WorkerPlan,
 };
 use serde_json::json;
+
+/// The retry delays of the test environment's workers.
+const DELAYS: &str = "200ms,400ms";
 
 fn plan(env: &TestEnv, name: &str) -> Result<WorkerPlan> {
     Ok(env
@@ -33,7 +37,8 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     };
     let env = TestEnv::new().await?;
     let first = plan(&env, "greenhouse-1")?.option("--max-attempts", "1").start().await?;
-    let dashboard = Dashboard::start(&env).await?;
+    let dashboard =
+        Dashboard::start_with(&env, |program| program.env("GARENNE_RETRY__DELAYS", DELAYS)).await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "import", 1).await?;
     first.until_holds("fast", 1, 0).await?;
     env.publish("bench.fail", &json!({"times": 1}), "order", 3).await?;
@@ -51,7 +56,17 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     browser.press("Enter").await?;
     browser.until("document.getElementById('account').textContent === 'Log out'").await?;
 
-    browser.value("document.querySelector('.worker').scrollIntoView()").await?;
+    browser.until("document.querySelectorAll('#error-table tbody tr').length === 1").await?;
+    if std::env::var_os("GARENNE_TEST_SCREENSHOTS").is_some() {
+        // The second sample of the queues, which knows the worker.
+        browser.until("document.querySelectorAll('#kind-table tbody tr').length > 0").await?;
+    }
+    // As wide as the pictures, so that what is scrolled to stays in sight.
+    browser.resize(1280, 800).await?;
+    browser.value("scrollTo({top: 0, behavior: 'instant'})").await?;
+    browser.screenshot("operate-1280-light").await?;
+    let card = "document.querySelector('.worker').scrollIntoView({block: 'center', behavior: 'instant'})";
+    browser.value(card).await?;
     browser.screenshot("operate-1-look").await?;
     // Stop it.
     click(&mut browser, "document.querySelector('.task button')").await?;
@@ -67,7 +82,9 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     // Why did tasks fail? The dead letters are grouped by error.
     let row = "[...document.querySelectorAll('#error-table tbody tr')].find((it) => it.textContent.includes('bench.fail'))";
     browser.until(&format!("({row})?.querySelector('.count').textContent === '3'")).await?;
-    browser.value("document.getElementById('dead-table').scrollIntoView({block: 'end'})").await?;
+    browser
+        .value("document.getElementById('dead-table').scrollIntoView({block: 'end', behavior: 'instant'})")
+        .await?;
     browser.screenshot("operate-3-why").await?;
     // Fix the cause: the worker with too few attempts is replaced by another one.
     let drain = "[...document.querySelectorAll('.worker button')].find((it) => it.textContent === 'Drain')";

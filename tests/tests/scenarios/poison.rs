@@ -1,14 +1,15 @@
 //! A poison task, which crashes every worker that runs it, becomes a dead letter, and no other task does.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
+    handler::{KIND, odd_worker},
     process::Signal,
     suite,
     test_env::TestEnv,
     wait::{Seen, eventually},
-    worker::{Worker, WorkerEnd},
+    worker::{Worker, WorkerEnd, WorkerPlan},
 };
 use serde_json::{Value, json};
 
@@ -20,6 +21,41 @@ fn healthy(by_default: usize) -> usize {
 
 /// Address space that a worker may use beyond that at its start, bytes.
 const MEMORY_LIMIT: u64 = 256 << 20;
+
+/// What poisons a fleet.
+struct Poison {
+    kind: &'static str,
+    payload: Value,
+    /// The kind of the healthy tasks, and what makes one take a few milliseconds.
+    healthy: (&'static str, fn(u64) -> Value),
+    plan: fn(&TestEnv, &str) -> Result<WorkerPlan>,
+}
+
+impl Poison {
+    /// A task of a kind that is for that, among tasks that sleep.
+    fn of(kind: &'static str, payload: Value) -> Self {
+        let plan = |env: &TestEnv, name: &str| Ok(env.worker(name)?.stdout());
+        Self { kind, payload, healthy: ("bench.sleep", |ms| json!({ "ms": ms })), plan }
+    }
+
+    /// A task whose program kills the worker, among tasks of the same program.
+    fn of_program() -> Self {
+        let plan = |env: &TestEnv, name: &str| {
+            let plan = odd_worker(env, name, "processes = 2")?;
+            Ok(plan.env("GARENNE_LANES__FAST__BINDINGS", "odd.#"))
+        };
+        let sleep = |ms: u64| json!({"do": "sleep", "seconds": Duration::from_millis(ms).as_secs_f64()});
+        Self { kind: KIND, payload: json!({"do": "kill-worker"}), healthy: (KIND, sleep), plan }
+    }
+
+    async fn begin(&self, env: &TestEnv, name: &str) -> Result<Worker> {
+        let plan = (self.plan)(env, name)?.lane("fast:prefetch=50,concurrency=2..2");
+        let worker = plan.option("--shutdown-mode", "soft").begin().await?;
+        // It may have crashed already.
+        let _ = worker.limit_memory(MEMORY_LIMIT);
+        Ok(worker)
+    }
+}
 
 /// The outcomes of workers that ran one after the other.
 #[derive(Debug, Default)]
@@ -48,15 +84,20 @@ impl Fleet {
 
     /// Starts workers one after the other, as an orchestrator does, until all tasks are settled. With `drained`,
     /// another worker is started and stopped before each of them, and one beside it.
-    async fn restart_until_done(env: &TestEnv, healthy: usize, drained: bool) -> Result<Self> {
+    async fn restart_until_done(
+        env: &TestEnv,
+        poison: &Poison,
+        healthy: usize,
+        drained: bool,
+    ) -> Result<Self> {
         let mut fleet = Self::default();
         for restart in 0..10 {
             if drained {
-                fleet.drain(env, &format!("before-{restart}")).await?;
+                fleet.drain(env, poison, &format!("before-{restart}")).await?;
             }
-            let worker = begin(env, &format!("crashing-{restart}")).await?;
+            let worker = poison.begin(env, &format!("crashing-{restart}")).await?;
             if drained {
-                fleet.drain(env, &format!("beside-{restart}")).await?;
+                fleet.drain(env, poison, &format!("beside-{restart}")).await?;
             }
             let crashed = eventually("a crash, or every task settled", async || {
                 if worker.has_ended() {
@@ -82,8 +123,8 @@ impl Fleet {
     }
 
     /// Starts a worker and stops it as soon as it holds tasks or none are left. The poison may crash it first.
-    async fn drain(&mut self, env: &TestEnv, name: &str) -> Result<()> {
-        let worker = begin(env, name).await?;
+    async fn drain(&mut self, env: &TestEnv, poison: &Poison, name: &str) -> Result<()> {
+        let worker = poison.begin(env, name).await?;
         eventually("the worker holds a task", async || {
             let over = worker.has_ended() || env.client().ready("garenne.tasks.fast").await? == 0;
             let holds = over || worker.metric("garenne_deliveries_total", &[]).await? > 0.0;
@@ -97,24 +138,17 @@ impl Fleet {
     }
 }
 
-async fn begin(env: &TestEnv, name: &str) -> Result<Worker> {
-    let plan = env.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..2");
-    let worker = plan.option("--shutdown-mode", "soft").begin().await?;
-    // It may have crashed already.
-    let _ = worker.limit_memory(MEMORY_LIMIT);
-    Ok(worker)
-}
-
-async fn check_poison(kind: &str, payload: Value, half: usize, drained: bool) -> Result<()> {
+async fn check_poison(poison: Poison, half: usize, drained: bool) -> Result<()> {
+    let Poison { kind, payload, healthy: (healthy, sleep), plan } = &poison;
     // Long enough to stop a worker while another one runs tasks.
-    let healthy = json!({ "ms": if drained { 10 } else { 1 } });
+    let sleep = sleep(if drained { 10 } else { 1 });
     let env = TestEnv::new().await?;
     // Declares the topology.
-    env.worker("first")?.start().await?.stop().await?;
-    let mut ids = env.publish("bench.sleep", &healthy, "early", half).await?;
-    env.publish(kind, &payload, "poison", 1).await?;
-    ids.extend(env.publish("bench.sleep", &healthy, "late", half).await?);
-    let fleet = Fleet::restart_until_done(&env, ids.len(), drained).await?;
+    plan(&env, "first")?.start().await?.stop().await?;
+    let mut ids = env.publish(healthy, &sleep, "early", half).await?;
+    env.publish(kind, payload, "poison", 1).await?;
+    ids.extend(env.publish(healthy, &sleep, "late", half).await?);
+    let fleet = Fleet::restart_until_done(&env, &poison, ids.len(), drained).await?;
     println!("{kind}: {} crashes, {} drains, {} done", fleet.crashes, fleet.drains, fleet.done.len());
     ensure!((2..=4).contains(&fleet.crashes), "{} workers crashed", fleet.crashes);
     ensure!(!drained || fleet.drains > 0, "no stop requeued a task: {fleet:?}");
@@ -127,21 +161,27 @@ async fn check_poison(kind: &str, payload: Value, half: usize, drained: bool) ->
 
 #[tokio::test]
 async fn poison_that_aborts_is_the_only_dead_letter() -> Result<()> {
-    check_poison("bench.abort", json!({}), healthy(500), false).await
+    check_poison(Poison::of("bench.abort", json!({})), healthy(500), false).await
 }
 
 #[tokio::test]
 async fn poison_that_overflows_the_stack_is_the_only_dead_letter() -> Result<()> {
-    check_poison("bench.overflow", json!({}), healthy(100), false).await
+    check_poison(Poison::of("bench.overflow", json!({})), healthy(100), false).await
 }
 
 #[tokio::test]
 async fn poison_that_exhausts_memory_is_the_only_dead_letter() -> Result<()> {
-    check_poison("bench.hoard", json!({"mib": 4096}), healthy(100), false).await
+    check_poison(Poison::of("bench.hoard", json!({"mib": 4096})), healthy(100), false).await
 }
 
 /// Brokers before 4.3 count requeues as returns. They must neither make other tasks dead letters nor hide the poison.
 #[tokio::test]
 async fn poison_is_the_only_dead_letter_with_drains_in_between() -> Result<()> {
-    check_poison("bench.abort", json!({}), healthy(200), true).await
+    check_poison(Poison::of("bench.abort", json!({})), healthy(200), true).await
+}
+
+/// The program of a handler kills its worker. Tasks that the same program runs meanwhile end.
+#[tokio::test]
+async fn poison_of_a_program_is_the_only_dead_letter() -> Result<()> {
+    check_poison(Poison::of_program(), healthy(100), false).await
 }

@@ -287,6 +287,8 @@ async fn a_device_has_a_page_with_its_curve() -> Result<()> {
         .until("/^last data [0-9]+ (d|years) ago$/.test(document.getElementById('last-data').textContent)")
         .await?;
     assert_eq!(browser.value("document.getElementById('last-data').className").await?, "old");
+    let card = browser.value(&text("#metric-cards .big .old")).await?;
+    assert!(card.as_str().is_some_and(|text| text.starts_with("last reading ")), "{card}");
     let cells =
         "[...document.querySelector('#alarm-table tbody tr').children].filter((it) => it.checkVisibility())
         .map((it) => it.dataset.name).filter(Boolean).join()";
@@ -328,6 +330,7 @@ async fn a_device_has_a_page_with_its_curve() -> Result<()> {
     browser.until(&format!("{spoken}.startsWith('temperature of the last 7 d')")).await?;
     browser.open(&format!("{}/devices", dashboard.url()), false).await?;
     browser.until("document.querySelectorAll('#device-table td.old').length === 2").await?;
+    assert_eq!(browser.value("document.querySelectorAll('#device-table td.n.faded').length").await?, 2);
     Ok(())
 }
 

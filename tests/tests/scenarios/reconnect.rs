@@ -93,6 +93,9 @@ async fn reconnect_after_connection_reset() -> Result<()> {
     until_all_done(&worker, &ids).await?;
     until_prefetch_is_restored(&env).await?;
     env.until_lane("fast", 0, 0).await?;
+    // Deliveries of the lost channels count as lost until their tasks have ended, and not as held.
+    worker.until_metric("garenne_lost_deliveries", &["lane=\"fast\""], 0.0).await?;
+    worker.until_metric("garenne_pool_queue_length", &["lane=\"fast\""], 0.0).await?;
     let reconnects = worker.metric("garenne_reconnects_total", &["role=\"consume\""]).await?;
     assert!(reconnects >= 1.0, "{reconnects} reconnects");
     stop_and_count_repetitions(worker, 4).await

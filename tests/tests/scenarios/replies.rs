@@ -23,7 +23,7 @@ fn forged() -> String {
 /// to the healthy requests; waits for all if `every`.
 async fn replies_beside(addresses: &[String], every: bool) -> Result<usize> {
     let env = TestEnv::new().await?;
-    let worker = env.worker("answering")?.stdout().env("GARENNE_REPLIES", "true");
+    let worker = env.worker("answering")?.stdout();
     let worker = worker.option("--max-attempts", "1").start().await?;
     let (client, channel) = (env.client(), env.client().channel());
     let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };

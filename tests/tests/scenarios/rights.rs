@@ -46,12 +46,12 @@ async fn each_program_needs_only_its_users_permissions() -> Result<()> {
     let gateway = GatewayPlan::at(&user(&env, "gateway").await?)?;
     let gateway = gateway.env("GARENNE_RETRY__DELAYS", DELAYS).start().await?;
 
+    succeeds(&console, &["status"]).await?;
     for (kind, body) in [("bench.fail", r#"{"times":1}"#), ("bench.nothing", "{}")] {
         gateway.post(&format!("/v1/tasks/{kind}"), "application/json", body).await?.ids()?;
     }
     worker.until_done(1).await?;
     env.until_queue("garenne.dead", 1, 0).await?;
-    succeeds(&console, &["status"]).await?;
     succeeds(&console, &["dead", "list"]).await?;
     succeeds(&console, &["dead", "replay", "--kind", "bench.nothing"]).await?;
     env.until_queue("garenne.dead", 1, 0).await?;
@@ -81,7 +81,7 @@ async fn a_stolen_user_can_do_no_more_than_its_program() -> Result<()> {
         ("scaler", &["dead", "list"]),
     ] {
         let ended = garenne(&user(&env, role).await?, arguments).await?;
-        let refused = ended.stderr.iter().any(|line| line.contains("ACCESS_REFUSED"));
+        let refused = ended.stderr.iter().any(|line| line.contains("lacks the right"));
         assert!(ended.code == Some(77) && refused, "{role} {arguments:?}: {ended:?}");
     }
     Ok(())

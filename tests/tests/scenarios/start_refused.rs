@@ -91,7 +91,8 @@ async fn wrong_password() -> Result<()> {
         env.vhost().name()
     );
     assert!(error.starts_with(&expected), "{error}");
-    let advice = "check the user, password and virtual host of --amqp-url and the user's permissions";
+    let advice =
+        "check the user, password and virtual host of the setting amqp_url and the user's permissions";
     assert!(error.ends_with(advice), "{error}");
     Ok(())
 }
@@ -114,7 +115,7 @@ async fn unavailable_broker() -> Result<()> {
     let (code, error) = failed_start(&plan.env("GARENNE_CONNECT_TIMEOUT", "1s")).await?;
     assert_eq!(code, Some(69), "{error}");
     assert!(error.starts_with(&format!("no broker at {address}: ")), "{error}");
-    assert!(error.ends_with("is RabbitMQ running there? (--amqp-url)"), "{error}");
+    assert!(error.ends_with("is RabbitMQ running there? (setting amqp_url)"), "{error}");
     Ok(())
 }
 

@@ -1,15 +1,66 @@
 //! Units of readings: every door reads the same ones, and a series has one, however its senders write it.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use garenne_tests::harness::{
+    dashboard::Dashboard,
     gateway::GatewayPlan,
-    postgres::Postgres,
+    postgres::{Database, Postgres},
     test_env::TestEnv,
     wait::{Seen, eventually},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::database::{reading, storing};
+
+/// Rows of an earlier version have another spelling, in readings, series and rollups. Readers get one unit.
+async fn check_readers(env: &TestEnv, database: &Database) -> Result<()> {
+    let client = database.connect().await?;
+    // An hour and a day that are kept, and an hour that is computed of readings.
+    client
+        .batch_execute(
+            "UPDATE garenne_readings SET unit = '°C' WHERE device = 'd1' AND time < '2026-01-01T00:00:10Z';
+             UPDATE garenne_series SET last_unit = 'degC' WHERE device = 'd1';
+             INSERT INTO garenne_rollups_hour (device, metric, time, unit, count, mean, min, max, flagged, after_prunes)
+             VALUES ('d1', 'temperature', '2025-12-31T22:00Z', '°C', 1, 10, 10, 10, 0, 0),
+                    ('d1', 'temperature', '2025-12-31T22:00Z', 'Cel', 3, 20, 18, 21, 2, 0);
+             INSERT INTO garenne_rollups_day (device, metric, time, unit, count, mean, min, max, flagged, after_prunes)
+             SELECT device, metric, '2025-12-31T00:00Z', unit, count, mean, min, max, flagged, 0
+             FROM garenne_rollups_hour WHERE time = '2025-12-31T22:00Z'",
+        )
+        .await?;
+    let dashboard = Dashboard::with_database(env, &database.url()).await?;
+    let series =
+        "/v1/readings?device=d1&metric=temperature&from=2025-12-31T22:00:00Z&to=2026-01-01T01:00:00Z";
+    let readings = dashboard.json(series).await?;
+    let units = readings["readings"].as_array().context("readings")?.iter().map(|reading| &reading["unit"]);
+    assert_eq!(units.collect::<Vec<_>>(), ["Cel"; 8]);
+    let shown = |bucket: &Value| {
+        [&bucket["unit"], &bucket["count"], &bucket["min"], &bucket["mean"]].map(Value::to_string).join(" ")
+    };
+    for (step, expected) in [
+        ("1m", &["\"Cel\" 8 21.0 21.5"][..]),
+        ("1h", &["\"Cel\" 4 10.0 17.5", "\"Cel\" 8 21.0 21.5"]),
+        ("1y", &["\"Cel\" 4 10.0 17.5", "\"Cel\" 8 21.0 21.5"]),
+    ] {
+        let answer = dashboard.json(&format!("{series}&step={step}")).await?;
+        let buckets: Vec<_> = answer["buckets"].as_array().context("buckets")?.iter().map(shown).collect();
+        assert_eq!(buckets, expected, "{step}");
+    }
+    let devices = dashboard.json("/v1/devices?device=d1").await?;
+    assert_eq!(devices["devices"][0]["metrics"][0]["unit"], "Cel", "{devices}");
+    for command in ["latest", "list"] {
+        let arguments = ["readings", command, "--device", "d1", "--json", "--postgres-url", &database.url()];
+        let since = if command == "list" { &["--from", "2025-12-31T22:00:00Z"][..] } else { &[] };
+        let lines = env.garenne(&[&arguments, since].concat()).await?.stdout;
+        let units: Vec<_> = lines
+            .iter()
+            .map(|line| Ok(serde_json::from_str::<Value>(line)?["unit"].to_string()))
+            .collect::<Result<_>>()?;
+        assert!(!units.is_empty() && units.iter().all(|unit| unit == "\"Cel\""), "{command}: {lines:?}");
+    }
+    client.batch_execute("UPDATE garenne_readings SET unit = 'Cel' WHERE device = 'd1'").await?;
+    Ok(())
+}
 
 #[tokio::test]
 async fn a_unit_in_several_spellings_is_one() -> Result<()> {
@@ -45,6 +96,8 @@ async fn a_unit_in_several_spellings_is_one() -> Result<()> {
     let expected = "GiB memory GiB 1, KiB memory KiB 1, L/min flow l/min 1, MB memory MB 1, MiB memory MiB 1, \
                     d1 temperature Cel 8, l/min flow l/min 1";
     assert_eq!(database.text(stored).await?, expected);
+
+    check_readers(&env, &database).await?;
 
     // A row of an earlier version has the spelling. The same reading again is none that contradicts it.
     let client = database.connect().await?;

@@ -267,21 +267,41 @@ pub(crate) fn task(kind: &str, body: Vec<u8>) -> (BasicProperties, Vec<u8>) {
     (properties, body)
 }
 
-/// A task as Celery publishes it, in its format for all languages.
+/// A task as Celery 5.7 publishes it, with all of its headers.
 pub(crate) fn celery_task(bytes: usize) -> (BasicProperties, Vec<u8>) {
     let of = |pad: &str| json!([[], { "pad": pad }, { "callbacks": null, "errbacks": null, "chain": null, "chord": null }]);
     let frame = of("").to_string().len();
     let body = of(&"x".repeat(bytes.saturating_sub(frame))).to_string().into_bytes();
     let id = uuid::Uuid::new_v4().to_string();
     let mut headers = FieldTable::default();
-    for (name, value) in [("id", id.as_str()), ("task", "bench.noop"), ("lang", "py"), ("root_id", &id)] {
+    let texts = [
+        ("argsrepr", "()"),
+        ("id", &id),
+        ("kwargsrepr", "{'pad': '...'}"),
+        ("lang", "py"),
+        ("origin", "gen4711@host"),
+        ("root_id", &id),
+        ("task", "bench.noop"),
+    ];
+    for (name, value) in texts {
         headers.insert(name.into(), AMQPValue::LongString(value.into()));
     }
-    headers.insert("retries".into(), AMQPValue::LongInt(0));
+    for name in ["eta", "expires", "group", "group_index", "parent_id", "shadow", "stamped_headers"] {
+        headers.insert(name.into(), AMQPValue::Void);
+    }
+    for name in ["replaced_task_nesting", "retries"] {
+        headers.insert(name.into(), AMQPValue::LongInt(0));
+    }
+    headers.insert("ignore_result".into(), AMQPValue::Boolean(false));
+    headers.insert("stamps".into(), AMQPValue::FieldTable(FieldTable::default()));
+    let limits = vec![AMQPValue::Void, AMQPValue::Void];
+    headers.insert("timelimit".into(), AMQPValue::FieldArray(limits.into()));
     let properties = BasicProperties::default()
         .with_correlation_id(id.as_str().into())
+        .with_reply_to("ded2fd87-d0af-3edf-bee1-98e8bff10c4a".into())
         .with_content_type("application/json".into())
         .with_content_encoding("utf-8".into())
+        .with_priority(0)
         .with_headers(headers)
         .with_delivery_mode(2);
     (properties, body)

@@ -15,7 +15,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::broker::Broker;
+use crate::{broker::Broker, rival::scripts};
 
 /// Limit for a worker to become ready or to stop.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,6 +29,8 @@ pub(crate) enum Build {
     Before,
     /// The example with this number of kinds, of `--many-kinds`.
     ManyKinds(u32),
+    /// The same with one kind, whose handler has two layers.
+    TwoLayers,
 }
 
 impl Build {
@@ -43,7 +45,7 @@ impl Build {
         match self {
             Self::Now => now(),
             Self::Before => option("--before").unwrap_or_else(now),
-            Self::ManyKinds(_) => {
+            Self::ManyKinds(_) | Self::TwoLayers => {
                 option("--many-kinds").unwrap_or_else(|| "target/dist/examples/many_kinds".to_owned())
             }
         }
@@ -52,7 +54,7 @@ impl Build {
     fn kinds(self) -> u32 {
         match self {
             Self::ManyKinds(kinds) => kinds,
-            Self::Now | Self::Before => 1,
+            Self::Now | Self::Before | Self::TwoLayers => 1,
         }
     }
 }
@@ -78,17 +80,11 @@ impl Garenne {
     /// Starts a worker and waits for its admin port, which is open before it consumes.
     pub(crate) async fn start(build: Build, amqp_url: &str, arguments: &[String]) -> Result<Self> {
         let mut process = Command::new(build.program())
-            .args([
-                "--amqp-url",
-                amqp_url,
-                "--enable-bench",
-                "--admin",
-                "127.0.0.1:0",
-                "--log-format",
-                "json",
-            ])
+            .args(["--amqp-url", amqp_url, "--admin", "127.0.0.1:0", "--log-format", "json"])
+            .args(matches!(build, Build::Now | Build::Before).then_some("--enable-bench"))
             .args(arguments)
             .env("MANY_KINDS", build.kinds().to_string())
+            .envs((build == Build::TwoLayers).then_some(("TWO_LAYERS", "1")))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -124,7 +120,7 @@ impl Garenne {
 
     /// Declares the topology by starting and stopping a worker.
     pub(crate) async fn declare_topology(broker: &Broker, shards: u16) -> Result<()> {
-        let worker = Self::start(Build::Now, broker.amqp_url(), &with_shards(shards)?).await?;
+        let worker = Self::start(Build::Now, broker.amqp_url(), &with_lane(shards, false)?).await?;
         worker.ready().await?;
         worker.stop().await
     }
@@ -145,8 +141,22 @@ impl Garenne {
         Ok(())
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         Usage::of(self.pid)
+    }
+
+    /// Waits until this many processes of handlers can run tasks.
+    pub(crate) async fn until_handlers(&self, processes: u64) -> Result<()> {
+        let until = Instant::now() + WORKER_TIMEOUT;
+        while self.metric("garenne_handler_processes{").await? < processes {
+            ensure!(Instant::now() < until, "the processes of the handler did not start");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
     }
 
     /// The number of settled deliveries, whatever their settlement.
@@ -211,13 +221,29 @@ impl Garenne {
     }
 }
 
-/// The arguments of a worker whose fast lane has this number of queues.
-pub(crate) fn with_shards(shards: u16) -> Result<Vec<String>> {
-    if shards == 1 {
+/// The arguments of a worker whose fast lane has this number of queues, and receives calls of Celery or not.
+pub(crate) fn with_lane(shards: u16, celery: bool) -> Result<Vec<String>> {
+    if shards == 1 && !celery {
         return Ok(Vec::new());
     }
-    let file = std::env::temp_dir().join(format!("garenne-bench-{shards}-shards.toml"));
-    std::fs::write(&file, format!("[lanes.fast]\nshards = {shards}\n"))?;
+    let file = std::env::temp_dir().join(format!("garenne-bench-{shards}-shards-{celery}.toml"));
+    std::fs::write(&file, format!("[lanes.fast]\nshards = {shards}\ncelery = {celery}\n"))?;
+    Ok(vec!["--config".to_owned(), file.display().to_string()])
+}
+
+/// The settings of a handler in Python that does nothing.
+pub(crate) fn python_handler(processes: u16) -> String {
+    let (rivals, sdk) = (scripts(), concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/python/src"));
+    format!(
+        "command = [\"python3\", \"-m\", \"garenne\", \"noop:noop\"]\nprocesses = {processes}\n\
+         environment.PYTHONPATH = \"{sdk}:{rivals}\""
+    )
+}
+
+/// The arguments of a worker with a handler of these settings.
+pub(crate) fn with_handler(kind: &str, settings: &str) -> Result<Vec<String>> {
+    let file = std::env::temp_dir().join(format!("garenne-bench-{}.toml", std::process::id()));
+    std::fs::write(&file, format!("[handlers.\"{kind}\"]\n{settings}\n"))?;
     Ok(vec!["--config".to_owned(), file.display().to_string()])
 }
 

@@ -1,5 +1,5 @@
-//! How the cost of a task grows with the number of workers, the prefetch, the size of a task, the number of kinds, and
-//! the share of tasks that fail.
+//! How the cost of a task grows with the number of workers, the prefetch, the size of a task, the number of kinds, layers,
+//! and the share of tasks that fail.
 //!
 //! `./dev bench growth [--rounds N] [--only PART] [--json FILE]`
 
@@ -21,6 +21,8 @@ const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 const KINDS: [u32; 4] = [1, 10, 100, 1_000];
 /// Percentages of tasks that fail once, or that have no handler.
 const SHARES: [u32; 4] = [0, 1, 10, 50];
+/// A handler without layers, and with two that do nothing.
+const LAYERS: [(&str, Build); 2] = [("none", Build::ManyKinds(1)), ("two", Build::TwoLayers)];
 const PREFETCH: u16 = 200;
 /// Several times smaller than the number of tasks of the largest size.
 const PREFETCH_BY_SIZE: u16 = 50;
@@ -56,6 +58,11 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
             let seen = race(&broker, who, PREFETCH, bodies).await?;
             seen.add_to(rows, &format!("growth/kinds/{kinds}"));
         }
+        for (name, build) in LAYERS.into_iter().filter(|_| wanted("layers")) {
+            let who = Who::Garenne { build, sink: None, shards: 1 };
+            let seen = race(&broker, who, PREFETCH, (0..40_000).map(|_| task("many.0", body(200)))).await?;
+            seen.add_to(rows, &format!("growth/layers/{name}"));
+        }
         for share in SHARES.into_iter().filter(|_| wanted("failures")) {
             for (way, kind, payload) in
                 [("retried", "bench.fail", br#"{"times":1}"#.to_vec()), ("dead", "bench.unknown", body(200))]
@@ -63,6 +70,10 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
                 failing(&broker, way, (kind, &payload), share, rows).await?;
             }
         }
+    }
+    for what in ["tasks_per_s", "cpu_us"] {
+        let of = |name: &str| format!("growth/layers/{name}/{what}");
+        rows.compare(of("two-to-none"), &of("two"), &of("none"));
     }
     broker.clear().await
 }

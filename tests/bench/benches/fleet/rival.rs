@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use garenne_bench::{Usage, flag, option};
+use garenne_bench::{flag, option};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
@@ -23,7 +23,8 @@ pub(crate) fn python() -> Option<PathBuf> {
     flag("--python").then(|| option("--interpreter").unwrap_or_else(|| "python3".to_owned()).into())
 }
 
-fn scripts() -> String {
+/// The folder of the programs in Python.
+pub(crate) fn scripts() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../rivals/python").to_owned()
 }
 
@@ -46,16 +47,20 @@ impl Rival {
             None => Self::folder().join(program),
         };
         let script = program.ends_with(".py").then(|| format!("{}/{program}", scripts()));
-        let mut process = Command::new(path)
-            .args(script)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("cannot start {program}"))?;
+        let arguments = script.into_iter().chain(arguments.iter().cloned());
+        Self::spawn(Command::new(path).args(arguments).stderr(Stdio::null()), program)
+    }
+
+    /// Starts `bare_http`, which `--bare-http` sets.
+    pub(crate) fn bare_http(arguments: &[&str]) -> Result<Self> {
+        let program = option("--bare-http").unwrap_or_else(|| "target/dist/examples/bare_http".to_owned());
+        Self::spawn(Command::new(&program).args(arguments), &program)
+    }
+
+    fn spawn(command: &mut Command, program: &str) -> Result<Self> {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        let started = command.kill_on_drop(true).spawn();
+        let mut process = started.with_context(|| format!("cannot start {program}"))?;
         let pid = process.id().context("it runs")?;
         let output = BufReader::new(process.stdout.take().context("it is piped")?).lines();
         Ok(Self { process, pid, output })
@@ -65,13 +70,14 @@ impl Rival {
         self.pid
     }
 
+    /// The next line that it writes.
+    pub(crate) async fn line(&mut self) -> Result<String> {
+        self.output.next_line().await?.context("the program has ended")
+    }
+
     /// Waits until it has ended by itself.
     pub(crate) async fn ended(&mut self) -> Result<ExitStatus> {
         Ok(self.process.wait().await?)
-    }
-
-    pub(crate) fn usage(&self) -> Usage {
-        Usage::of(self.pid())
     }
 
     /// Waits until it has done `count` tasks: it writes `done` at the end, or `+` for each task.

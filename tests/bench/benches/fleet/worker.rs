@@ -15,11 +15,15 @@ use crate::{
 };
 
 /// The reference and Garenne run right after each other, so that their pairs are comparable.
-const CONTESTANTS: [Contestant; 9] = [
+const CONTESTANTS: [Contestant; 13] = [
     rival("raw-lapin", "raw-lapin", &[], Tasks::Garenne),
     ours("garenne", Build::Now, None),
     ours("garenne-before", Build::Before, None),
     ours("garenne-results", Build::Now, Some("results")),
+    Contestant { name: "garenne-celery", who: Who::CeleryOnGarenne },
+    Contestant { name: "garenne-python", who: Who::PythonOnGarenne },
+    Contestant { name: "garenne-http", who: Who::HttpOnGarenne },
+    Contestant { name: "bare-http", who: Who::BareHttp },
     rival("raw-lapin-multiple", "raw-lapin", &["--multiple"], Tasks::Garenne),
     rival("apalis", "apalis", &[], Tasks::Garenne),
     rival("rusty-celery", "rusty-celery", &[], Tasks::Celery),
@@ -129,10 +133,17 @@ async fn contest(
         }
     }
     for Contestant { name, .. } in contestants.iter().filter(|it| it.name != "garenne") {
-        for what in ["tasks_per_s", "cpu_us", "rss_mb"] {
-            let (ours, theirs) = (format!("{under}/garenne/{what}"), format!("{under}/{name}/{what}"));
-            rows.compare(format!("{under}/garenne-to-{name}/{what}"), &ours, &theirs);
-        }
+        compare(rows, &under, "garenne", name);
     }
+    compare(rows, &under, "garenne-python", "celery-prefork");
+    compare(rows, &under, "garenne-http", "bare-http");
     Ok(())
+}
+
+/// Adds the ratios of one contestant to another one, if both took part.
+fn compare(rows: &mut Rows, under: &str, one: &str, other: &str) {
+    for what in ["tasks_per_s", "cpu_us", "own_cpu_us", "rss_mb", "pss_mb"] {
+        let (ours, theirs) = (format!("{under}/{one}/{what}"), format!("{under}/{other}/{what}"));
+        rows.compare(format!("{under}/{one}-to-{other}/{what}"), &ours, &theirs);
+    }
 }

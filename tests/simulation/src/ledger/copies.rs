@@ -15,7 +15,8 @@ impl Ledger {
 
     /// The delivery of the identity to a process that it publishes `published` from: a copy of its own, or a follow-up. If it
     /// was delivered twice, the best of them: one without such a publish that may still arrive, one that it holds, one whose
-    /// publishes failed, the latest.
+    /// publishes failed, the latest. A publish that waits for a channel may leave after its delivery is lost and delivered
+    /// again to the same process.
     pub(super) fn last_held(
         &self,
         identity: IdentityId,
@@ -25,8 +26,8 @@ impl Ledger {
         let (instances, is_own) = (&self.identities[identity.0].instances, identity == published);
         let published = &self.identities[published.0].instances;
         let to_owner = |&serial: &Serial| {
-            let deliveries = &self.instances[serial.index()].deliveries;
-            deliveries.iter().rposition(|it| *it == owner).map(|delivery| (serial, delivery))
+            let deliveries = self.instances[serial.index()].deliveries.iter().enumerate();
+            deliveries.filter(|(_, it)| **it == owner).map(move |(delivery, _)| (serial, delivery))
         };
         let rank = |&(serial, delivery): &(Serial, usize)| {
             let source = Source { serial, delivery, is_own };
@@ -36,7 +37,7 @@ impl Ledger {
             let may_publish = copies.clone().filter(is_copy).all(|it| it.outcome.has_failed());
             (may_publish, is_held, copies.any(|it| is_copy(&it)))
         };
-        instances.iter().filter_map(to_owner).max_by_key(rank)
+        instances.iter().flat_map(to_owner).max_by_key(rank)
     }
 
     /// A worker may hold a message twice. Which of the two it copied is not visible: if it settles one as if the copy was

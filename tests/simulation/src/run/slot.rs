@@ -1,6 +1,6 @@
 //! A worker of a history, across its restarts.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use garenne::{RetryPolicy, TaskOptions, Worker, WorkerConfig, simulation::SimulatedWorker};
 use garenne_common::shutdown::{Command, Mode, Receipt};
@@ -49,11 +49,7 @@ impl Slot {
         let name = format!("{name}.{}", self.starts);
         let owner = net.with(|state| state.broker.add_owner(&name, Role::Worker));
         let client = Client { net: net.clone(), owner };
-        let retry = RetryPolicy {
-            first: std::time::Duration::from_millis(300),
-            cap: std::time::Duration::from_secs(4),
-            ..RetryPolicy::default()
-        };
+        let retry = RetryPolicy::default().first(Duration::from_millis(300)).cap(Duration::from_secs(4));
         let (has_sink, of_short, of_long) = (self.has_sink, client.clone(), client.clone());
         let mut builder = Worker::builder(self.config.clone())
             .handle_kind(

@@ -174,6 +174,30 @@ fn a_copy_of_a_lost_delivery_is_a_fork() {
     );
 }
 
+/// The publish waited for a channel, and its delivery was lost and came again meanwhile.
+#[test]
+fn a_late_copy_of_a_lost_delivery_is_not_one_of_the_next_delivery() {
+    let (mut kit, owner, consuming, publishing) = holding();
+    kit.broker.decide_fates(owner, [Fate::Refused]);
+    kit.publish_on(publishing, "dead", "a");
+    kit.settle();
+    kit.broker.kill_channel(consuming);
+    let consuming = kit.channel(owner, 1);
+    kit.consume(consuming, "work");
+    kit.settle();
+    kit.publish_on(publishing, "retry", "a");
+    kit.settle();
+    kit.broker.ack(consuming, 1, false);
+    kit.settle();
+    kit.publish_on(publishing, "dead", "a");
+    kit.settle();
+    assert!(kit.rules().is_empty(), "{:?}", kit.rules());
+    assert_eq!(kit.broker.forks().get(&Fork::LostDelivery), Some(&1));
+    kit.publish_on(publishing, "dead", "a");
+    kit.settle();
+    assert_eq!(kit.rules(), broken(Rule::CopiedTwice), "each delivery has its copy");
+}
+
 #[test]
 fn a_publisher_without_a_confirm_may_publish_again() {
     let mut kit = Kit::new("4.0");

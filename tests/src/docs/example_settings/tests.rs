@@ -47,6 +47,8 @@ fn the_examples_in_comments_are_valid_together() {
     let text = text.replace("sinks = []", "sinks = [\"postgres\"]");
     // The lanes of the file receive tasks.
     let text = text.replace("\nexchange = ", "\n#exchange = ");
+    let text =
+        text.replace("\nqueue = ", "\n#queue = ").replace("\ncelery_pass_on = ", "\n#celery_pass_on = ");
     let worker: StockConfig = load(&text);
     assert_eq!(worker.alert.webhooks.len(), 1);
     assert_eq!(worker.worker.lanes.iter().count(), 1);

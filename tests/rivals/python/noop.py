@@ -1,0 +1,5 @@
+"""A handler that does nothing."""
+
+
+def noop(payload):
+    pass
