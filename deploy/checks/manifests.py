@@ -25,7 +25,7 @@ def source(path):
 
 ROUTES = set(re.findall(r'\.route\("(/\w+)"', source("common/src/telemetry/admin/routes.rs")))
 SETTLING = int(re.search(r"SETTLE_TIME: Duration = Duration::from_secs\((\d+)\)", source("worker/engine/src/budget.rs"))[1])
-LAST_SPANS = int(re.search(r"LAST_EXPORT: Duration = Duration::from_secs\((\d+)\)", source("common/src/telemetry/traces.rs"))[1])
+LAST_SPANS = int(re.search(r"LAST_EXPORT: Duration = Duration::from_secs\((\d+)\)", source("common/src/telemetry/service.rs"))[1])
 SETTINGS = {"config", "log"}
 # The first cells of the tables of settings; a test checks that these list every setting.
 PAGES = source("docs/settings.md").split("\n## Exit codes")[0] + source("docs/ingest.md")
