@@ -124,15 +124,18 @@ pub fn stock(mut config: StockConfig) -> Result<WorkerBuilder, Failure> {
 
 /// The table `handlers` of the flags.
 fn handlers(flags: &[String]) -> Result<Table, Failure> {
-    let handler = |flag: &String| {
+    let mut handlers = Table::new();
+    for flag in flags {
+        let refused = |problem| Failure::from(Invalid::new("--handler", format_args!("{flag:?}"), problem));
         let (kind, command) = flag.split_once('=').ok_or_else(|| {
-            let problem = "expected a kind and a command, such as image.resize='python3 resize.py'";
-            Failure::from(Invalid::new("--handler", format_args!("{flag:?}"), problem))
+            refused("expected a kind and a command, such as image.resize='python3 resize.py'")
         })?;
         let command = Table::from_iter([("command".to_owned(), command.into())]);
-        Ok((kind.to_owned(), command.into()))
-    };
-    flags.iter().map(handler).collect()
+        if handlers.insert(kind.to_owned(), command.into()).is_some() {
+            return Err(refused("another --handler has this kind"));
+        }
+    }
+    Ok(handlers)
 }
 
 /// The maps of the lanes that this worker consumes. A lane must take the readings that they make.

@@ -115,6 +115,23 @@ async fn a_task_that_ends_a_process_spends_no_attempt_of_others() -> Result<()> 
     Ok(())
 }
 
+/// A lane may run more tasks than its handler has processes. Those that wait for one are deferred before it is too late for them.
+#[tokio::test]
+async fn a_task_that_waits_for_a_process_spends_no_attempt() -> Result<()> {
+    let env = TestEnv::new().await?;
+    let settings = "processes = 1\ndeadline = \"2500ms\"\nmax_attempts = 1";
+    let plan = odd_worker(&env, "waiting", settings)?.option("--lane", "default:prefetch=8,concurrency=4..4");
+    let worker = plan.start().await?;
+    for index in 0..4 {
+        publish(&env, &format!("task-{index}"), json!({"do": "sleep", "seconds": 1.9})).await?;
+    }
+    let done = worker.until_done(4).await?;
+    assert!(done.iter().all(|done| done.attempt == 1), "{done:?}");
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.acked, receipt.dead), (4, 0), "{receipt:?}");
+    Ok(())
+}
+
 /// A process that is busy is alive, also if it does not read what it has asked for.
 #[tokio::test]
 async fn a_busy_process_may_read_a_large_task_later() -> Result<()> {

@@ -154,6 +154,8 @@ fn masked<S: Serializer>(headers: &BTreeMap<String, String>, serializer: S) -> R
 
 /// The most processes of a handler.
 const MOST_PROCESSES: u16 = 1000;
+/// The least limit of a process's memory, in bytes.
+const LEAST_MEMORY: u64 = 1 << 20;
 
 impl HandlerSettings {
     /// The kinds of a handler with this name.
@@ -193,6 +195,15 @@ impl HandlerSettings {
             let problem = "no program can be started with a NUL byte";
             Invalid::unless(!has_nul, setting(field), format_args!("{text:?}"), problem)?;
         }
+        for name in self.environment.keys() {
+            let problem = "expected the name of a variable, which is not empty and has no =";
+            let is_valid = !name.is_empty() && !name.contains('=');
+            Invalid::unless(is_valid, setting("environment"), format_args!("{name:?}"), problem)?;
+        }
+        self.check_transport(setting)?;
+        let memory = self.memory.map_or(LEAST_MEMORY, |memory| memory.0);
+        let problem = format!("expected {LEAST_MEMORY} or more, such as 512MiB");
+        Invalid::unless(memory >= LEAST_MEMORY, setting("memory"), memory, problem)?;
         let processes = self.processes.unwrap_or(1);
         let problem = format!("expected 1 to {MOST_PROCESSES}");
         Invalid::unless((1..=MOST_PROCESSES).contains(&processes), setting("processes"), processes, problem)?;
@@ -215,6 +226,30 @@ impl HandlerSettings {
             Invalid::unless(is_valid, setting("headers"), format_args!("{name:?}"), problem)?;
         }
         if is_service { Ok(()) } else { self.check_program(setting) }
+    }
+
+    /// Refuses the settings that have no effect with the handler's transport.
+    fn check_transport(&self, setting: impl Fn(&str) -> String) -> Result<(), Invalid> {
+        use Transport::{Exec, Http, Stdio};
+        let default = Self::default();
+        let transport = self.transport();
+        let programs = &[Stdio, Exec][..];
+        for (field, is_set, transports) in [
+            ("start_timeout", self.start_timeout != default.start_timeout, &[Stdio][..]),
+            ("recycle_tasks", self.recycle_tasks != default.recycle_tasks, &[Stdio]),
+            ("recycle_time", self.recycle_time != default.recycle_time, &[Stdio]),
+            ("memory", self.memory.is_some(), programs),
+            ("environment", !self.environment.is_empty(), programs),
+            ("directory", self.directory.is_some(), programs),
+            ("user", self.user.is_some(), programs),
+            ("health", self.health.is_some(), &[Http]),
+            ("headers", !self.headers.is_empty(), &[Http]),
+            ("secret", self.secret.is_some(), &[Http]),
+        ] {
+            let problem = format!("the transport {transport} does not use it");
+            Invalid::unless(!is_set || transports.contains(&transport), setting(field), "…", problem)?;
+        }
+        Ok(())
     }
 
     /// How it gets its tasks.
@@ -337,6 +372,26 @@ mod tests {
             (
                 r#"{"command": "./run.sh", "directory": "/no/such"}"#,
                 r#"setting handlers.image.resize.directory = "/no/such" is refused: no directory has this name"#,
+            ),
+            (
+                r#"{"command": "sh", "environment": {"A=B": "c"}}"#,
+                r#"setting handlers.image.resize.environment = "A=B" is refused: expected the name of a variable, which is not empty and has no ="#,
+            ),
+            (
+                r#"{"command": "sh", "memory": 5}"#,
+                r#"setting handlers.image.resize.memory = 5 is refused: expected 1048576 or more, such as 512MiB"#,
+            ),
+            (
+                r#"{"command": "sh", "headers": {"authorization": "secret"}}"#,
+                r#"setting handlers.image.resize.headers = … is refused: the transport stdio does not use it"#,
+            ),
+            (
+                r#"{"command": "sh", "transport": "exec", "recycle_tasks": 5}"#,
+                r#"setting handlers.image.resize.recycle_tasks = … is refused: the transport exec does not use it"#,
+            ),
+            (
+                r#"{"url": "http://crm.internal/tasks", "directory": "/"}"#,
+                r#"setting handlers.image.resize.directory = … is refused: the transport http does not use it"#,
             ),
             (
                 r#"{"command": "sh", "user": "nobody"}"#,

@@ -37,10 +37,10 @@ use crate::{
     settings::HandlerSettings,
 };
 
-/// How long a task waits for a process that is being replaced. Then it is deferred.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// How long a task waits for a process, and which part of the time that is left until its deadline. Then it is deferred.
+const LONGEST_WAIT: (Duration, u32) = (Duration::from_secs(2), 10);
 /// The same for a task that runs alone: others run before it.
-const LONGEST_WAIT_ALONE: Duration = Duration::from_secs(60);
+const LONGEST_WAIT_ALONE: (Duration, u32) = (Duration::from_secs(60), 2);
 /// A process that ran for so long, or that answered a task, was started well.
 const GOOD_START: Duration = Duration::from_secs(10);
 
@@ -423,13 +423,15 @@ impl Asking {
     /// Waits for a child that asks, or for one without a task if the task is to run `alone`.
     ///
     /// # Errors
-    /// `token` is cancelled before, or there is none for too long: no attempt is spent on the failures of a handler.
-    async fn wait(&self, token: &CancellationToken, alone: bool) -> Result<Arc<Child>, TaskError> {
-        let (notify, longest) = match alone {
+    /// The task is cancelled before, or there is none for too long: no attempt is spent on the failures of a handler.
+    async fn wait(&self, context: &TaskContext, alone: bool) -> Result<Arc<Child>, TaskError> {
+        let (notify, (longest, part)) = match alone {
             true => (&self.asked_for_suspects, LONGEST_WAIT_ALONE),
             false => (&self.asked, LONGEST_WAIT),
         };
-        let limit = Instant::now() + longest;
+        let (token, now) = (context.token(), Instant::now());
+        let left = context.deadline().map(|at| at.saturating_duration_since(now) / part);
+        let limit = now + left.map_or(longest, |left| left.min(longest));
         loop {
             let asked = notify.notified();
             if let Some(child) = self.next(alone) {
@@ -513,7 +515,6 @@ impl Handler for Stdio {
 
     async fn run(&self, task: Task) -> Answer {
         let Task { context, body, content_type, .. } = task;
-        let token = context.token().clone();
         let run = Run { id: context.id().to_string(), attempt: context.attempt() };
         let encoded = || {
             let head = ToChild::Task(Box::new(head(&context, run.clone(), content_type.as_str())));
@@ -523,7 +524,7 @@ impl Handler for Stdio {
         let child = match self.asking.next(false) {
             Some(child) => child,
             None => {
-                let child = self.asking.wait(&token, false).await?;
+                let child = self.asking.wait(&context, false).await?;
                 // Less of the deadline is left than before.
                 if let Ok(later) = encoded() {
                     frame = later;
@@ -539,7 +540,7 @@ impl Handler for Stdio {
         // what happens then is its own.
         let _suspect = Suspect::new(&self.asking);
         loop {
-            let child = self.asking.wait(&token, true).await?;
+            let child = self.asking.wait(&context, true).await?;
             if let Some(answer) = self.run_in(child, &run, &context, &frame).await {
                 return answer;
             }
