@@ -71,7 +71,14 @@ impl Broker {
     pub fn configured(common: &Common, program: &str) -> Result<Self, BrokerError> {
         let url = &common.amqp_url;
         let source = url.file().is_some().then(|| url.clone());
-        Ok(Self { source, tls: common.amqp_tls.clone(), ..Self::new(url.expose(), program)? })
+        let broker = Self { source, ..Self::new(url.expose(), program)? };
+        Ok(broker.with_certificates(common.amqp_tls.clone()))
+    }
+
+    /// Uses these files for `amqps`.
+    #[must_use]
+    pub fn with_certificates(self, tls: Certificates) -> Self {
+        Self { tls, ..self }
     }
 
     /// Repeats a login that the broker refuses for this long, in each connection attempt, if the URL is read again from a

@@ -5,7 +5,7 @@
 use std::{collections::HashMap, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use garenne::{
-    CancellationToken, Client, Data, Enqueue, EnqueueError, Exit, Failure, HeaderValue, Output, Payload, RegistryError,
+    CancellationToken, Client, ClientBuilder, Data, Enqueue, EnqueueError, Exit, Failure, HeaderValue, Output, Payload, RegistryError,
     ReplyQueues, RetryPolicy, SinkName, TaskContext, TaskError, TaskId, TaskOptions, TaskPublisher,
     WaitError, Worker, WorkerArgs, WorkerBuilder, WorkerConfig, WorkerError, WorkerHandle,
     broker::{BrokerError, PublishError, TopologyError},
@@ -330,7 +330,12 @@ pub fn problem(error: &EnqueueError) -> String {
 }
 
 pub async fn publish(url: &str, mail: Mail) -> Result<String, WaitError> {
-    let client = Client::connect(url).await?;
+    let builder: ClientBuilder =
+        Client::builder(url).prefix("shop").certificates(garenne::broker::Certificates::default());
+    let client = match url.starts_with("amqps:") {
+        true => builder.connect().await?,
+        false => Client::connect(url).await?,
+    };
     let task: Enqueue<'_> =
         client.enqueue(mail).id("m-1").header("tenant", "acme").delay(Duration::from_secs(1));
     task.wait(Duration::from_secs(10)).await

@@ -58,7 +58,7 @@ async fn client_says_why_a_task_is_not_stored() -> Result<()> {
         let error = client.enqueue_kind("bench.noop", &json!({ "text": large })).await.unwrap_err();
         assert!(matches!(error, EnqueueError::TooLarge { what: "body", .. }), "{error}");
     }
-    let typo = Client::connect_to_fleet(&env.vhost().amqp_url(), "garene").await?;
+    let typo = Client::builder(&env.vhost().amqp_url()).prefix("garene").connect().await?;
     let error = typo.enqueue_kind("bench.noop", &json!({})).await.unwrap_err();
     assert!(
         matches!(&error, EnqueueError::NoExchange { exchange, .. } if exchange == "garene.tasks"),

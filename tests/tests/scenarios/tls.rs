@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
+use garenne::{Client, broker::Certificates};
 use garenne_tests::harness::{
     authority::Authority,
     broker::{Broker, BrokerOptions, Tls},
@@ -56,6 +57,18 @@ async fn worker_and_broker_verify_each_others_certificates() -> Result<()> {
     let mut worker = with("known")?.start().await?;
     let ids = env.publish("bench.noop", &json!({}), "task", 50).await?;
     worker.until_done(ids.len()).await?;
+    // So does an application that publishes.
+    let certificates = Certificates {
+        ca: Some(env.folder().join("ca.pem")),
+        cert: Some(env.folder().join("cert.pem")),
+        key: Some(env.folder().join("key.pem")),
+    };
+    let untrusted = Client::connect(&url).await.err().context("connected without the authority")?;
+    assert!(untrusted.to_string().contains("certificate"), "{untrusted}");
+    let client = Client::builder(&url).certificates(certificates).connect().await?;
+    let id = client.enqueue_kind("bench.noop", &json!({})).await?;
+    worker.until_done_with(id.as_str()).await?;
+    client.close().await;
     // A reconnect reads the certificate files again.
     broker.sync_declarations().await?;
     broker.kill().await?;
@@ -63,9 +76,10 @@ async fn worker_and_broker_verify_each_others_certificates() -> Result<()> {
     worker.until_ready().await?;
     let stopped = worker.stop().await?;
     // The broker may have been killed before it stored the last acks: those tasks were delivered again.
-    assert_eq!(stopped.ids().into_iter().collect::<BTreeSet<_>>(), ids.iter().map(String::as_str).collect());
+    let wanted: BTreeSet<_> = ids.iter().map(String::as_str).chain([id.as_str()]).collect();
+    assert_eq!(stopped.ids().into_iter().collect::<BTreeSet<_>>(), wanted);
     let receipt = &stopped.receipt;
-    assert!(stopped.code == 0 && receipt.acked >= 50 && receipt.dead == 0, "{receipt:?}");
+    assert!(stopped.code == 0 && receipt.acked >= 51 && receipt.dead == 0, "{receipt:?}");
 
     let (code, error) = failed_start(with("absent")?.env("GARENNE_AMQP_TLS__CERT", file("none.pem"))).await?;
     assert_eq!(code, Some(78), "{error}");

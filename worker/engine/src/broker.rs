@@ -1,5 +1,6 @@
-//! Errors of the broker, as they are in the errors of this crate.
+//! Certificates for connections to a broker, and its errors as they are in the errors of this crate.
 
 #[cfg(feature = "worker")]
 pub use garenne_amqp::declare::TopologyError;
 pub use garenne_amqp::{BrokerError, PublishError};
+pub use garenne_common::certificates::Certificates;

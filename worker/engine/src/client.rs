@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{Broker, Message, PendingReply, PublishError, Publisher, PublisherConfig, Target};
-use garenne_common::clock;
+use garenne_common::{certificates::Certificates, clock};
 use garenne_protocol::{
     task::{Kind, NewTask, TaskId},
     topology::Names,
@@ -67,18 +67,16 @@ impl Client {
     /// # Errors
     /// [`EnqueueError::Connect`].
     pub async fn connect(url: &str) -> Result<Self, EnqueueError> {
-        Self::connect_to_fleet(url, "garenne").await
+        Self::builder(url).connect().await
     }
 
-    /// Connects to the broker at `url`, for a fleet with this prefix.
-    ///
-    /// # Errors
-    /// [`EnqueueError::Connect`].
-    pub async fn connect_to_fleet(url: &str, prefix: &str) -> Result<Self, EnqueueError> {
-        let broker = Broker::new(url, "garenne client").map_err(EnqueueError::Connect)?;
-        let client = Self::new(broker, prefix);
-        client.publisher.connect().await.map_err(EnqueueError::of_connection)?;
-        Ok(client)
+    /// A client of the broker at `url`, with settings of its own.
+    pub fn builder(url: &str) -> ClientBuilder {
+        ClientBuilder {
+            url: url.to_owned(),
+            prefix: "garenne".to_owned(),
+            certificates: Certificates::default(),
+        }
     }
 
     fn new(broker: Broker, prefix: &str) -> Self {
@@ -130,6 +128,50 @@ impl Client {
 
     fn error(&self, error: PublishError, kind: &Kind) -> EnqueueError {
         EnqueueError::of(error, &self.names.tasks(), kind, &self.vhost)
+    }
+}
+
+/// The settings of a [`Client`] that is not connected yet.
+///
+/// ```no_run
+/// use garenne::{Client, broker::Certificates};
+///
+/// # async fn run() -> Result<(), garenne::EnqueueError> {
+/// let certificates = Certificates { ca: Some("/etc/ssl/our-ca.pem".into()), ..Certificates::default() };
+/// let url = "amqps://shop:secret@rabbitmq.internal/%2f";
+/// let client = Client::builder(url).prefix("shop").certificates(certificates).connect().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a client is made by connect"]
+pub struct ClientBuilder {
+    url: String,
+    prefix: String,
+    certificates: Certificates,
+}
+
+impl ClientBuilder {
+    /// The prefix of the fleet's exchanges and queues, the setting `prefix` of its workers. The default is `garenne`.
+    pub fn prefix(self, prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), ..self }
+    }
+
+    /// PEM files for a broker with TLS: an authority of one's own, and a certificate of the client. They are read for each
+    /// connection.
+    pub fn certificates(self, certificates: Certificates) -> Self {
+        Self { certificates, ..self }
+    }
+
+    /// Connects to the broker.
+    ///
+    /// # Errors
+    /// [`EnqueueError::Connect`].
+    pub async fn connect(self) -> Result<Client, EnqueueError> {
+        let broker = Broker::new(&self.url, "garenne client").map_err(EnqueueError::Connect)?;
+        let client = Client::new(broker.with_certificates(self.certificates), &self.prefix);
+        client.publisher.connect().await.map_err(EnqueueError::of_connection)?;
+        Ok(client)
     }
 }
 

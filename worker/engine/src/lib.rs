@@ -129,7 +129,7 @@ pub mod worker;
 #[cfg(feature = "cli")]
 pub use cli::WorkerArgs;
 #[cfg(feature = "client")]
-pub use client::{Client, Enqueue, EnqueueError, WaitError};
+pub use client::{Client, ClientBuilder, Enqueue, EnqueueError, WaitError};
 pub use garenne_common::exit::{Exit, Failure};
 pub use garenne_protocol::task::{HeaderError, HeaderValue, TaskId};
 pub use payload::Payload;
