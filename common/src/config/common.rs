@@ -94,6 +94,7 @@ impl Common {
             scheme("management_url", url, ["http", "https"])?;
         }
         validate_server_tls("admin_tls", self.admin_tls_cert.as_deref(), self.admin_tls_key.as_deref())?;
+        self.check_features()?;
         self.allowed_hosts.validate()?;
         self.events.validate()?;
         self.otlp.validate()?;
@@ -103,6 +104,23 @@ impl Common {
         let expected = "of A-Z a-z 0-9 - _ . without the reserved prefix amq.";
         let problem = format!("expected 1 to {MAX_PREFIX_LEN} {expected}");
         Invalid::unless(valid, "prefix", format_args!("{:?}", self.prefix), problem)
+    }
+
+    /// Refuses the settings of features that are not compiled in.
+    fn check_features(&self) -> Result<(), Invalid> {
+        let quoted = |path: &Option<PathBuf>| path.as_ref().map(|path| format!("{path:?}"));
+        let endpoint = self.otlp.endpoint.as_ref().map(|endpoint| format!("{:?}", endpoint.masked()));
+        for (feature, is_compiled, setting, value) in [
+            ("admin", cfg!(feature = "admin"), "admin", self.admin.map(|address| address.to_string())),
+            ("admin", cfg!(feature = "admin"), "admin_token_file", quoted(&self.admin_token_file)),
+            ("admin", cfg!(feature = "admin"), "admin_tls_cert", quoted(&self.admin_tls_cert)),
+            ("otlp", cfg!(feature = "otlp"), "otlp.endpoint", endpoint),
+        ] {
+            let problem =
+                format!("this program is built without the feature `{feature}` of the crate garenne");
+            Invalid::unless(is_compiled || value.is_none(), setting, value.unwrap_or_default(), problem)?;
+        }
+        Ok(())
     }
 
     /// Records the file that a setting was read from; see [`Settings::read_from`](super::Settings::read_from).

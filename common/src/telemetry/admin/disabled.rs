@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::Process;
 use crate::{
-    config::{Common, ConfigError, Invalid},
+    config::{Common, ConfigError},
     shutdown::{Command, Mode},
     telemetry::Metrics,
 };
@@ -15,14 +15,9 @@ use crate::{
 pub struct AdminConfig(());
 
 /// # Errors
-/// The setting `admin`, `admin_token_file` or `admin_tls_cert` is set.
-pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
-    let address = common.admin.map(|address| ("admin", address.to_string()));
-    let token = common.admin_token_file.as_ref().map(|path| ("admin_token_file", format!("{path:?}")));
-    let file = common.admin_tls_cert.as_ref().map(|path| ("admin_tls_cert", format!("{path:?}")));
-    let Some((setting, value)) = address.or(token).or(file) else { return Ok(AdminConfig(())) };
-    let problem = "this program is built without the feature `admin` of the crate garenne";
-    Err(Invalid::new(setting, value, problem).given_by("file, environment or code"))
+/// None. [`Common::validate`] refuses the settings of the admin port.
+pub async fn bind(_: &Common) -> Result<AdminConfig, ConfigError> {
+    Ok(AdminConfig(()))
 }
 
 /// An admin port that does not exist.
