@@ -105,7 +105,12 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
                 problem = format!("{problem}; {UNDELIVERABLE}");
             }
             let wait = backoff.next_wait();
-            tracing::warn!(queue = self.subscription.queue, problem, ?wait, "cannot consume, retrying");
+            let queue = &self.subscription.queue;
+            // One problem is logged once, and not for each attempt.
+            match self.problem.borrow().as_ref() == Some(&problem) {
+                false => tracing::warn!(queue, problem, ?wait, "cannot consume, retrying"),
+                true => tracing::debug!(queue, problem, ?wait, "still cannot consume"),
+            }
             self.problem.send_replace(Some(problem));
             tokio::select! {
                 biased;
