@@ -28,7 +28,7 @@ use crate::{
 #[derive(Clone, Debug, Args)]
 pub struct StatusArgs {
     /// Also ask the admin port of a worker whose heartbeats do not arrive; repeatable
-    #[arg(long = "worker", value_name = "URL")]
+    #[arg(long = "worker", value_name = "URL", value_parser = workers::admin_url)]
     pub workers: Vec<String>,
     /// Listen for heartbeats this long [default: until every worker has answered, at most 1s, and each gateway and bridge has sent one by itself: `events.heartbeat` and a tenth, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]

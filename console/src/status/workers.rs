@@ -9,6 +9,13 @@ use serde_json::{Map, Value};
 /// Time limit of a request to an admin port.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The URL of an admin port.
+pub(super) fn admin_url(text: &str) -> Result<String, String> {
+    let is_url = reqwest::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+    let problem = || "expected the URL of a worker's admin port, such as http://10.0.0.7:9464".to_owned();
+    is_url.then(|| text.trim_end_matches('/').to_owned()).ok_or_else(problem)
+}
+
 /// The answer of a worker.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Worker {
@@ -30,16 +37,15 @@ pub(super) async fn ask(urls: &[String]) -> anyhow::Result<Vec<Worker>> {
     let http = reqwest::Client::builder().timeout(TIMEOUT).build()?;
     let mut workers = Vec::new();
     for url in urls {
-        let url = url.trim_end_matches('/').to_owned();
         let asked = async {
             let answer = http.get(format!("{url}/pool")).send().await?.error_for_status()?;
             answer.json::<Pool>().await
         };
         let (lanes, problem) = match asked.await {
             Ok(pool) => (Some(pool.lanes), None),
-            Err(error) => (None, Some(error.without_url().to_string())),
+            Err(error) => (None, Some(format!("{:#}", anyhow::Error::from(error.without_url())))),
         };
-        workers.push(Worker { url, lanes, problem });
+        workers.push(Worker { url: url.clone(), lanes, problem });
     }
     Ok(workers)
 }
