@@ -30,31 +30,19 @@ async fn problems_of_lanes_and_workers_are_said_by_every_tool() -> Result<()> {
     env.publish("bench.sleep", &json!({"ms": 1}), "quick", 100).await?;
     worker.until_done(100).await?;
     tools.until_none().await?;
-    // On a busy machine, a heartbeat may be late when it looks.
-    eventually("no problems", async || {
-        let status = env.try_garenne(&["status"]).await?;
-        let is_fine = status.code == Some(0) && status.stdout[0] == "no problems";
-        Ok(Seen::when(is_fine, status.stdout.join("\n")))
-    })
-    .await?;
+    until_status(&env, 0, |text| text.starts_with("no problems\n")).await?;
 
     env.publish("bench.sleep", &json!({"ms": 600_000}), "hanging", 5).await?;
     let stalled = tools.until_seen("lane-stalled", "lane fast", 1).await?;
     ensure!(stalled["severity"] == "critical", "{stalled}");
-    let text = env.try_garenne(&["status"]).await?.stdout.join("\n");
-    ensure!(
-        text.starts_with(
-            "1 critical problem\ncritical  lane fast: nothing ends, 3 tasks wait, all 2 slots are busy"
-        ),
-        "{text}"
-    );
+    let wanted = "1 critical problem\ncritical  lane fast: nothing ends, 3 tasks wait, all 2 slots are busy";
+    until_status(&env, 1, |text| text.starts_with(wanted)).await?;
 
     env.garenne(&["lane", "pause", "fast"]).await?;
     let paused = tools.until_seen("paused", "lane fast", 0).await?;
     let by = format!("paused by {} (command-line ", command_line().name);
     ensure!(paused["detail"].as_str().is_some_and(|detail| detail.starts_with(&by)), "{by}: {paused}");
-    let text = env.garenne(&["status"]).await?.stdout.join("\n");
-    ensure!(text.contains(&format!("lane fast: {by}")), "{text}");
+    until_status(&env, 0, |text| text.contains(&format!("lane fast: {by}"))).await?;
     env.garenne(&["lane", "resume", "fast"]).await?;
     tools.until("no pause", |problems| find(problems, "paused", "lane fast").is_none().then_some(())).await?;
     // A program without an audit record: nobody is named.
@@ -78,6 +66,16 @@ async fn problems_of_lanes_and_workers_are_said_by_every_tool() -> Result<()> {
     worker.kill().await?;
     ensure!(tools.end().await? == Some(0));
     Ok(())
+}
+
+/// Waits until `status` ends with a code and a text. It looks once, and on a busy machine a heartbeat may be late then.
+async fn until_status(env: &TestEnv, code: i32, is_wanted: impl Fn(&str) -> bool) -> Result<()> {
+    eventually("the answer of status", async || {
+        let ended = env.try_garenne(&["status"]).await?;
+        let text = ended.stdout.join("\n");
+        Ok(Seen::when(ended.code == Some(code) && is_wanted(&text), text))
+    })
+    .await
 }
 
 /// A lane is late, its tasks fail or wait for an hour, a kind has no worker, and messages match no binding.
