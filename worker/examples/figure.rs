@@ -9,9 +9,9 @@
 
 use std::{env, error::Error, fmt::Write as _, fs, path::Path};
 
+use garenne_alarms::alarm::{Condition, Point, Rule, Rules, Sample, find_excursions};
 use garenne_protocol::sensor::{Timestamp, readings_from};
 use garenne_sensors::{
-    alarm::{Condition, Point, Rule, Rules, Sample, find_excursions},
     reading::{Calibration, StoredReading, process},
     window,
 };

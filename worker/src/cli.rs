@@ -4,6 +4,7 @@ use std::{ops::Not, sync::Arc};
 
 use clap::{Parser, ValueHint};
 use garenne::{Payload, Worker, WorkerArgs, WorkerBuilder};
+use garenne_alarms::alarm::Rules;
 use garenne_common::{
     config::{Invalid, Lanes},
     exit::{Exit, Failure},
@@ -11,7 +12,6 @@ use garenne_common::{
 use garenne_map::MapChain;
 use garenne_postgres::{OnConflict, PostgresReadingStore, PostgresSink, SinkOptions};
 use garenne_sensors::{
-    alarm::Rules,
     alert,
     message::{self, LaneMaps},
     reading::{self, Readings},

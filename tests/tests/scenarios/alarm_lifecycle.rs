@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context, Result};
-use garenne_sensors::alarm::Rules;
+use garenne_alarms::alarm::Rules;
 use garenne_tests::harness::{
     postgres::{Database, Postgres},
     suite,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use garenne_alarms::alarm::{Excursion, Point, Rules, Sample, find_excursions};
 use garenne_protocol::sensor::Unit;
-use garenne_sensors::alarm::{Excursion, Point, Rules, Sample, find_excursions};
 use garenne_tests::harness::{
     client::with_id,
     postgres::{Database, Postgres},

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Result;
-use garenne_sensors::alarm::Rules;
+use garenne_alarms::alarm::Rules;
 use garenne_tests::harness::{
     postgres::{Database, Postgres},
     suite,

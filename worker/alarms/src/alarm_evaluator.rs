@@ -6,7 +6,7 @@
 //! judging all stored readings in order of time.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -17,20 +17,19 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
+    alarm::{self, AlarmChange, Condition, Micros, PageSizes, Rule, Rules, SeriesJudge},
     alarm_rows::{AlarmRow, AlarmStatements, RuleSpan},
     changed_reading::ChangedReading,
+    judged::Judged,
     micros::micros,
     notice::{Notice, NoticeSource},
     pending_rules::{PendingRules, SeriesPending},
-    series::{self, SeriesCounter},
+    series_counter::{self, SeriesCounter},
     series_locks,
     usable_readings::{SeriesSpan, SpanStatements, is_usable},
 };
 use garenne::sink::FinishedTask;
-use garenne_sensors::{
-    alarm::{self, AlarmChange, Condition, Micros, PageSizes, Rule, Rules, SeriesJudge},
-    reading_row::ReadingRows,
-};
+use garenne_sensors::reading_row::ReadingRows;
 
 /// Readings that are loaded at once for all series, unless those of one series are more.
 const MAX_LOADED_READINGS: usize = 131_072;
@@ -42,14 +41,6 @@ pub(super) struct AlarmEvaluator {
     readings: SpanStatements,
     alarms: AlarmStatements,
     pending: PendingRules,
-}
-
-/// Result of judging changed readings.
-pub(super) struct Evaluation<'a> {
-    /// The notices of the alarms that were raised or cleared.
-    pub(super) notices: Vec<Notice>,
-    /// The state of rules after the newest reading, by device and metric, of series with such rules.
-    pub(super) pending: HashMap<(&'a str, &'a str), SeriesPending>,
 }
 
 /// A device's metric with changed readings.
@@ -105,7 +96,7 @@ impl AlarmEvaluator {
         transaction: &Transaction<'_>,
         changed: &[ChangedReading<'a>],
         task_id: impl Fn(&ChangedReading<'a>) -> &'a str,
-    ) -> QueryResult<Evaluation<'a>> {
+    ) -> QueryResult<Judged<'a>> {
         let mut series = self.changed_series(transaction, changed, task_id).await?;
         let notices = self.evaluate_series(transaction, &mut series).await?;
         let pending = series
@@ -116,7 +107,7 @@ impl AlarmEvaluator {
                 let rules = self.pending.stored(judge.pending(), rules);
                 ((device, metric), SeriesPending { stored_at, rules })
             });
-        Ok(Evaluation { notices, pending: pending.collect() })
+        Ok(Judged { notices, pending: pending.collect() })
     }
 
     /// As [`evaluate`](Self::evaluate), for readings of a series that were changed in the database. Locks the series, so
@@ -130,7 +121,7 @@ impl AlarmEvaluator {
     ) -> QueryResult<Vec<Notice>> {
         series_locks::lock(transaction, &self.tables, &BTreeSet::from([(device, metric)])).await?;
         let changed = times.map(|at| alarm::ChangedReading { at, is_usable: true }).collect();
-        let counters = series::counters(transaction, &self.tables, &[(device, metric)], false).await?;
+        let counters = series_counter::stored(transaction, &self.tables, &[(device, metric)], false).await?;
         let counter = counters.into_values().next();
         let series = self.series(device, metric, None, counter, changed, SeriesPending::default());
         let notices = self.evaluate_series(transaction, &mut [series]).await?;
@@ -228,7 +219,7 @@ impl AlarmEvaluator {
         let undeclared =
             series.iter().filter(|(key, changes)| changes.counter.is_none() && self.needs_counter(**key));
         let undeclared: Vec<_> = undeclared.map(|(key, _)| *key).collect();
-        let mut declared = series::counters(transaction, &self.tables, &undeclared, true).await?;
+        let mut declared = series_counter::stored(transaction, &self.tables, &undeclared, true).await?;
         let series = series.into_iter().map(|((device, metric), changes)| {
             let Changes { task_id, counter, readings } = changes;
             let key = (device.to_owned(), metric.to_owned());

@@ -13,9 +13,9 @@ use deadpool_postgres::Object;
 use garenne::sink::SinkContext;
 use garenne_common::resilience::deadline;
 use garenne_database::{DatabaseError, PostgresPool, QueryResult, Tables, finish};
-use garenne_sensors::alarm::Rules;
 
 use crate::{
+    alarm::Rules,
     alarm_evaluator::AlarmEvaluator,
     due_notices::{self, DueNotices},
     fleet_check::{ALARM_CHECK, ALARM_INTERVAL, FleetCheck},

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use deadpool_postgres::Transaction;
 use garenne_database::{Parameters, QueryResult, Tables, column};
-use garenne_sensors::alarm::{Alarm, AlarmSpan};
 
-use crate::micros::{micros, timestamp};
+use crate::{
+    alarm::{Alarm, AlarmSpan},
+    micros::{micros, timestamp},
+};
 
 /// The statements for a fleet's alarms.
 pub(super) struct AlarmStatements {

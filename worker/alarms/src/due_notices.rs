@@ -2,11 +2,11 @@
 
 use deadpool_postgres::Transaction;
 use garenne_database::{QueryResult, Tables, column, muting};
-use garenne_sensors::alarm::{Alarm, AlarmEvent};
 use time::OffsetDateTime;
 use tokio_postgres::Row;
 
 use crate::{
+    alarm::{Alarm, AlarmEvent},
     micros::micros,
     notice::{Notice, NoticeSource},
     rule_registry::latest_rule,

@@ -1,8 +1,9 @@
 //! Times of alarm rules as those of Postgres.
 
-use garenne_sensors::alarm::Micros;
 use time::OffsetDateTime;
 use tokio_postgres::types::Timestamp;
+
+use crate::alarm::Micros;
 
 pub(super) fn micros(time: OffsetDateTime) -> Micros {
     i64::try_from(time.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)

@@ -5,10 +5,9 @@ use serde_json::{Value, json};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use garenne_sensors::{
-    alarm::{Alarm, AlarmEvent, Micros, Rule},
-    alert,
-};
+use garenne_sensors::alert;
+
+use crate::alarm::{Alarm, AlarmEvent, Micros, Rule};
 
 /// A task that reports an alarm.
 pub(super) struct Notice {

@@ -19,8 +19,7 @@ use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId, TraceContext};
 use serde_json::Value;
 use tokio_postgres::{Client, types::Json};
 
-use crate::{fleet_check, notice::Notice};
-use garenne_sensors::alarm::AlarmEvent;
+use crate::{alarm::AlarmEvent, fleet_check, notice::Notice};
 
 /// After this time, in which the fleet has been checking its alarms without a gap, the owner of a notice counts as gone. A
 /// relay tries again more often.

@@ -7,7 +7,7 @@ use garenne_common::backoff::Backoff;
 use garenne_database::DatabaseError;
 
 /// Reports the runs of a part to the sink's state and to the log, and says when the next one is due.
-pub(super) struct PartReport<'a> {
+pub struct PartReport<'a> {
     context: &'a SinkContext,
     part: &'static str,
     failure: &'static str,
@@ -18,7 +18,7 @@ pub(super) struct PartReport<'a> {
 impl<'a> PartReport<'a> {
     /// `part` is its name in the sink's state, `failure` what the log says after an error, and `interval` the time
     /// between two runs.
-    pub(super) fn new(
+    pub fn new(
         context: &'a SinkContext,
         part: &'static str,
         failure: &'static str,
@@ -29,7 +29,7 @@ impl<'a> PartReport<'a> {
     }
 
     /// Reports a run. Returns the wait until the next one: the interval, or growing pauses while runs fail.
-    pub(super) fn ended(&mut self, run: Result<(), DatabaseError>) -> Duration {
+    pub fn ended(&mut self, run: Result<(), DatabaseError>) -> Duration {
         match run {
             Ok(()) => {
                 self.context.succeeded(self.part);

@@ -9,12 +9,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use deadpool_postgres::Transaction;
 use garenne_database::{Parameters, QueryResult, Tables, column};
-use garenne_sensors::alarm::{Micros, Pending, PendingRun, Rule, Rules};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use tokio_postgres::types::Json;
 
-use crate::notice::uuid;
+use crate::{
+    alarm::{Micros, Pending, PendingRun, Rule, Rules},
+    notice::uuid,
+};
 
 /// The statements for the state of a fleet's rules, and the keys of this worker's rules in it.
 pub(super) struct PendingRules {
@@ -29,14 +31,15 @@ pub(super) type StoredPending = BTreeMap<String, StoredRun>;
 
 /// The time of the newest reading; the time of the first reading of the run and their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct StoredRun(Micros, Option<(Micros, usize)>);
+pub struct StoredRun(Micros, Option<(Micros, usize)>);
 
 /// The contents of a series' row before a change.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SeriesPending {
+pub struct SeriesPending {
     /// When a reading was stored last. The state is written only if that is still so.
-    pub(super) stored_at: Option<OffsetDateTime>,
-    pub(super) rules: StoredPending,
+    pub stored_at: Option<OffsetDateTime>,
+    /// The state of each rule.
+    pub rules: StoredPending,
 }
 
 impl PendingRules {

@@ -9,10 +9,10 @@ use std::time::Duration;
 use deadpool_postgres::{Object, Transaction};
 use garenne_common::pattern::NamePattern;
 use garenne_database::{Parameters, QueryResult, Tables, column, muting::device_matches};
-use garenne_sensors::alarm::{Alarm, AlarmEvent, Rule, Rules};
 use tokio_postgres::Row;
 
 use crate::{
+    alarm::{Alarm, AlarmEvent, Rule, Rules},
     micros::micros,
     notice::{Notice, NoticeSource, uuid, webhook},
     series_locks,

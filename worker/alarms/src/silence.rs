@@ -20,12 +20,12 @@ use time::OffsetDateTime;
 use tokio_postgres::Row;
 
 use crate::{
+    alarm::{Alarm, AlarmEvent, Condition, Rule, Rules},
     changed_reading::ChangedReading,
     micros::micros,
     notice::{Notice, NoticeSource, alarm_id, derived_id},
     rule_registry::definition,
 };
-use garenne_sensors::alarm::{Alarm, AlarmEvent, Condition, Rule, Rules};
 
 /// Silences that are raised in one transaction, at most.
 pub(super) const RAISED_AT_ONCE: usize = 500;

@@ -11,6 +11,7 @@ use garenne_common::resilience::deadline;
 use garenne_database::{DatabaseError, PostgresPool, QueryResult, Tables, finish};
 
 use crate::{
+    alarm::Rule,
     fleet_check::FleetCheck,
     notice::uuid,
     part_report::PartReport,
@@ -18,7 +19,6 @@ use crate::{
     silence::{RAISED_AT_ONCE, Silences},
 };
 use garenne::sink::SinkContext;
-use garenne_sensors::alarm::Rule;
 
 /// The name of the part in the sink's state.
 const PART: &str = "silence monitor";

@@ -5,13 +5,12 @@ use std::str::FromStr;
 use deadpool_postgres::Transaction;
 use garenne_database::{Parameters, QueryResult, Tables, column};
 use garenne_protocol::sensor::Unit;
-use garenne_sensors::reading_row::ReadingRow;
-use garenne_sensors::{
-    alarm::{Micros, Sample, Span},
-    reading::Flag,
-};
+use garenne_sensors::{reading::Flag, reading_row::ReadingRow};
 
-use crate::micros::{micros, timestamp};
+use crate::{
+    alarm::{Micros, Sample, Span},
+    micros::{micros, timestamp},
+};
 
 /// A span of the readings of a device's metric.
 pub(super) struct SeriesSpan<'a> {

@@ -13,10 +13,9 @@ use garenne_database::{Parameters, QueryResult, Tables, column, derived::Key};
 use time::{OffsetDateTime, macros::datetime};
 use tokio_postgres::Row;
 
-use crate::{
-    changed_reading::{ChangedReading, NewReading},
-    versions::{Replaced, VersionStatements, accepted, is_other_unit},
-};
+use garenne_alarms::{ChangedReading, NewReading};
+
+use crate::versions::{Replaced, VersionStatements, accepted, is_other_unit};
 use garenne::sink::FinishedTask;
 use garenne_sensors::reading::Flag;
 use garenne_sensors::reading_row::{ReadingRow, ReadingRows};

@@ -11,8 +11,8 @@ use garenne_database::{
     rollups::{self, Place, RollUp, Step},
 };
 
-use crate::part_report::PartReport;
 use garenne::sink::SinkContext;
+use garenne_alarms::PartReport;
 
 /// The name of the part in the sink's state.
 const PART: &str = "rollups";

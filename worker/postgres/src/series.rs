@@ -4,46 +4,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use deadpool_postgres::Transaction;
+use garenne_alarms::{ChangedReading, NewReading, SeriesPending};
 use garenne_database::{Parameters, QueryResult, Tables, column, rollups::StaleHours};
-use garenne_protocol::sensor::{Counter, Unit};
 use garenne_sensors::reading_row::ReadingRow;
 use time::OffsetDateTime;
-use tokio_postgres::{Row, types::Json};
+use tokio_postgres::types::Json;
 
-use crate::{
-    changed_reading::{ChangedReading, NewReading},
-    pending_rules::SeriesPending,
-    versions::accepted,
-};
-
-/// How the values of a counter differ, and in which unit they are stored.
-pub(super) type SeriesCounter = (Counter, Option<Unit>);
-
-/// The counters of series as they are stored, by device and metric. With `only_sent`, only those that readings declare.
-pub(super) async fn counters(
-    transaction: &Transaction<'_>,
-    tables: &Tables,
-    series: &[(&str, &str)],
-    only_sent: bool,
-) -> QueryResult<HashMap<(String, String), SeriesCounter>> {
-    if series.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let select = format!(
-        "SELECT device, metric, counter, last_unit FROM unnest($1::text[], $2::text[]) AS wanted(device, metric)
-         JOIN {tables}_series USING (device, metric)
-         WHERE counter IS NOT NULL AND (sent_counter IS NOT NULL OR NOT $3)"
-    );
-    let statement = transaction.prepare_cached(&select).await?;
-    let (devices, metrics): (Vec<_>, Vec<_>) = series.iter().copied().unzip();
-    let rows = transaction.query(&statement, &[&devices, &metrics, &only_sent]).await?;
-    let counter = |row: &Row| {
-        let Json(counter) = row.try_get(2).ok()?;
-        let unit = row.get::<_, Option<&str>>(3).and_then(Unit::get);
-        Some(((row.get(0), row.get(1)), (counter, unit)))
-    };
-    Ok(rows.iter().filter_map(counter).collect())
-}
+use crate::versions::accepted;
 
 /// The statement that updates a fleet's series.
 pub(super) fn update_statement(tables: &Tables) -> String {

@@ -1,6 +1,6 @@
 //! The sink: stores a batch of results and their readings in one transaction.
 
-use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt,
@@ -13,21 +13,15 @@ use garenne_database::{
 };
 
 use crate::{
-    alarm_evaluator::{AlarmEvaluator, Evaluation},
-    alarm_monitor::AlarmMonitor,
-    changed_reading::ChangedReading,
     lane_recorder::LaneRecorder,
-    notice::Notice,
     readings::{OnConflict, ReadingStatements, StoredReadings},
-    relay::Relay,
     results::{ResultStatement, StoredResults},
     rollup_worker::RollupWorker,
     series,
-    silence::Silences,
-    silence_monitor::SilenceMonitor,
 };
 use garenne::sink::{FinishedTask, Sink, SinkAnswer, SinkContext, SinkError};
-use garenne_sensors::{alarm::Rules, alert, reading_row::ReadingRows};
+use garenne_alarms::{Alarms, alarm::Rules};
+use garenne_sensors::reading_row::ReadingRows;
 
 /// How a sink stores.
 #[derive(Clone, Debug)]
@@ -55,11 +49,7 @@ pub struct PostgresSink {
     results: ResultStatement,
     update_series: String,
     derived: DerivedValues,
-    rules: Arc<Rules>,
-    alarms: AlarmEvaluator,
-    /// [`None`] if no rule is about silence.
-    silences: Option<Arc<Silences>>,
-    relay: Relay,
+    alarms: Alarms,
     /// [`None`] if the lanes are not recorded.
     recorder: Option<LaneRecorder>,
 }
@@ -88,17 +78,14 @@ impl PostgresSink {
         let tables = Tables::new(prefix);
         schema::prepare(&pool, &tables, migrate, timeout).await?;
         Ok(Arc::new(Self {
-            relay: Relay::new(pool.clone(), &tables, notice_wait),
             recorder: LaneRecorder::new(pool.clone(), &tables, lane_history),
-            silences: Silences::new(&tables, Arc::clone(&rules)).map(Arc::new),
+            alarms: Alarms::new(pool.clone(), &tables, rules, notice_wait),
             pool,
             partitions: Partitions::new(&tables),
             readings: ReadingStatements::new(&tables, on_conflict),
             results: ResultStatement::new(&tables, results),
             update_series: series::update_statement(&tables),
             derived: DerivedValues::new(&tables),
-            alarms: AlarmEvaluator::new(Arc::clone(&rules), &tables),
-            rules,
             tables,
         }))
     }
@@ -151,54 +138,21 @@ impl PostgresSink {
         let stored = batch.iter().zip(&accepted).filter(|(_, accepted)| **accepted == SinkAnswer::Stored);
         let stored: Vec<_> = stored.map(|(finished, _)| finished).collect();
         self.results.store(&transaction, &stored).await?;
-        let task_id = |reading: &ChangedReading<'_>| batch[reading.result].envelope.id.as_str();
         // Also those of tasks that have another reading with a conflict: they are stored.
-        let Evaluation { mut notices, pending } =
-            self.alarms.evaluate(&transaction, &changed, task_id).await?;
+        let judged = self.alarms.judge(&transaction, batch, &changed).await?;
         let has_replaced = !(restored.is_empty() && places.is_empty());
         if has_replaced {
             let measured = changed.iter().map(|it| (&*it.row.device, &*it.row.metric));
             let restored = restored.iter().map(|key| (&*key.device, &*key.metric));
             self.derived.lock(&transaction, measured.chain(restored), &places).await?;
         }
-        series::update(&transaction, &self.update_series, &changed, &declaring, &pending).await?;
+        series::update(&transaction, &self.update_series, &changed, &declaring, &judged.pending).await?;
         if has_replaced {
             let derived = self.derived.derive(&transaction, &places, &[]).await?;
             self.derived.write(&transaction, &restored, &derived).await?;
         }
-        if let Some(silences) = &self.silences {
-            notices.extend(silences.clear(&transaction, &changed, task_id).await?);
-        }
-        continue_traces(&mut notices, batch);
-        let notified: Vec<_> = stored.iter().filter_map(|finished| notice(finished)).collect();
-        let notified: Vec<_> = notified.iter().map(|id| &**id).collect();
-        self.relay.commit(transaction, notices, &notified).await?;
+        self.alarms.commit(transaction, judged, batch, &changed, &stored).await?;
         Ok(accepted)
-    }
-}
-
-/// The notice whose task is done, here or in a worker without this sink.
-fn notice(finished: &FinishedTask) -> Option<Cow<'_, str>> {
-    match finished.envelope.kind.as_str() {
-        alert::KIND => Some(finished.envelope.id.as_str().into()),
-        alert::NOTIFIED_KIND => {
-            let notified: alert::Notified = serde_json::from_str(finished.output.json.get()).ok()?;
-            Some(notified.notice.into())
-        }
-        _ => None,
-    }
-}
-
-/// Gives each notice the trace of the task that changed its alarm.
-fn continue_traces(notices: &mut [Notice], batch: &[FinishedTask]) {
-    if notices.is_empty() {
-        return;
-    }
-    let traces: HashMap<_, _> =
-        batch.iter().map(|finished| (finished.envelope.id.as_str(), finished.trace.as_ref())).collect();
-    for notice in notices {
-        let trace = notice.task_id.as_deref().and_then(|task| traces.get(task).copied().flatten());
-        notice.trace = trace.map(|trace| trace.parent().to_owned());
     }
 }
 
@@ -212,27 +166,10 @@ impl Sink for PostgresSink {
     }
 
     fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
-        if kind == alert::KIND {
-            self.relay.has_no_result(task_id, is_dead);
-        }
+        self.alarms.has_no_result(kind, task_id, is_dead);
     }
 
     fn background<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, ()> {
-        let relay = supervise::restarting("alert-relay", (&self.relay, context), |(relay, context)| {
-            relay.run(context).boxed()
-        });
-        let monitor = self.silences.as_ref().map(|silences| {
-            let monitor = SilenceMonitor::new(self.pool.clone(), &self.tables, Arc::clone(silences));
-            let state = (monitor, &self.relay, context);
-            supervise::restarting("silence-monitor", state, |(monitor, relay, context)| {
-                monitor.run(context, relay).boxed()
-            })
-        });
-        let rules = Arc::clone(&self.rules);
-        let alarms = AlarmMonitor::new(self.pool.clone(), &self.tables, rules, &self.alarms, &self.relay);
-        let alarms = supervise::restarting("alarm-monitor", (alarms, context), |(alarms, context)| {
-            alarms.run(context).boxed()
-        });
         let rollups = RollupWorker::new(self.pool.clone(), &self.tables);
         let rollups = supervise::restarting("rollups", (rollups, context), |(rollups, context)| {
             rollups.run(context).boxed()
@@ -243,10 +180,8 @@ impl Sink for PostgresSink {
             })
         });
         async move {
-            let monitor = OptionFuture::from(monitor.map(IntoFuture::into_future));
             let recorder = OptionFuture::from(recorder.map(IntoFuture::into_future));
-            let (relay, alarms, rollups) = (relay.into_future(), alarms.into_future(), rollups.into_future());
-            let _ = tokio::join!(relay, alarms, monitor, rollups, recorder);
+            let _ = tokio::join!(self.alarms.run(context), rollups.into_future(), recorder);
         }
         .boxed()
     }

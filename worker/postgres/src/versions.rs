@@ -14,7 +14,7 @@ use garenne_sensors::reading::{Flag, is_input_unit};
 use time::OffsetDateTime;
 use tokio_postgres::Row;
 
-use crate::changed_reading::{ChangedReading, NewReading};
+use garenne_alarms::{ChangedReading, NewReading};
 
 /// A version of a reading.
 #[derive(Clone, Debug, PartialEq)]

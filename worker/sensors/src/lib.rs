@@ -1,11 +1,9 @@
-//! Sensor kinds for Garenne workers: readings, foreign messages, windows, spectra, alerts, and the alarm rules for stored
-//! readings.
+//! Sensor kinds for Garenne workers: readings, foreign messages, windows, spectra, and alerts.
 //!
 //! Each kind has a module with a `register` function that adds its handler to a
 //! [`WorkerBuilder`](garenne::WorkerBuilder). `window.analyze` reads stored readings through the trait
 //! [`ReadingStore`](window::ReadingStore).
 
-pub mod alarm;
 pub mod alert;
 pub mod message;
 mod name_length;
