@@ -516,20 +516,14 @@ impl Handler for Stdio {
     async fn run(&self, task: Task) -> Answer {
         let Task { context, body, content_type, .. } = task;
         let run = Run { id: context.id().to_string(), attempt: context.attempt() };
-        let encoded = || {
-            let head = ToChild::Task(Box::new(head(&context, run.clone(), content_type.as_str())));
-            frame::encode(&head, &body).map_err(|error| TaskError::reject(error.to_string()))
-        };
-        let mut frame = encoded()?;
-        let child = match self.asking.next(false) {
-            Some(child) => child,
-            None => {
-                let child = self.asking.wait(&context, false).await?;
-                // Less of the deadline is left than before.
-                if let Ok(later) = encoded() {
-                    frame = later;
-                }
-                child
+        let child = self.asking.wait(&context, false).await?;
+        // Now, because the time that is left is part of it.
+        let head = ToChild::Task(Box::new(head(&context, run.clone(), content_type.as_str())));
+        let frame = match frame::encode(&head, &body) {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.asking.put_back(child);
+                return Err(TaskError::reject(error.to_string()));
             }
         };
         drop(body);
