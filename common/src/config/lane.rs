@@ -185,8 +185,13 @@ impl Lane {
     /// Whether the lane gives its consumers tasks of a kind, or of some kinds of a pattern, that it [receives](Self::receives)
     /// or may hold. The catch-all lane may hold any kind, and so may a lane that tasks are only published to directly.
     pub(super) fn gives(&self, kinds: &str) -> bool {
-        let holds_any = !self.is_mapped() && self.bindings.is_empty() && self.default_kind.is_none();
-        self.catch_all || holds_any || self.receives(kinds)
+        self.catch_all || self.holds_any() || self.receives(kinds)
+    }
+
+    /// Whether tasks of any kind arrive otherwise than by bindings: in a queue of others, or published to the lane directly.
+    pub(super) fn holds_any(&self) -> bool {
+        let is_unbound = self.bindings.is_empty() && self.default_kind.is_none() && !self.catch_all;
+        !self.is_mapped() && (self.queue.is_some() || is_unbound)
     }
 
     /// The patterns of the kinds of tasks that clients may publish to the lane.

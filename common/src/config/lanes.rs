@@ -128,6 +128,15 @@ impl Lanes {
         self.defined().filter(move |(_, lane)| lane.receives(kinds) || lane.catch_all && !is_bound)
     }
 
+    /// The lanes, selected or not, that [receive](Self::receiving) a kind, or some kinds of a pattern, or hold tasks of any kind
+    /// without bindings.
+    pub fn giving(&self, kinds: &str) -> impl Iterator<Item = (&str, &Lane)> {
+        let is_bound = self.bound_to(kinds).is_some();
+        let gives =
+            move |lane: &Lane| lane.receives(kinds) || lane.holds_any() || lane.catch_all && !is_bound;
+        self.defined().filter(move |(_, lane)| gives(lane))
+    }
+
     /// The first lane, selected or not, whose bindings match a kind, or all of a pattern.
     pub fn bound_to(&self, kind: &str) -> Option<&str> {
         self.defined().find(|(_, lane)| lane.is_bound_to(kind)).map(|(name, _)| name)

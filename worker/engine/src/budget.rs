@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use garenne_common::{
-    config::{ConfigError, Lane},
+    config::{ConfigError, Lane, Lanes},
     shutdown::Mode,
     telemetry::traces::LAST_EXPORT,
 };
@@ -36,7 +36,9 @@ pub(crate) fn check<'a>(
     check_termination_grace(config)?;
     let kinds: Vec<_> = kinds.into_iter().collect();
     for (name, lane) in config.lanes.iter() {
-        let Some((kind, deadline)) = longest_task(lane, kinds.iter().copied()) else { continue };
+        let Some((kind, deadline)) = longest_task(&config.lanes, name, kinds.iter().copied()) else {
+            continue;
+        };
         let (timeout, setting) = match lane.consumer_timeout {
             Some(timeout) => (timeout, "consumer_timeout"),
             None => (BROKER_CONSUMER_TIMEOUT, "the broker's consumer timeout"),
@@ -79,13 +81,15 @@ fn check_termination_grace(config: &WorkerConfig) -> Result<(), ConfigError> {
     )))
 }
 
-/// The kind with the longest deadline among those that the lane receives.
+/// The kind with the longest deadline among those that the lane gives its consumers.
 fn longest_task<'a>(
-    lane: &Lane,
+    lanes: &Lanes,
+    lane: &str,
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
 ) -> Option<(&'a str, Duration)> {
     let long = kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?)));
-    long.filter(|(kind, _)| lane.receives(kind)).max_by_key(|(_, deadline)| *deadline)
+    let given = long.filter(|(kind, _)| lanes.giving(kind).any(|(name, _)| name == lane));
+    given.max_by_key(|(_, deadline)| *deadline)
 }
 
 /// How long a task may wait in a lane before it is requeued.
@@ -93,12 +97,14 @@ fn longest_task<'a>(
 /// A task that waits longer could reach the consumer timeout while it runs. The minimum of two seconds keeps tasks
 /// from being requeued all the time.
 pub(crate) fn max_wait<'a>(
-    lane: &Lane,
-    grace: Duration,
+    config: &WorkerConfig,
+    lane: &str,
+    consumer_timeout: Option<Duration>,
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
 ) -> Duration {
-    let run = longest_task(lane, kinds).map_or(Duration::ZERO, |(_, deadline)| deadline + grace);
-    let timeout = lane.consumer_timeout.unwrap_or(BROKER_CONSUMER_TIMEOUT);
+    let longest = longest_task(&config.lanes, lane, kinds);
+    let run = longest.map_or(Duration::ZERO, |(_, deadline)| deadline + config.hard_grace);
+    let timeout = consumer_timeout.unwrap_or(BROKER_CONSUMER_TIMEOUT);
     timeout.saturating_sub(run + WAIT_MARGIN).max(Duration::from_secs(2))
 }
 
@@ -153,7 +159,11 @@ mod tests {
              = 30m 2s exceeds the broker's consumer timeout 30m: set lanes.slow.consumer_timeout above it"
         );
         assert!(check(&config, [("spectrum.analyze", Some(29 * MINUTE))]).is_ok());
-        assert!(check(&config, [("unbound.kind", Some(99 * MINUTE))]).is_ok());
+        let unbound = error(&config, &[("unbound.kind", Some(99 * MINUTE))]);
+        assert!(
+            unbound.contains("lane default: deadline 1h 39m of unbound.kind"),
+            "the catch-all lane: {unbound}"
+        );
     }
 
     #[test]
@@ -183,17 +193,22 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_receives_its_bindings_and_its_default_kind() {
-        let lane = Lane { default_kind: Some("x.y".into()), ..Lane::bound_to(["a.#"]) };
-        assert_eq!(
-            longest_task(&lane, [("x.y", Some(MINUTE)), ("a.b", Some(2 * MINUTE)), ("z", Some(3 * MINUTE))]),
-            Some(("a.b", 2 * MINUTE))
-        );
-        assert_eq!(
-            longest_task(&lane, [("x.y", Some(MINUTE)), ("z", Some(3 * MINUTE))]),
-            Some(("x.y", MINUTE))
-        );
-        assert_eq!(longest_task(&lane, [("z", Some(MINUTE))]), None);
+    fn a_lane_gives_the_kinds_of_its_bindings_or_of_a_queue_of_others() {
+        let bound = Lane { default_kind: Some("x.y".into()), ..Lane::bound_to(["a.#"]) };
+        let lanes = Lanes::new()
+            .lane("bound", bound)
+            .lane("rest", Lane::default().catch_all())
+            .lane("shop", Lane { queue: Some("celery".into()), celery: true, ..Lane::default() });
+        let longest = |lane: &str, kinds: &[(&'static str, Option<Duration>)]| {
+            longest_task(&lanes, lane, kinds.iter().copied()).map(|(kind, _)| kind)
+        };
+        let kinds = [("x.y", Some(MINUTE)), ("a.b", Some(2 * MINUTE)), ("z", Some(3 * MINUTE))];
+        assert_eq!(longest("bound", &kinds), Some("a.b"));
+        assert_eq!(longest("bound", &[kinds[0], kinds[2]]), Some("x.y"));
+        assert_eq!(longest("bound", &[kinds[2]]), None);
+        assert_eq!(longest("rest", &kinds), Some("z"));
+        assert_eq!(longest("rest", &[kinds[1]]), None);
+        assert_eq!(longest("shop", &[kinds[1]]), Some("a.b"), "calls of any kind come through the queue");
     }
 
     #[test]
@@ -207,15 +222,15 @@ mod tests {
 
     #[test]
     fn the_longest_wait_leaves_time_for_the_longest_task() {
-        let lane = Lane { consumer_timeout: Some(10 * MINUTE), ..Lane::bound_to(["a.#"]) };
+        let lanes = Lanes::new().lane("own", Lane::bound_to(["a.#"]));
+        let config = WorkerConfig { lanes, hard_grace: MINUTE, ..WorkerConfig::default() };
+        let wait = |kinds: &[(&'static str, Option<Duration>)]| {
+            max_wait(&config, "own", Some(10 * MINUTE), kinds.iter().copied())
+        };
         let kinds = [("a.long", Some(4 * MINUTE)), ("b.longer", Some(9 * MINUTE)), ("a.short", None)];
-        assert_eq!(max_wait(&lane, MINUTE, kinds), 5 * MINUTE - WAIT_MARGIN);
-        let short = [("a.short", None)];
-        assert_eq!(
-            max_wait(&lane, MINUTE, short),
-            10 * MINUTE - WAIT_MARGIN,
-            "kinds without a deadline leave the whole timeout"
-        );
-        assert_eq!(max_wait(&lane, MINUTE, [("a.long", Some(10 * MINUTE))]), Duration::from_secs(2));
+        assert_eq!(wait(&kinds), 5 * MINUTE - WAIT_MARGIN);
+        let without = "kinds without a deadline leave the whole timeout";
+        assert_eq!(wait(&[("a.short", None)]), 10 * MINUTE - WAIT_MARGIN, "{without}");
+        assert_eq!(wait(&[("a.long", Some(10 * MINUTE))]), Duration::from_secs(2));
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 use garenne::{RetryPolicy, TaskOptions, WorkerBuilder, WorkerConfig, layer::Layer};
-use garenne_common::config::{Invalid, Lane, Lanes};
+use garenne_common::config::{Invalid, Lane};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -36,15 +36,14 @@ pub fn validate(handlers: &Handlers) -> Result<(), Invalid> {
 /// patterns, or has a handler that does not say how many processes it has.
 pub fn fit_lanes(config: &mut WorkerConfig, handlers: &Handlers, other_kinds: &[&str]) {
     let default = Lane::default();
-    let lanes_of = |lanes: &Lanes, kinds: &[&str]| -> BTreeSet<String> {
-        let lanes = kinds.iter().flat_map(|kind| lanes.receiving(kind));
-        lanes.map(|(lane, _)| lane.to_owned()).collect()
-    };
-    let others = lanes_of(&config.lanes, other_kinds);
+    let bound_to_others = other_kinds.iter().flat_map(|kind| config.lanes.receiving(kind));
+    let others: BTreeSet<String> = bound_to_others.map(|(lane, _)| lane.to_owned()).collect();
     // The processes of each lane's handlers, and whether they are all that it needs.
     let mut wanted: BTreeMap<String, (usize, bool)> = BTreeMap::new();
     for (name, handler) in handlers {
-        for lane in lanes_of(&config.lanes, &handler.kinds(name)) {
+        let kinds = handler.kinds(name);
+        let lanes = kinds.iter().flat_map(|kind| config.lanes.giving(kind));
+        for lane in lanes.map(|(lane, _)| lane.to_owned()).collect::<BTreeSet<_>>() {
             let is_all = handler.processes.is_some() && !others.contains(&lane);
             let (processes, are_all) = wanted.entry(lane).or_insert((0, true));
             *processes += usize::from(handler.processes.unwrap_or_default());
@@ -101,7 +100,7 @@ pub fn register<L: Layer>(mut builder: WorkerBuilder<L>, handlers: &Handlers) ->
         // The names of kinds live as long as the process.
         let kinds = settings.kinds(name).into_iter().map(|kind| &*Box::leak(Box::<str>::from(kind)));
         let kinds: Vec<&'static str> = kinds.collect();
-        let slots = kinds.iter().flat_map(|kind| config.lanes.receiving(kind));
+        let slots = kinds.iter().flat_map(|kind| config.lanes.giving(kind));
         let slots = slots.filter_map(|(_, lane)| u16::try_from(lane.concurrency.max).ok()).max().unwrap_or(1);
         let processes = match settings.transport() {
             Transport::Stdio => settings.processes.unwrap_or(slots),
@@ -136,6 +135,8 @@ pub fn register<L: Layer>(mut builder: WorkerBuilder<L>, handlers: &Handlers) ->
 
 #[cfg(test)]
 mod tests {
+    use garenne_common::config::Lanes;
+
     use super::*;
 
     /// The tasks that the lanes of a worker run at once and hold, with these handlers by their kinds.

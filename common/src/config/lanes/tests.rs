@@ -411,6 +411,15 @@ fn a_pattern_of_kinds_belongs_to_each_lane_that_receives_some_of_them() {
     ] {
         assert_eq!(receiving(kinds), expected, "{kinds}");
     }
+    let with_queue = Lane { queue: Some("celery".to_owned()), ..Lane::bound_to(["call.#"]) };
+    let more = lanes.clone().lane("direct", Lane::default()).lane("shop", with_queue);
+    let giving = |kinds: &str| more.giving(kinds).map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(
+        giving("image.*"),
+        ["direct", "images", "shop"],
+        "calls in a queue of others may be of any kind"
+    );
+    assert_eq!(giving("other"), ["default", "direct", "shop"]);
     assert_eq!(
         names(&lanes.clone().serving(["image.*"])),
         ["default", "images"],

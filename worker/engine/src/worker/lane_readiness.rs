@@ -19,7 +19,7 @@ pub(super) type Readiness = Vec<(String, watch::Receiver<Result<(), String>>)>;
 ///
 /// A catch-all lane may also hold kinds that are published to it directly. These do not count.
 pub(super) fn readiness_of(registry: &Registry, lanes: &Lanes, lane: &str) -> Readiness {
-    let takes = |kind: &str| lanes.receiving(kind).any(|(name, _)| name == lane);
+    let takes = |kind: &str| lanes.giving(kind).any(|(name, _)| name == lane);
     let given = registry.entries().filter(|(kind, _)| takes(kind));
     let readiness = given.map(|(kind, entry)| Some((kind.to_owned(), entry.options.ready.clone()?)));
     readiness.collect::<Option<_>>().unwrap_or_default()

@@ -60,7 +60,7 @@ impl<B: ConsumeBroker> LaneStarter<'_, B> {
         queues.extend(settings.queue.clone());
         let quiet = watch::Sender::new(LaneQuiet::default());
         let pipeline = self.pipeline(&lane, queues[0].clone(), quiet.subscribe());
-        let max_wait = budget::max_wait(settings, config.hard_grace, registry.deadlines());
+        let max_wait = budget::max_wait(config, name, settings.consumer_timeout, registry.deadlines());
         supervise::restarting("sweep", (pool.clone(), max_wait), |(pool, max)| {
             requeue_overdue_tasks(pool, *max).boxed()
         })
