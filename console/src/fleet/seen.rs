@@ -56,9 +56,9 @@ pub fn unseen_lane(workers: &[MemberView], lane: &str) -> Option<String> {
 /// A remark on a kind of which no worker has run a task, and which none has paused.
 pub fn unseen_kind(workers: &[MemberView], kind: &str) -> Option<String> {
     let is_known = |beat: &Heartbeat| {
-        beat.kinds.keys().any(|known| matches_binding(known, kind))
+        beat.kinds.keys().any(|known| matches_binding(known, kind) || matches_binding(kind, known))
             || beat.paused_kinds.iter().any(|paused| paused == kind)
-            || beat.tasks.iter().any(|task| task.kind == kind)
+            || beat.tasks.iter().any(|task| matches_binding(kind, &task.kind))
     };
     if heard(workers).any(is_known) {
         return None;

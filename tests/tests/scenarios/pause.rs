@@ -115,11 +115,21 @@ async fn a_retry_of_a_paused_lane_waits_in_its_queue_and_a_drain_of_its_worker_l
 
 #[tokio::test]
 async fn a_paused_kind_is_deferred_and_other_kinds_of_its_lane_go_on() -> Result<()> {
+    paused_kind_is_deferred("bench.noop").await
+}
+
+#[tokio::test]
+async fn the_kinds_of_a_paused_pattern_are_deferred() -> Result<()> {
+    paused_kind_is_deferred("*.noop").await
+}
+
+/// Pauses `bench.noop` by this name.
+async fn paused_kind_is_deferred(name: &str) -> Result<()> {
     let env = TestEnv::new().await?;
     garenne(&env, &["topology", "apply"]).await?;
-    let remark = garenne(&env, &["kind", "pause", "bench.noop"]).await?;
+    let remark = garenne(&env, &["kind", "pause", name]).await?;
     assert!(
-        remark.contains("none of the 0 workers that are heard has run a task of kind \"bench.noop\""),
+        remark.contains(&format!("none of the 0 workers that are heard has run a task of kind {name:?}")),
         "{remark}"
     );
     // More than the prefetch, so that held tasks would keep the others from being delivered.
@@ -129,9 +139,9 @@ async fn a_paused_kind_is_deferred_and_other_kinds_of_its_lane_go_on() -> Result
     let done = worker.until_done(3).await?;
     assert!(done.iter().all(|done| done.task_id.starts_with("other-")), "{done:?}");
     let status = status(&env).await?;
-    assert_eq!(status["workers"][0]["paused_kinds"], json!(["bench.noop"]), "{status:#}");
+    assert_eq!(status["workers"][0]["paused_kinds"], json!([name]), "{status:#}");
 
-    garenne(&env, &["kind", "resume", "bench.noop"]).await?;
+    garenne(&env, &["kind", "resume", name]).await?;
     let done = worker.until_done(23).await?;
     assert!(done.iter().all(|done| done.attempt == 1), "no attempt was spent: {done:?}");
     let receipt = worker.stop().await?.receipt;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use garenne_protocol::{
-    task::{Envelope, StandingOrder, epoch_ms},
+    task::{Envelope, StandingOrder, epoch_ms, matches_binding},
     topology::DIRECTIVES_KEPT,
 };
 use tokio::sync::watch;
@@ -71,6 +71,16 @@ fn in_force(orders: &LatestOrders) -> Vec<String> {
 /// The order for a name, if it is in force.
 fn order_for<'a>(orders: &'a LatestOrders, name: &str) -> Option<&'a LatestOrder> {
     orders.get(name).filter(|order| order.in_force)
+}
+
+/// The orders in force for a kind, by its name or by a pattern of kinds.
+fn orders_for_kind<'a>(orders: &'a LatestOrders, kind: &str) -> impl Iterator<Item = &'a LatestOrder> {
+    let is_pattern = |name: &str| name.contains(['*', '#']);
+    let by_pattern = orders
+        .iter()
+        .filter(move |(name, order)| order.in_force && is_pattern(name) && matches_binding(name, kind))
+        .map(|(_, order)| order);
+    order_for(orders, kind).into_iter().chain(by_pattern)
 }
 
 /// How an order affects a task.
@@ -147,7 +157,7 @@ impl Directives {
             return Some(DirectiveEffect::LanePaused);
         }
         let of_group = group.and_then(|group| order_for(group_pauses, group));
-        let pauses = of_group.into_iter().chain(order_for(kind_pauses, task.kind.as_str()));
+        let pauses = of_group.into_iter().chain(orders_for_kind(kind_pauses, task.kind.as_str()));
         let longest = pauses.map(|pause| pause.age(now)).max()?;
         Some(DirectiveEffect::Deferred(longest.min(MAX_DEFERRAL)))
     }
@@ -167,9 +177,9 @@ impl Directives {
         order_for(&self.read().lane_pauses, lane).is_some()
     }
 
-    /// Whether a kind is paused.
+    /// Whether a kind is paused, by its name or by a pattern.
     pub(crate) fn is_kind_paused(&self, kind: &str) -> bool {
-        order_for(&self.read().kind_pauses, kind).is_some()
+        orders_for_kind(&self.read().kind_pauses, kind).next().is_some()
     }
 
     /// The looks at a lane since a task was published: at most so many of its redeliveries are no worker's.

@@ -208,3 +208,19 @@ fn pauses_of_lanes_and_kinds_expire_and_changes_of_lanes_are_told() {
         (0, false, false)
     );
 }
+
+#[test]
+fn a_paused_pattern_pauses_the_kinds_that_match_it() {
+    let directives = Directives::default();
+    directives.apply(&StandingOrder::PauseKind { pause_kind: "image.*".into(), at: 1000 });
+    let paused = |directives: &Directives| {
+        ["image.resize", "image", "image.a.b", "mail"].map(|kind| directives.is_kind_paused(kind))
+    };
+    assert_eq!(paused(&directives), [true, false, false, false]);
+    let task = Envelope { kind: Kind::parse("image.resize").unwrap(), ..task("a", None, 1) };
+    let now = UNIX_EPOCH + Duration::from_secs(3);
+    let deferred = Some(DirectiveEffect::Deferred(Duration::from_secs(2)));
+    assert_eq!(directives.effect_on(&task, None, now), deferred);
+    directives.apply(&StandingOrder::ResumeKind { resume_kind: "image.*".into(), at: 2000 });
+    assert_eq!((paused(&directives), directives.effect_on(&task, None, now)), ([false; 4], None));
+}
