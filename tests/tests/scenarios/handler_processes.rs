@@ -20,6 +20,8 @@ async fn a_handler_that_does_not_start_makes_its_kind_not_ready() -> Result<()> 
     // A start that takes longer than a process must run to count as a good one is a failure too.
     for (mode, start_timeout, problem) in [
         ("exit", "500ms", "it exited with code 3 before its hello: cannot load the model"),
+        ("kill", "500ms", "it was ended by SIGKILL before its hello"),
+        ("hungry", "11s", "it was ended because it used "),
         ("leave", "500ms", "it exited with code 4: no license: \\u{1b}[31mxxx"),
         ("hang", "11s", "it did not say hello within 11s"),
         ("bye", "500ms", "it said bye before it had answered a task"),
@@ -28,7 +30,8 @@ async fn a_handler_that_does_not_start_makes_its_kind_not_ready() -> Result<()> 
     ] {
         let flag = env.folder().join(mode);
         let environment = format!("environment = {{ ODD_UNTIL_FILE = {flag:?}, ODD_MODE = {mode:?} }}");
-        let settings = format!("processes = 1\nstart_timeout = \"{start_timeout}\"\n{environment}");
+        let settings =
+            format!("processes = 1\nmemory = \"100MiB\"\nstart_timeout = \"{start_timeout}\"\n{environment}");
         let plan = odd_worker(&env, mode, &settings)?.env("GARENNE_EVENTS__HEARTBEAT", "500ms");
         let mut worker = plan.begin().await?;
         let problem = format!("handler odd.task: {problem}");
@@ -38,6 +41,8 @@ async fn a_handler_that_does_not_start_makes_its_kind_not_ready() -> Result<()> 
             Ok(Seen::when(status.contains(&problem), status))
         })
         .await?;
+        let out_of_memory = worker.metric("garenne_handler_out_of_memory_total", &[]).await?;
+        assert_eq!(out_of_memory > 0.0, mode == "hungry", "{out_of_memory}");
         publish(&env, mode, json!({})).await?;
         env.until_lane("default", 1, 0).await?;
         fs::write(&flag, "")?;

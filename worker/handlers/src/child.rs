@@ -117,26 +117,29 @@ impl Child {
         let mut frames = Frames { output: BufReader::new(output), max_body, taken: 0, concurrency: 1 };
         let hello = tokio::select! {
             hello = timeout(start_timeout, frames.hello()) => hello,
-            ended = process.ended() => return Err(logs.after(&format!("it {ended} before its hello")).await),
+            _ = process.ended() => Ok(Ok(None)),
         };
         let hello = match hello {
-            Ok(hello) => hello.and_then(|hello| hello.check(kinds)),
+            Ok(Ok(Some(hello))) => hello.check(kinds),
+            // A program that ends closes its descriptors first.
+            Ok(Ok(None)) => Err(match timeout(EXIT_TIMEOUT, process.ended()).await {
+                Ok(ended) => {
+                    counters.out_of_memory.inc_by(u64::from(matches!(ended, Ended::OutOfMemory { .. })));
+                    format!("it {ended} before its hello")
+                }
+                Err(_) => "it closed its descriptor 4 before its hello, and went on".to_owned(),
+            }),
+            Ok(Err(violation)) => Err(violation),
             Err(_) => Err(format!("it did not say hello within {start_timeout:?}")),
         };
-        let concurrency = match hello {
-            Ok(hello) => hello.concurrency,
+        match hello {
+            Ok(hello) => frames.concurrency = hello.concurrency,
             Err(problem) => {
                 process.kill();
-                let ended = process.ended().await;
-                // A program that ends closes its descriptors first.
-                let problem = match ended {
-                    Ended::Exited(_) => format!("it {ended} before its hello"),
-                    _ => problem,
-                };
+                process.ended().await;
                 return Err(logs.after(&problem).await);
             }
-        };
-        frames.concurrency = concurrency;
+        }
         let child = Self {
             process,
             input: tokio::sync::Mutex::new(Input { pipe: input, is_within_frame: false }),
@@ -440,16 +443,19 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    async fn hello(&mut self) -> Result<Hello, String> {
+    /// The first frame; [`None`] if the child has closed its descriptor.
+    async fn hello(&mut self) -> Result<Option<Hello>, String> {
         match frame::read(&mut self.output, self.max_body).await {
             Ok(Some((FromChild::Hello { protocol: PROTOCOL, kinds, concurrency, .. }, _))) => {
-                Ok(Hello { kinds, concurrency })
+                Ok(Some(Hello { kinds, concurrency }))
             }
             Ok(Some((FromChild::Hello { protocol, .. }, _))) => {
                 Err(format!("it speaks version {protocol} of the protocol, this worker speaks {PROTOCOL}"))
             }
             Ok(Some(_)) => Err("its first frame is no hello".to_owned()),
-            Ok(None) => Err("it closed its descriptor 4 before its hello".to_owned()),
+            Ok(None) => Ok(None),
+            // The process has ended within its hello.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(error.to_string()),
         }
     }

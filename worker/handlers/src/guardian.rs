@@ -91,7 +91,7 @@ pub(crate) enum Report {
     /// A signal ended it.
     Killed(i32),
     /// It was ended because it needed more memory than it may have, in bytes.
-    OutOfMemory(u64),
+    OutOfMemory { used: u64, limit: u64 },
 }
 
 /// Becomes a guardian if the program was started as one, and then never returns. Programs that run handlers call this first, before
@@ -214,7 +214,7 @@ fn until_end(worker: &mut UnixStream, process: Pid, memory: Option<u64>) -> io::
         }
         if has_exited && let Some((_, status)) = waitpid(Some(process), WaitOptions::NOHANG)? {
             return Ok(match (out_of_memory, status.terminating_signal()) {
-                (Some(bytes), _) => Report::OutOfMemory(bytes),
+                (Some((used, limit)), _) => Report::OutOfMemory { used, limit },
                 (None, Some(signal)) => Report::Killed(signal),
                 (None, None) => Report::Exited(status.exit_status().unwrap_or_default()),
             });
@@ -223,7 +223,7 @@ fn until_end(worker: &mut UnixStream, process: Pid, memory: Option<u64>) -> io::
             && out_of_memory.is_none()
             && let Some(used) = tree::memory_beyond(limit, getpid())
         {
-            out_of_memory = Some(used);
+            out_of_memory = Some((used, limit));
             tree::kill_all(KILL_TIMEOUT);
         }
         if reaped.elapsed() >= REAP_INTERVAL {

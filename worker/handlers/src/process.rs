@@ -45,7 +45,7 @@ pub(crate) enum Ended {
     /// By a signal.
     Killed(i32),
     /// By its guardian, when its memory exceeded the limit.
-    OutOfMemory { used: u64 },
+    OutOfMemory { used: u64, limit: u64 },
     /// With its guardian, which somebody else killed.
     WithGuardian,
 }
@@ -58,8 +58,12 @@ impl fmt::Display for Ended {
                 Some(name) => write!(f, "was ended by {name}"),
                 None => write!(f, "was ended by signal {signal}"),
             },
-            Self::OutOfMemory { used } => {
-                write!(f, "was ended because it used {} MiB of memory, more than its limit", used >> 20)
+            Self::OutOfMemory { used, limit } => {
+                let [used, limit] = [used, limit].map(|bytes| *bytes as f64 / f64::from(1 << 20));
+                write!(
+                    f,
+                    "was ended because it used {used:.1} MiB of memory, more than its limit of {limit:.1} MiB"
+                )
             }
             Self::WithGuardian => f.write_str("was ended because its guardian was"),
         }
@@ -157,7 +161,7 @@ async fn end_of(mut reports: BufReader<OwnedReadHalf>, mut guardian: Child, proc
     let end = match next_report(&mut reports).await {
         Ok(Some(Report::Exited(code))) => Ended::Exited(code),
         Ok(Some(Report::Killed(signal))) => Ended::Killed(signal),
-        Ok(Some(Report::OutOfMemory(used))) => Ended::OutOfMemory { used },
+        Ok(Some(Report::OutOfMemory { used, limit })) => Ended::OutOfMemory { used, limit },
         Ok(_) | Err(_) => {
             // Its descendants are those of another process now; its group is all that is known of them.
             let _ = Pid::from_raw(process).map(|group| kill_process_group(group, Signal::KILL));

@@ -95,7 +95,8 @@ pub struct HandlerSettings {
     /// Headers of requests to the service. Their values are masked in output.
     #[serde(serialize_with = "masked")]
     pub headers: BTreeMap<String, String>,
-    /// Number of processes that stay, 1 to 1,000. Unset, as many as the lane runs tasks at once.
+    /// Number of processes that stay, 1 to 1,000. Unset, as many as the lane runs tasks at once. For the transports `exec` and
+    /// `http` it only says how many tasks a lane runs at once that leaves `concurrency` at its default.
     pub processes: Option<u16>,
     /// How long a process may take to load.
     #[serde(with = "humantime_serde")]
@@ -154,8 +155,18 @@ fn masked<S: Serializer>(headers: &BTreeMap<String, String>, serializer: S) -> R
 
 /// The most processes of a handler.
 const MOST_PROCESSES: u16 = 1000;
-/// The least limit of a process's memory, in bytes.
-const LEAST_MEMORY: u64 = 1 << 20;
+/// The least limit of a process's memory.
+const LEAST_MEMORY: Size = Size(1 << 20);
+/// The headers of a request that the worker sets, besides those that begin with `garenne-` or `webhook-`.
+const OWN_HEADERS: [&str; 7] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "traceparent",
+    "tracestate",
+    "transfer-encoding",
+];
 
 impl HandlerSettings {
     /// The kinds of a handler with this name.
@@ -201,9 +212,9 @@ impl HandlerSettings {
             Invalid::unless(is_valid, setting("environment"), format_args!("{name:?}"), problem)?;
         }
         self.check_transport(setting)?;
-        let memory = self.memory.map_or(LEAST_MEMORY, |memory| memory.0);
+        let memory = self.memory.unwrap_or(LEAST_MEMORY);
         let problem = format!("expected {LEAST_MEMORY} or more, such as 512MiB");
-        Invalid::unless(memory >= LEAST_MEMORY, setting("memory"), memory, problem)?;
+        Invalid::unless(memory.0 >= LEAST_MEMORY.0, setting("memory"), memory, problem)?;
         let processes = self.processes.unwrap_or(1);
         let problem = format!("expected 1 to {MOST_PROCESSES}");
         Invalid::unless((1..=MOST_PROCESSES).contains(&processes), setting("processes"), processes, problem)?;
@@ -218,12 +229,19 @@ impl HandlerSettings {
         for (field, url) in [("url", &self.url), ("health", &self.health)] {
             let Some(url) = url else { continue };
             let problem = "expected http:// or https://, a host, and no user or password";
-            Invalid::unless(is_url(url), setting(field), format_args!("{url:?}"), problem)?;
+            // It may have a password.
+            let shown = url.split_once('@').map_or(url.as_str(), |_| "***");
+            Invalid::unless(is_url(url), setting(field), format_args!("{shown:?}"), problem)?;
         }
         for (name, value) in &self.headers {
             let is_valid = HeaderName::try_from(name).is_ok() && HeaderValue::try_from(value).is_ok();
             let problem = "expected the name of a header with a value of visible ASCII";
             Invalid::unless(is_valid, setting("headers"), format_args!("{name:?}"), problem)?;
+            let lower = name.to_lowercase();
+            let is_own = OWN_HEADERS.contains(&&*lower)
+                || ["garenne-", "webhook-"].iter().any(|prefix| lower.starts_with(prefix));
+            let problem = "the worker sets this header itself";
+            Invalid::unless(!is_own, setting("headers"), format_args!("{name:?}"), problem)?;
         }
         if is_service { Ok(()) } else { self.check_program(setting) }
     }
@@ -379,7 +397,7 @@ mod tests {
             ),
             (
                 r#"{"command": "sh", "memory": 5}"#,
-                r#"setting handlers.image.resize.memory = 5 is refused: expected 1048576 or more, such as 512MiB"#,
+                r#"setting handlers.image.resize.memory = 5B is refused: expected 1MiB or more, such as 512MiB"#,
             ),
             (
                 r#"{"command": "sh", "headers": {"authorization": "secret"}}"#,
@@ -392,6 +410,14 @@ mod tests {
             (
                 r#"{"url": "http://crm.internal/tasks", "directory": "/"}"#,
                 r#"setting handlers.image.resize.directory = … is refused: the transport http does not use it"#,
+            ),
+            (
+                r#"{"url": "http://user:secret@crm.internal/tasks"}"#,
+                r#"setting handlers.image.resize.url = "***" is refused: expected http:// or https://, a host, and no user or password"#,
+            ),
+            (
+                r#"{"url": "http://crm.internal/tasks", "headers": {"Content-Length": "3"}}"#,
+                r#"setting handlers.image.resize.headers = "Content-Length" is refused: the worker sets this header itself"#,
             ),
             (
                 r#"{"command": "sh", "user": "nobody"}"#,
