@@ -185,7 +185,11 @@ impl Layer {
         let path: Vec<String> = setting.split('.').map(str::to_owned).collect();
         let within = self.0.range(path.clone()..).next().filter(|(found, _)| found.starts_with(&path));
         // The name of a table, such as a handler's, may have points.
-        let named = || self.0.iter().find(|(found, _)| found.join(".") == setting);
+        let is_named = |found: &[String]| {
+            let rest = found.join(".");
+            rest.strip_prefix(setting).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let named = || self.0.iter().find(|(found, _)| is_named(found));
         let mut above = (1..path.len()).filter_map(|depth| self.0.get_key_value(&path[..depth]));
         let (_, found) =
             within.or_else(named).or_else(|| above.find(|(_, given)| !given.value.is_object()))?;
