@@ -102,7 +102,13 @@ impl PostgresSink {
                 Err(error) if error.kind != ErrorKind::Row => {
                     Err(SinkError { sink: Self::NAME, detail: error.detail })
                 }
-                Err(error) if batch.len() == 1 => Ok(vec![SinkAnswer::Refused(error.detail)]),
+                Err(error) if batch.len() == 1 => {
+                    let name = Self::NAME;
+                    Ok(vec![SinkAnswer::Refused(format!(
+                        "the sink {name} refused the result: {}",
+                        error.detail
+                    ))])
+                }
                 Err(_) => {
                     let (first, second) = batch.split_at(batch.len() / 2);
                     let mut accepted = self.store_bisecting(first).await?;
