@@ -175,13 +175,15 @@ impl Settler {
         self.publish_to_ladder(task, Some(spent), rung, copied)
     }
 
-    /// Publishes a copy that is due after `wait`, without spending an attempt.
+    /// Publishes a copy that is due after `wait`, or later if the task itself is, without spending an attempt.
     ///
     /// The wait is at most [`MAX_WAIT`]. The copy leaves the quarantine if the task was there.
     pub(crate) fn defer(&self, task: InFlight, wait: Duration) -> BoxFuture<'_, ()> {
         task.span.end(Settlement::Retried, None);
-        let wait = wait.min(MAX_WAIT);
-        let copied = self.copy_after_attempt(&task).unmarked().not_before(epoch_ms(clock::now() + wait));
+        let now = clock::now();
+        // A task of a paused group may have a delay of its own, which must not end with the pause.
+        let wait = wait.max(task.envelope.due_in(now).unwrap_or_default()).min(MAX_WAIT);
+        let copied = self.copy_after_attempt(&task).unmarked().not_before(epoch_ms(now + wait));
         self.publish_to_ladder(task, None, self.ladder.rung_below(wait), copied)
     }
 

@@ -142,6 +142,21 @@ async fn a_deferred_task_has_a_due_time_and_spends_no_attempt() {
     assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
+/// Such as one with a delay whose group is paused.
+#[tokio::test]
+async fn a_task_that_is_deferred_before_it_is_due_keeps_its_due_time() {
+    let mut env = env().await;
+    let due = epoch_ms(SystemTime::now() + 70 * SECOND);
+    let task = env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}"));
+    let envelope = Envelope { not_before: Some(due), ..Envelope::clone(&task.envelope) };
+    let task = InFlight { envelope: Arc::new(envelope), ..task };
+    env.test.begin(|settler| async move { settler.defer(task, SECOND).await });
+    let copy = env.copy().await;
+    assert_eq!((copy.key.as_str(), copy.number(header::NOT_BEFORE)), ("garenne.retry.fast.1m", Some(due)));
+    copy.ack();
+    assert_eq!(env.settlement().await, Settlement::Retried);
+}
+
 #[tokio::test]
 async fn a_dead_letter_names_reason_error_worker_and_lane() {
     let mut env = env().await;
