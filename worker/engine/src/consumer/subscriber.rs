@@ -371,3 +371,6 @@ async fn coalesced<C>(coalescer: &DeliveryCoalescer, next_chunk: impl Future<Out
     }
     next_chunk.await
 }
+
+#[cfg(test)]
+mod tests;

@@ -142,6 +142,29 @@ impl TestEnv {
     }
 }
 
+/// One crash may have another cause, such as a machine that was turned off.
+#[tokio::test]
+async fn a_task_that_came_back_twice_runs_after_one_crash_and_is_quarantined_after_two() {
+    for crashes in [1, 2] {
+        let mut env = env().await;
+        for worker in ["v", "w"].into_iter().take(crashes) {
+            env.crash(worker);
+            env.fleet.set_control_queue(worker, Some(true));
+        }
+        let (task, pipeline) =
+            (env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}")), &env.pipeline);
+        let entry = env.entry().unwrap();
+        pipeline.admit_later(None, Arc::clone(pipeline).quarantine_or_dispatch(task, entry));
+        if crashes == 2 {
+            let copy = env.broker.next().await;
+            assert_eq!(copy.key, "garenne.retry.quarantine.1s");
+            copy.ack();
+        }
+        let expected = if crashes == 1 { Settlement::Acked } else { Settlement::Quarantined };
+        assert_eq!(env.settlement().await, expected, "{crashes} crashes");
+    }
+}
+
 #[tokio::test]
 async fn a_run_is_recorded_at_its_start_and_at_its_end_before_it_is_settled() {
     let env = env().await;
