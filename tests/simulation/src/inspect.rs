@@ -67,6 +67,11 @@ impl SimBroker {
         }
     }
 
+    /// A run of a task requests a follow-up: the task's delivery may be acked once that is confirmed, too.
+    pub fn follows(&mut self, id: &str, follow_up: &str) {
+        self.ledger.follows(id, follow_up);
+    }
+
     /// A task ended in a way that needs neither an effect nor a copy, such as an operator's drop of a dead letter.
     pub fn ended(&mut self, id: &str, why: &str) {
         if let Some(identity) = self.ledger.ended(id) {

@@ -21,6 +21,7 @@ use crate::{
 };
 
 mod copies;
+mod follow_ups;
 mod identity;
 mod rule;
 
@@ -186,6 +187,9 @@ impl Ledger {
         match how {
             Settle::Ack if !is_copied && !self.identities[identity.0].has_ended => {
                 self.break_rule(now, identity, Rule::AckedTooEarly);
+            }
+            Settle::Ack if !is_copied && !self.has_its_follow_ups(identity) => {
+                self.break_rule(now, identity, Rule::AckedBeforeItsFollowUps);
             }
             Settle::Requeue(_) if is_copied => self.break_rule(now, identity, Rule::RequeuedAfterItsCopy),
             _ => {}

@@ -56,7 +56,7 @@ pub(crate) struct Plan {
     pub(crate) kind: &'static str,
     pub(crate) work: Work,
     pub(crate) group: Option<u8>,
-    delay: Option<Duration>,
+    pub(crate) delay: Option<Duration>,
 }
 
 impl Plan {

@@ -276,6 +276,9 @@ impl Play {
         if let Some(group) = plan.group {
             self.net.with(|state| state.watch.grouped(&plan.id, group, state.broker.now));
         }
+        if let Some(delay) = plan.delay {
+            self.net.with(|state| state.watch.delayed(&plan.id, state.broker.now + delay));
+        }
         self.send(&self.publisher.clone(), plan.message(now));
     }
 

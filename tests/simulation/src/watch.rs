@@ -23,6 +23,10 @@ use crate::{
 /// How long a worker may start tasks after a command to stop.
 const STOP_TAKES: Duration = Duration::from_millis(20);
 
+/// Most runs of a task. Each has a reason: a failed attempt, an interruption, a crash. Only a task that is put back again and
+/// again without being charged for it, or that crashes worker after worker, has more.
+const MOST_RUNS: u32 = 30;
+
 /// A handler that runs.
 struct Run {
     id: String,
@@ -67,6 +71,8 @@ pub(crate) struct Watch {
     in_quarantine: HashSet<String>,
     /// Groups of tasks, and when the task was published.
     groups: HashMap<String, (String, Duration)>,
+    /// When delayed tasks are due.
+    due: HashMap<String, Duration>,
     stopped_tasks: HashSet<String>,
     /// When a group was stopped last.
     stopped_groups: HashMap<String, Duration>,
@@ -88,6 +94,11 @@ impl Watch {
     /// A client published a task of a group.
     pub(crate) fn grouped(&mut self, id: &str, group: u8, now: Duration) {
         self.groups.entry(id.to_owned()).or_insert((group_name(group), now));
+    }
+
+    /// A client published a task that is due later.
+    pub(crate) fn delayed(&mut self, id: &str, due: Duration) {
+        self.due.entry(id.to_owned()).or_insert(due);
     }
 
     pub(crate) fn task_stopped(&mut self, id: &str) {
@@ -160,6 +171,10 @@ impl Watch {
         {
             self.problem(now, format!("{id} starts on a worker that was told to stop: {mode:?}"));
         }
+        // The due time in the message has milliseconds.
+        if let Some(due) = self.due.get(id).copied().filter(|due| now + Duration::from_millis(1) < *due) {
+            self.problem(now, format!("{id} starts before {:.3} s, when it is due", due.as_secs_f64()));
+        }
         // A copy is another message, and the worker cannot know whether it is one of what it runs.
         let is_one = self.got.get(&(owner, id.to_owned())).is_none_or(|serials| serials.len() == 1);
         let is_same = |run: &Run| run.owner == owner && run.id == id;
@@ -168,9 +183,13 @@ impl Watch {
         }
         self.runs += 1;
         self.running.push(Run { id: id.to_owned(), owner, number: self.runs });
-        let before = self.begun.entry(id.to_owned()).or_default();
-        *before += 1;
-        (self.runs, *before - 1)
+        let begun = self.begun.entry(id.to_owned()).or_default();
+        *begun += 1;
+        let begun = *begun;
+        if begun == MOST_RUNS {
+            self.problem(now, format!("{id} runs for the {begun}th time"));
+        }
+        (self.runs, begun - 1)
     }
 
     /// A handler's future ended, or was dropped. `is_charged` says that the attempt failed.

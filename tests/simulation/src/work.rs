@@ -83,7 +83,8 @@ pub(crate) async fn run(
     }
     if work.follow {
         let payload = Work { ms: 5, does: Does::Succeed, times: 0, follow: false, is_refused: false };
-        context.follow_up(SHORT, &payload)?;
+        let follow_up = context.follow_up(SHORT, &payload)?;
+        client.with(|state| state.broker.follows(&id, follow_up.as_str()));
     }
     if !has_sink && client.with(|state| state.broker.effect(&id)).is_none() {
         return pending().await;

@@ -41,6 +41,8 @@ pub(crate) struct Identity {
     /// How many instances beside the first one are explained.
     pub(super) forks: usize,
     pub(super) effects: u32,
+    /// The follow-ups that its run has requested.
+    pub(super) follow_ups: Vec<Arc<str>>,
     /// It had its effect, or needs none.
     pub(super) has_ended: bool,
     pub(super) is_changed: bool,
@@ -58,6 +60,7 @@ impl Identity {
             is_excused: false,
             forks: 0,
             effects: 0,
+            follow_ups: Vec::new(),
             has_ended: false,
             is_changed: false,
             broken: Vec::new(),

@@ -11,6 +11,8 @@ pub enum Rule {
     InTwoPlaces,
     /// A delivery was acked before its effect took place or its copy was confirmed.
     AckedTooEarly,
+    /// A delivery was acked after its effect, and a follow-up that a run of it requested is not confirmed.
+    AckedBeforeItsFollowUps,
     /// A copy was published again although the first one is confirmed or may still be.
     CopiedTwice,
     /// A delivery was requeued although its copy is confirmed.
@@ -23,6 +25,7 @@ impl fmt::Display for Rule {
             Self::Lost => "is lost: a publisher has its confirm, and it is in no queue, unacked nowhere and had no effect",
             Self::InTwoPlaces => "is in two places, and nothing on record made that inevitable",
             Self::AckedTooEarly => "was acked before its effect took place or its copy was confirmed",
+            Self::AckedBeforeItsFollowUps => "was acked before its follow-ups were confirmed",
             Self::CopiedTwice => "was copied twice from one delivery, although the first copy is confirmed or may still be",
             Self::RequeuedAfterItsCopy => "was requeued after the confirm of its copy",
         })

@@ -57,6 +57,26 @@ fn an_ack_after_the_effect_is_fine() {
 }
 
 #[test]
+fn an_ack_before_the_confirm_of_a_follow_up_is_reported() {
+    let (mut kit, _, consuming, publishing) = holding();
+    kit.broker.effect("a");
+    kit.broker.follows("a", "b");
+    kit.publish_on(publishing, "work", "b");
+    kit.broker.ack(consuming, 1, false);
+    kit.settle();
+    assert_eq!(kit.rules(), broken(Rule::AckedBeforeItsFollowUps), "the confirm was under way");
+
+    let (mut kit, _, consuming, publishing) = holding();
+    kit.broker.effect("a");
+    kit.broker.follows("a", "b");
+    kit.publish_on(publishing, "work", "b");
+    kit.settle();
+    kit.broker.ack(consuming, 1, false);
+    kit.settle();
+    assert!(kit.rules().is_empty());
+}
+
+#[test]
 fn a_copy_covers_its_original_once_its_confirm_was_read() {
     let (mut kit, _, consuming, publishing) = holding();
     kit.publish_on(publishing, "retry", "a");
