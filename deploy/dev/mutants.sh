@@ -78,7 +78,26 @@ mutants_caught() {
 mutants_count() { cat "$log_dir/mutants/$2-"*/mutants.out/"$1.txt" 2>/dev/null | wc -l; }
 
 # The faults that only a unit test finds, with its name. The others must be found by histories.
-declare -A mutants_of_unit_tests=()
+declare -A mutants_of_unit_tests=(
+    [backoff-grows-too-late]=handler::retry::tests::back_offs_grow_up_to_the_cap
+    [clean-stop-is-a-crash]=fleet::lifecycle::tests::clean_restarts_are_no_crashes
+    [confirmed-messages-are-published-again]=settlement::tests::follow_ups::follow_ups_are_confirmed_before_their_parent_is_acked
+    [enqueue-errors-swapped]=client::error::tests::a_refusal_is_no_doubt
+    [first-checkpoint-stays]=handler::checkpoint::tests::the_next_attempt_reads_the_checkpoint_of_an_attempt_that_did_not_succeed
+    [follow-up-ids-are-random]=handler::follow_up::tests::a_task_that_runs_again_requests_the_same_follow_ups
+    [hand-back-before-cancel]=consumer::ack_writer::tests::a_requeue_for_a_pause_or_a_stop_is_sent_after_the_consumer_is_cancelled
+    [hanging-record-is-no-attempt]=batch::tests::a_record_that_hangs_spends_an_attempt_and_the_others_keep_their_ends
+    [no-backoff-reset]=consumer::subscriber::tests::only_a_settlement_resets_the_pause_before_the_next_channel
+    [older-orders-win]=fleet::directives::tests::a_resume_order_outlasts_an_older_pause_that_arrives_late
+    [one-frame-for-acks-and-requeues]=consumer::ledger::tests::acks_and_requeues_get_frames_of_their_own
+    [place-of-a-key-not-freed]=pipeline::key_limits::tests::a_key_has_a_cap_while_it_has_tasks_and_at_most_half_of_the_prefetch
+    [quarantine-after-one-crash]=pipeline::quarantine::tests::a_task_that_came_back_twice_runs_after_one_crash_and_is_quarantined_after_two
+    [reply-before-the-ack]=settlement::tests::replies::a_reply_follows_the_ack_and_is_counted_if_its_queue_does_not_exist
+    [requeued-part-is-forgotten]=consumer::delivery::tests::a_split_message_is_settled_once_and_requeued_if_any_part_is
+    [same-crash-counts-twice]=fleet::member::tests::a_run_does_not_count_if_it_is_counted_ended_or_our_own
+    [stopped-task-starts]=execute::tests::a_task_that_is_stopped_while_it_waits_in_the_pool_does_not_start
+    [success-not-remembered]=settlement::tests::a_redelivered_task_is_remembered_as_done
+)
 
 # history_mutants [NAME…]: applies each patch of tests/simulation/mutations to a copy of the sources, and runs histories until
 # one breaks a rule, for a minute at most. A patch that does not apply fails the run.
@@ -96,6 +115,8 @@ history_mutants() {
             cd "$tree"
             unset CARGO_TARGET_DIR
             if [ -n "$test" ]; then
+                # A fault that does not compile is not found.
+                cargo test --quiet -p garenne --lib --no-run || exit 2
                 cargo test --quiet -p garenne --lib -- "$test"
             else
                 cargo build --quiet --release -p garenne-simulation --bin histories || exit 2

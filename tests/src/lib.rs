@@ -29,6 +29,8 @@ mod imports;
 #[cfg(test)]
 mod links;
 #[cfg(test)]
+mod mutations;
+#[cfg(test)]
 mod problems;
 #[cfg(test)]
 mod public_api;
