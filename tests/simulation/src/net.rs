@@ -196,6 +196,7 @@ impl State {
     pub(crate) fn exit(&mut self, owner: OwnerId) {
         self.dead.insert(owner);
         self.crash_after.remove(&owner);
+        self.watch.exited(owner);
         self.broker.crash(owner);
     }
 

@@ -60,7 +60,7 @@ pub(crate) struct Watch {
     /// Runs in the quarantine that are on record as begun and not as ended, by process. Such a run counts even if the
     /// process crashed before the handler started: the record is all that is known after the crash.
     recorded: HashSet<(OwnerId, String)>,
-    /// Recorded runs during which the process crashed.
+    /// Recorded runs during which the process crashed, or that it could not record as ended before it ended itself.
     crashed_alone: HashMap<String, u32>,
     crashes: u32,
     /// The most returns that a delivery of a task said.
@@ -213,6 +213,11 @@ impl Watch {
     pub(crate) fn crashed(&mut self, owner: OwnerId) {
         self.crashes += 1;
         self.running.retain(|run| run.owner != owner);
+        self.exited(owner);
+    }
+
+    /// A process ended. If it could not tell the broker of the end of a run, the fleet takes it for crashed.
+    pub(crate) fn exited(&mut self, owner: OwnerId) {
         for (_, id) in self.recorded.extract_if(|(by, _)| *by == owner) {
             *self.crashed_alone.entry(id).or_default() += 1;
         }
