@@ -93,7 +93,10 @@ async fn a_handle_stops_a_worker_and_no_port_is_open_unless_a_setting_asks_for_i
     // The worker has stopped, and nobody reads commands.
     handle.resume().await;
     config.common.admin = Some("127.0.0.1:0".parse().unwrap());
-    assert!(build(&config).has_admin_port());
+    match Worker::builder(config).handle(any).build() {
+        Ok(worker) => assert!(worker.has_admin_port()),
+        Err(error) => assert!(error.to_string().contains("without the feature `admin`"), "{error}"),
+    }
 }
 
 #[test]
