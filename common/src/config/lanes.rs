@@ -124,17 +124,19 @@ impl Lanes {
 
     /// The lanes, selected or not, that receive a kind, or some kinds of a pattern.
     pub fn receiving(&self, kinds: &str) -> impl Iterator<Item = (&str, &Lane)> {
-        let is_bound = self.bound_to(kinds).is_some();
-        self.defined().filter(move |(_, lane)| lane.receives(kinds) || lane.catch_all && !is_bound)
+        self.receiving_or(kinds, |_| false)
     }
 
     /// The lanes, selected or not, that [receive](Self::receiving) a kind, or some kinds of a pattern, or hold tasks of any kind
     /// without bindings.
     pub fn giving(&self, kinds: &str) -> impl Iterator<Item = (&str, &Lane)> {
+        self.receiving_or(kinds, Lane::holds_any)
+    }
+
+    fn receiving_or(&self, kinds: &str, is_other: fn(&Lane) -> bool) -> impl Iterator<Item = (&str, &Lane)> {
         let is_bound = self.bound_to(kinds).is_some();
-        let gives =
-            move |lane: &Lane| lane.receives(kinds) || lane.holds_any() || lane.catch_all && !is_bound;
-        self.defined().filter(move |(_, lane)| gives(lane))
+        self.defined()
+            .filter(move |(_, lane)| lane.receives(kinds) || is_other(lane) || lane.catch_all && !is_bound)
     }
 
     /// The first lane, selected or not, whose bindings match a kind, or all of a pattern.

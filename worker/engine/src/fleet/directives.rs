@@ -75,12 +75,8 @@ fn order_for<'a>(orders: &'a LatestOrders, name: &str) -> Option<&'a LatestOrder
 
 /// The orders in force for a kind, by its name or by a pattern of kinds.
 fn orders_for_kind<'a>(orders: &'a LatestOrders, kind: &str) -> impl Iterator<Item = &'a LatestOrder> {
-    let is_pattern = |name: &str| name.contains(['*', '#']);
-    let by_pattern = orders
-        .iter()
-        .filter(move |(name, order)| order.in_force && is_pattern(name) && matches_binding(name, kind))
-        .map(|(_, order)| order);
-    order_for(orders, kind).into_iter().chain(by_pattern)
+    let is_for = move |(name, order): &(&String, &LatestOrder)| order.in_force && matches_binding(name, kind);
+    orders.iter().filter(is_for).map(|(_, order)| order)
 }
 
 /// How an order affects a task.
