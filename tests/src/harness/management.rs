@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 /// Limit of a request. It takes longer only if the broker is down or frozen.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit of the creation of a virtual host. The broker creates its files, which takes seconds on a slow disk that
-/// other virtual hosts use too.
-const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Limit of what the broker writes to its disk, such as a new virtual host. That takes seconds on a slow disk that others use
+/// too.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client of the management API of one broker.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Management {
     /// # Errors
     /// As [`get`](Self::get).
     pub async fn put(&self, path: &[&str], body: &Value) -> Result<()> {
-        self.send(Method::PUT, path, Some(body)).await.map(drop)
+        self.send_within(WRITE_TIMEOUT, Method::PUT, path, Some(body)).await.map(drop)
     }
 
     /// `POST api/<path…>` with a JSON body.
@@ -103,7 +103,7 @@ impl Management {
     /// Creates a virtual host on which `user` has all permissions.
     pub(super) async fn create_vhost(&self, vhost: &str, user: &str) -> Result<()> {
         let path = ["vhosts", vhost];
-        self.send_within(CREATION_TIMEOUT, Method::PUT, &path, Some(&json!({}))).await?;
+        self.send_within(WRITE_TIMEOUT, Method::PUT, &path, Some(&json!({}))).await?;
         let permissions = json!({ "configure": ".*", "write": ".*", "read": ".*" });
         self.put(&["permissions", vhost, user], &permissions).await
     }

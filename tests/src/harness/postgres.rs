@@ -161,7 +161,8 @@ fn url(port: u16, database: &str) -> String {
 }
 
 async fn connect(url: &str) -> Result<Client> {
-    let (client, connection) = timeout(Duration::from_secs(5), tokio_postgres::connect(url, NoTls)).await??;
+    let (client, connection) =
+        timeout(Duration::from_secs(30), tokio_postgres::connect(url, NoTls)).await??;
     // Ends when the client is dropped.
     tokio::spawn(connection);
     Ok(client)

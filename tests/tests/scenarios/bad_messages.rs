@@ -130,7 +130,7 @@ async fn expiration_of_a_waiting_task_is_checked_before_its_start() -> Result<()
     let env = TestEnv::new().await?;
     let plan = env.worker("slow")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let worker = plan.start().await?;
-    env.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 10_000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     // It is delivered in time and expires while it waits in the worker.
     let soon = with_id("late").with_expiration("500".into());

@@ -108,14 +108,14 @@ async fn delayed_tasks_do_not_start_early() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("delaying")?.stdout().start().await?;
     let before = now_ms()?;
-    let late = with_id("late").with_headers(headers([("garenne-delay-ms", 1500.into())]));
+    let late = with_id("late").with_headers(headers([("garenne-delay-ms", 5000.into())]));
     env.client().publish("garenne.tasks", "bench.noop", late, b"{}").await?;
     env.publish("bench.noop", &serde_json::json!({}), "now", 1).await?;
     let done = worker.until_done(2).await?;
     let waited = now_ms()? - before;
     assert_eq!(done.iter().map(|done| done.task_id.as_str()).collect::<Vec<_>>(), ["now-0", "late"]);
-    assert!(waited >= 1500, "it started after {waited} ms");
-    assert!(waited < 10_000, "it started after {waited} ms");
+    assert!(waited >= 5000, "it started after {waited} ms");
+    assert!(waited < 120_000, "it started after {waited} ms");
     assert_eq!(done[1].attempt, 1, "a delay is not an attempt");
     let receipt = worker.stop().await?.receipt;
     assert_eq!(receipt.acked, 2);

@@ -13,7 +13,7 @@ async fn tasks_of_a_killed_worker_are_redelivered() -> Result<()> {
     env.publish("bench.noop", &json!({}), "done", 5).await?;
     victim.until_done(5).await?;
     env.until_lane("fast", 0, 0).await?;
-    let running = env.publish("bench.deaf", &json!({"ms": 4000}), "running", 2).await?;
+    let running = env.publish("bench.deaf", &json!({"ms": 15_000}), "running", 2).await?;
     victim.until_holds("fast", 2, 0).await?;
     let waiting = env.publish("bench.noop", &json!({}), "waiting", 8).await?;
     victim.until_holds("fast", 2, 8).await?;

@@ -117,7 +117,7 @@ async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -
     let running = running.env("GARENNE_LANES__DEFAULT__CATCH_ALL", "false").start().await?;
     let dashboard = Dashboard::start(&env).await?;
     dashboard.until("the worker", |now| worker(now, "w")["state"] == "open").await?;
-    env.publish("bench.sleep", &json!({"ms": 1000}), "task", 60).await?;
+    env.publish("bench.sleep", &json!({"ms": 1000}), "task", 300).await?;
     env.client().publish("garenne.tasks", "unbound.kind", Default::default(), b"{}").await?;
     let path = "/scale/fast?objective=10s&max=9&window=0s";
     let answer = eventually("more workers are needed", async || {
@@ -129,7 +129,7 @@ async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -
     let answer = answer.await?;
     let load = &answer["load"];
     let service = load["service_seconds"].as_f64().context("seconds")?;
-    assert!((0.9..3.0).contains(&service), "{answer}");
+    assert!((0.9..15.0).contains(&service), "{answer}");
     assert_eq!((&load["slots_per_replica"], &load["replicas"]), (&json!(2.0), &json!(1)));
     // More than 20 tasks of one second each need more than two slots to be done within ten seconds.
     assert!((2..=9).contains(&answer["replicas"].as_u64().context("replicas")?), "{answer}");

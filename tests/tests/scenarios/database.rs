@@ -60,6 +60,7 @@ async fn old_tables_are_adopted_with_their_rows() -> Result<()> {
     reading(&env, "other", "2026-01-01T00:00:00Z", 22.0).await?;
     reading(&env, "new", "2026-01-01T00:01:00Z", 22.0).await?;
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
+    worker.until_metric("garenne_settlements_total", &["settlement=\"acked\""], 2.0).await?;
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("other", "conflict"));
     assert_eq!(dead.text("garenne-error"), "conflicting value for d1 temperature: stored 20, received 22");
     let receipt = worker.stop().await?.receipt;

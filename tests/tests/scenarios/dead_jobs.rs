@@ -85,7 +85,8 @@ async fn a_replay_of_large_letters_is_a_job_that_uses_little_memory() -> Result<
 
 #[tokio::test]
 async fn jobs_run_one_after_the_other_and_can_be_stopped() -> Result<()> {
-    let letters = 5_000;
+    // A job of several seconds: it must still run when it is stopped.
+    let letters = 10_000;
     let env = with_letters(letters, 10).await?;
     let mut dashboard = Dashboard::start(&env).await?;
     dashboard.login(TOKEN).await?;

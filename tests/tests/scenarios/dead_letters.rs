@@ -130,7 +130,7 @@ async fn dead_letters_stay_until_their_copy_is_confirmed() -> Result<()> {
         "pattern": "^garenne[.]tasks[.]fast$", "apply-to": "queues", "definition": { "max-length": 1 },
     });
     env.vhost().broker().management().put(&policy, &full).await?;
-    let refused = env.try_garenne(&["dead", "replay", "--kind", "bench.sleep", "--rate", "20"]).await?;
+    let refused = env.try_garenne(&["dead", "replay", "--kind", "bench.sleep", "--rate", "2"]).await?;
     assert_eq!(refused.code, Some(1), "{:?} {:?}", refused.stdout, refused.stderr);
     assert!(refused.stderr.iter().any(|line| line.contains("refused the message")), "{:?}", refused.stderr);
     let left = listed(&env, &["--kind", "bench.sleep"]).await?.len();

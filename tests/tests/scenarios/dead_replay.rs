@@ -214,7 +214,7 @@ async fn letters_are_moved_only_by_an_explicit_selection() -> Result<()> {
 async fn an_interrupted_replay_settles_the_letters_it_has_copied() -> Result<()> {
     let env = env().await?;
     letters(&env, "task", "bench.noop", "stopped", 300).await?;
-    let replay = start(&env, &["dead", "replay", "--reason", "stopped", "--rate", "100"]).await?;
+    let replay = start(&env, &["dead", "replay", "--reason", "stopped", "--rate", "20"]).await?;
     until_replayed(&env, 30).await?;
     replay.signal(Signal::INT)?;
     let ended = replay.ended().await?;
@@ -230,7 +230,7 @@ async fn an_interrupted_replay_settles_the_letters_it_has_copied() -> Result<()>
 async fn a_killed_replay_loses_no_letter_and_duplicates_have_the_same_id() -> Result<()> {
     let env = env().await?;
     letters(&env, "task", "bench.noop", "stopped", 300).await?;
-    let replay = start(&env, &["dead", "replay", "--reason", "stopped", "--rate", "200"]).await?;
+    let replay = start(&env, &["dead", "replay", "--reason", "stopped", "--rate", "20"]).await?;
     until_replayed(&env, 30).await?;
     replay.kill().await?;
     let copied = env.client().ready(FAST).await?;
@@ -264,7 +264,7 @@ async fn a_slow_replay_moves_each_letter_once_over_several_passes() -> Result<()
     let operator = operator.map_err(|failure| anyhow!("{failure}"))?;
     let filter = Filter { reason: vec!["stopped".to_owned()], ..Filter::default() };
     let all = Mover::new(&operator, HeldQueue::Dead, filter, MoveAction::Replay);
-    let mover = Mover { rate: Some(20), hold: Duration::from_millis(400), ..all };
+    let mover = Mover { rate: Some(8), hold: Duration::from_millis(400), ..all };
     let publishing = async {
         until_replayed(&env, 5).await?;
         publish(&env, "", DEAD, &same, 5).await

@@ -100,7 +100,7 @@ async fn derived_values_survive_a_kill_of_their_worker() -> Result<()> {
         let (warm, damp) = (reading(n, "temperature", "Cel", 20.0), reading(n, "humidity", "%RH", 50.0));
         let (t, h) = (format!("t-{n}"), format!("h-{n}"));
         publish_batch(&env, &format!("batch-{n}"), &[(&t, warm), (&h, damp)]).await?;
-        if n == BATCHES / 2 {
+        if n == BATCHES - 80 {
             env.until_settled(10).await?;
             // The rest is published while it is stopped, so that it holds unfinished batches when it is killed.
             victim.signal(Signal::STOP)?;

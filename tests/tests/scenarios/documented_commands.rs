@@ -1,7 +1,7 @@
 //! The commands that the documentation shows, run as a reader would: page by page, in their order, in one shell. HTML
 //! comments in the pages say what is run and what it prints (`garenne_tests::docs::shown_commands`).
 
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use garenne_tests::{
@@ -77,7 +77,7 @@ async fn follow(page: &str) -> Result<()> {
     let file = env.folder().join("commands.sh");
     fs::write(&file, format!("cd {}\n{script}", root.display()))?;
     let path = std::env::var("PATH").context("PATH")?;
-    let shell = Program::foreign("timeout").arg("--kill-after=5").arg("180").arg("bash").arg(&file);
+    let shell = Program::foreign("timeout").arg("--kill-after=5").arg("900").arg("bash").arg(&file);
     let log = env.folder().join("log");
     let ended = shell
         .env("LOG", log.display().to_string())
@@ -87,7 +87,9 @@ async fn follow(page: &str) -> Result<()> {
         .env("GARENNE_ADMIN", "127.0.0.1:0")
         .env("GARENNE_LISTEN", &listen)
         .env("GARENNE_RETRY__DELAYS", "200ms,400ms")
-        .run()
+        .start()
+        .await?
+        .ended_within(Duration::from_secs(960))
         .await?;
     let log = fs::read_to_string(log)? + &ended.stderr.join("\n");
     let line = log.lines().rev().find_map(|line| line.strip_prefix("::")).unwrap_or("1");

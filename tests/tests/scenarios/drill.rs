@@ -21,7 +21,7 @@ async fn drill(fault: &str, faults: &[&str]) -> Result<(Option<i32>, Value)> {
         .option("--tasks", "600")
         .option("--rate", "300")
         .option("--workers", "2")
-        .option("--patience", "4s")
+        .option("--patience", "20s")
         .arg("--json");
     for argument in faults {
         program = program.arg(argument);
@@ -102,7 +102,7 @@ async fn drill_passes_the_stock_worker() -> Result<()> {
         .option("--kills", "3")
         .option("--softs", "2")
         .option("--hards", "2")
-        .option("--patience", "10s")
+        .option("--patience", "30s")
         .arg("--json")
         .run()
         .await?;

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 const ROWS: usize = 1000;
 /// Rows that are replayed while one worker is killed or stopped.
-const PHASE: usize = 250;
+const PHASE: usize = 750;
 
 /// Load on a gateway whose broker is blocked: concurrent senders, requests per sender, readings per request.
 const SENDERS: usize = 20;
@@ -49,7 +49,13 @@ async fn until_receipts(path: &Path, count: usize) -> Result<()> {
 /// Sends the recording in small batches, so that the gateway can group readings into messages.
 async fn replay(to: &str, file: &Path, receipts: &Path) -> Result<Process> {
     let replay = Program::new("garenne-producer").arg("replay").arg(file).option("--to", to);
-    replay.option("--receipts", receipts).option("--rate", "400").option("--batch", "10").start().await
+    replay
+        .option("--receipts", receipts)
+        .option("--rate", "400")
+        .option("--batch", "10")
+        .option("--retry-for", "10m")
+        .start()
+        .await
 }
 
 /// Checks that the replay delivered every reading and has a receipt for each. Returns its summary and the task ids.
@@ -115,6 +121,7 @@ async fn check_receipts(schedule: Vec<(usize, Fault)>) -> Result<()> {
     let mut env = TestEnv::on(&broker).await?;
     let plan = GatewayPlan::new(&env)?;
     let gateway = plan.start().await?;
+    broker.sync_declarations().await?;
     let (file, receipts) = (env.folder().join("barn.csv"), env.folder().join("receipts.ndjson"));
     recording(&file, ROWS)?;
     let (other, others) = (env.folder().join("shed.csv"), env.folder().join("others.ndjson"));
@@ -187,7 +194,7 @@ async fn gateway_receipts_become_rows_while_workers_are_killed_and_stopped() -> 
         let (file, receipts) = (env.folder().join(format!("{how}.csv")), env.folder().join(how));
         recording(&file, PHASE)?;
         let replay = replay(&gateway.url(), &file, &receipts).await?;
-        until_receipts(&receipts, PHASE / 5).await?;
+        until_receipts(&receipts, PHASE / 15).await?;
         // Most readings follow later, and this worker receives a part of them.
         env.freeze_holding(&worker, 1).await?;
         if how == "killed" {
@@ -206,10 +213,15 @@ async fn gateway_receipts_become_rows_while_workers_are_killed_and_stopped() -> 
         receipted.extend(finished_replay(replay, &receipts, PHASE).await?.1);
     }
     gateway.stop().await?;
+    let client = database.connect().await?;
+    eventually("every reading has a result", async || {
+        let count: i64 = client.query_one("SELECT count(*) FROM garenne_results", &[]).await?.get(0);
+        Ok(Seen::when(count == 4 * 2 * PHASE as i64, count))
+    })
+    .await?;
     env.until_lane("fast", 0, 0).await?;
     steady.stop().await?;
 
-    let client = database.connect().await?;
     let rows = client.query("SELECT task_id FROM garenne_results", &[]).await?;
     let stored: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!((rows.len(), &stored), (4 * 2 * PHASE, &receipted));
@@ -237,8 +249,12 @@ async fn gateway_refuses_readings_while_the_broker_is_blocked_and_bounds_its_mem
     assert_eq!(gateway.post("/v1/readings", "application/json", reading.as_str()).await?.status, 202);
     let before = gateway.process().peak_memory()?;
     broker.set_memory_alarm(true).await?;
-    let refused = gateway.post("/v1/readings", "application/json", reading.as_str()).await?;
-    assert_eq!((refused.status, refused.retry_after), (503, Some(1)), "{}", refused.body);
+    let refused = eventually("a refusal: the alarm reaches connections a little later", async || {
+        let answer = gateway.post("/v1/readings", "application/json", reading.as_str()).await?;
+        Ok(if answer.status == 503 { Seen::Wanted(answer) } else { Seen::Other(answer.status.to_string()) })
+    })
+    .await?;
+    assert_eq!(refused.retry_after, Some(1), "{}", refused.body);
     // The senders offer much more than the gateway's memory may grow by; it must not keep refused readings.
     let many: Vec<_> = (0..READINGS)
         .map(|n| json!({"device": format!("device-{n}"), "metric": "temperature", "value": n, "time": 1_790_000_000 + n}))

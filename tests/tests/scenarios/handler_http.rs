@@ -21,6 +21,7 @@ use garenne_common::webhook::SigningSecret;
 use garenne_tests::harness::{
     client::{headers, text, with_id},
     handler::{KIND, output_of, publish, worker_with},
+    port,
     test_env::TestEnv,
     tools::Tools,
 };
@@ -153,9 +154,8 @@ async fn the_status_of_a_response_says_what_becomes_of_the_task() -> Result<()> 
 #[tokio::test]
 async fn a_service_that_is_not_ready_costs_no_attempt() -> Result<()> {
     let env = TestEnv::new().await?;
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    drop(listener);
+    // Of the harness's range: no other socket takes it before the service starts.
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port::free_port()?));
     let settings =
         format!("url = \"http://{address}/tasks\"\nhealth = \"http://{address}/healthz\"\nmax_attempts = 1");
     let mut worker = worker_with(&env, "rollout", &settings)?.begin().await?;

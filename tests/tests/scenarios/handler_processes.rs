@@ -19,14 +19,14 @@ async fn a_handler_that_does_not_start_makes_its_kind_not_ready() -> Result<()> 
     let env = TestEnv::new().await?;
     // A start that takes longer than a process must run to count as a good one is a failure too.
     for (mode, start_timeout, problem) in [
-        ("exit", "500ms", "it exited with code 3 before its hello: cannot load the model"),
-        ("kill", "500ms", "it was ended by SIGKILL before its hello"),
+        ("exit", "3s", "it exited with code 3 before its hello: cannot load the model"),
+        ("kill", "3s", "it was ended by SIGKILL before its hello"),
         ("hungry", "11s", "it was ended because it used "),
-        ("leave", "500ms", "it exited with code 4: no license: \\u{1b}[31mxxx"),
+        ("leave", "3s", "it exited with code 4: no license: \\u{1b}[31mxxx"),
         ("hang", "11s", "it did not say hello within 11s"),
-        ("bye", "500ms", "it said bye before it had answered a task"),
+        ("bye", "3s", "it said bye before it had answered a task"),
         ("close", "11s", "it was ended: it closed its descriptor 4 and went on"),
-        ("idle", "500ms", "it was ended: it did not ask for a task, or end after its bye, within 500ms"),
+        ("idle", "3s", "it was ended: it did not ask for a task, or end after its bye, within 3s"),
     ] {
         let flag = env.folder().join(mode);
         let environment = format!("environment = {{ ODD_UNTIL_FILE = {flag:?}, ODD_MODE = {mode:?} }}");
@@ -65,7 +65,7 @@ async fn processes_are_replaced_between_tasks() -> Result<()> {
         let output = output_of(&env, &worker, &format!("task-{count}"), json!({})).await?;
         processes.insert(output["pid"].as_u64());
         count += 1;
-        assert!(count < 2_000, "{processes:?}");
+        assert!(count < 20_000, "{processes:?}");
     }
     let done = worker.done()?;
     assert!(done.iter().all(|done| done.attempt == 1), "{done:?}");
@@ -124,11 +124,11 @@ async fn a_task_that_ends_a_process_spends_no_attempt_of_others() -> Result<()> 
 #[tokio::test]
 async fn a_task_that_waits_for_a_process_spends_no_attempt() -> Result<()> {
     let env = TestEnv::new().await?;
-    let settings = "processes = 1\ndeadline = \"2500ms\"\nmax_attempts = 1";
+    let settings = "processes = 1\ndeadline = \"8s\"\nmax_attempts = 1";
     let plan = odd_worker(&env, "waiting", settings)?.option("--lane", "default:prefetch=8,concurrency=4..4");
     let worker = plan.start().await?;
     for index in 0..4 {
-        publish(&env, &format!("task-{index}"), json!({"do": "sleep", "seconds": 1.9})).await?;
+        publish(&env, &format!("task-{index}"), json!({"do": "sleep", "seconds": 3})).await?;
     }
     let done = worker.until_done(4).await?;
     assert!(done.iter().all(|done| done.attempt == 1), "{done:?}");
@@ -212,12 +212,13 @@ async fn a_process_inherits_no_descriptor_and_no_secret_of_the_worker() -> Resul
 async fn a_program_s_tasks_end_as_each_shutdown_mode_says() -> Result<()> {
     let env = TestEnv::new().await?;
     for (mode, timeout, seconds, done, escalated) in [
-        ("soft", "25s", 1, &["running"][..], false),
-        ("light", "25s", 1, &["running", "waiting"], false),
+        ("soft", "25s", 8, &["running"][..], false),
+        ("light", "25s", 8, &["running", "waiting"], false),
         ("soft-timeout", "1s", 600, &[], true),
         ("hard", "25s", 600, &[], false),
     ] {
         let plan = odd_worker(&env, mode, "processes = 1")?.option("--shutdown-mode", mode);
+        let plan = plan.env("GARENNE_HARD_GRACE", "8s");
         let plan = plan.option("--lane", "default:prefetch=2,concurrency=1..1");
         let worker = plan.option("--shutdown-timeout", timeout).start().await?;
         publish(&env, "running", json!({"do": "sleep", "seconds": seconds})).await?;
@@ -257,7 +258,7 @@ esac
     let file = env.folder().join("handler.sh");
     fs::write(&file, script)?;
     let settings = format!(
-        "command = [\"bash\", {file:?}]\ntransport = \"exec\"\nmax_attempts = 2\nbackoff = \"1s\"\ndeadline = \"3s\""
+        "command = [\"bash\", {file:?}]\ntransport = \"exec\"\nmax_attempts = 2\nbackoff = \"1s\"\ndeadline = \"8s\""
     );
     let worker = worker_with(&env, "exec", &settings)?.env("GARENNE_RETRY__DELAYS", "1s").start().await?;
     let ok = output_of(&env, &worker, "ok", json!({"name": "ok"})).await?;
@@ -441,8 +442,9 @@ garenne.run(run, concurrency=10)
     let settings = format!(
         "command = [\"python3\", {program:?}]\nprocesses = 1\nmax_attempts = 1\nenvironment = {{ PYTHONPATH = {path:?} }}"
     );
-    let plan =
-        worker_with(&env, "sdk", &settings)?.option("--lane", "default:prefetch=20,concurrency=10..10");
+    let plan = worker_with(&env, "sdk", &settings)?
+        .env("GARENNE_HARD_GRACE", "20s")
+        .option("--lane", "default:prefetch=20,concurrency=10..10");
     let worker = plan.start().await?;
     // One after the other, they would take eight seconds.
     for index in 0..10 {

@@ -186,7 +186,7 @@ fn is_running(argument: &str) -> bool {
 #[tokio::test]
 async fn a_task_that_ignores_its_cancellation_ends_with_its_process() -> Result<()> {
     let env = TestEnv::new().await?;
-    let plan = odd_worker(&env, "deaf", "processes = 1\nmax_attempts = 1")?.option("--hard-grace", "2s");
+    let plan = odd_worker(&env, "deaf", "processes = 1\nmax_attempts = 1")?.option("--hard-grace", "12s");
     let worker = plan.start().await?;
     let first = output_of(&env, &worker, "first", json!({})).await?;
     let late = with_id("late").with_headers(headers([("garenne-timeout-ms", 300.into())]));

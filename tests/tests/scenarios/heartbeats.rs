@@ -150,11 +150,17 @@ async fn heartbeats_of_a_gateway_are_awaited_by_status() -> Result<()> {
     let gateway = GatewayPlan::new(&env)?.start().await?;
     let none = "no gateway or bridge sent a heartbeat";
     let status = process::Program::new("garenne").option("--amqp-url", env.operator_url()).arg("status");
-    let listened = status.run().await?.stdout.join("\n");
-    assert!(listened.contains("gateway  ") && !listened.contains(none), "{listened}");
+    eventually("status hears the gateway", async || {
+        let listened = status.run().await?.stdout.join("\n");
+        Ok(Seen::when(listened.contains("gateway  ") && !listened.contains(none), listened))
+    })
+    .await?;
     gateway.stop().await?;
-    let asked = env.garenne(&["status", "--wait", "100ms"]).await?.stdout.join("\n");
-    assert!(asked.contains("worker  ") && asked.contains(none), "{asked}");
+    eventually("an answer of the worker within 100 ms, and none of a gateway", async || {
+        let asked = env.garenne(&["status", "--wait", "100ms"]).await?.stdout.join("\n");
+        Ok(Seen::when(asked.contains("worker  ") && asked.contains(none), asked))
+    })
+    .await?;
     worker.stop().await?;
     Ok(())
 }
@@ -185,8 +191,11 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     };
     let expected = [("frozen", "silent"), ("killed", "silent"), ("healthy", "open")]
         .map(|(id, state)| (id.to_owned(), state.to_owned()));
-    let status = fleet(&["--wait", "2s"]).await?;
-    assert_eq!(states(&status), expected, "{status:#}");
+    eventually("two workers are silent", async || {
+        let status = fleet(&["--wait", "2s"]).await?;
+        Ok(Seen::when(states(&status) == expected, format_args!("{status:#}")))
+    })
+    .await?;
     frozen.signal(Signal::CONT)?;
     env.garenne(&["quiet", "healthy"]).await?;
     eventually("the resumed worker is open, the other is quiet", async || {

@@ -50,7 +50,7 @@ async fn dead_letter_that_never_arrives_is_published_again() -> Result<()> {
     let (proxy, url) = FaultProxy::for_url(env.worker_url()).await?;
     let worker = plan(&env, "stalled", &url)?.start().await?;
     // Its dead letter is published when its timeout passes.
-    let slow = with_id("slow").with_headers(headers([("garenne-timeout-ms", 1500.into())]));
+    let slow = with_id("slow").with_headers(headers([("garenne-timeout-ms", 8000.into())]));
     env.client().publish("garenne.tasks", "bench.sleep", slow, br#"{"ms":600000}"#).await?;
     worker.until_holds("fast", 1, 0).await?;
     proxy.stall();

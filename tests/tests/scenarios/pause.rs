@@ -94,7 +94,7 @@ async fn a_paused_lane_keeps_its_tasks_in_its_queue_until_it_is_resumed() -> Res
 async fn a_retry_of_a_paused_lane_waits_in_its_queue_and_a_drain_of_its_worker_loses_nothing() -> Result<()> {
     let env = TestEnv::new().await?;
     // The pause must arrive before the retry does.
-    let first = small(env.worker("first")?).env("GARENNE_RETRY__DELAYS", "8s").start().await?;
+    let first = small(env.worker("first")?).env("GARENNE_RETRY__DELAYS", "20s").start().await?;
     env.publish("bench.fail", &json!({"times": 1}), "failing", 1).await?;
     first
         .until_metric("garenne_settlements_total", &["lane=\"fast\"", "settlement=\"retried\""], 1.0)
@@ -138,8 +138,11 @@ async fn paused_kind_is_deferred(name: &str) -> Result<()> {
     env.publish("bench.sleep", &json!({"ms": 1}), "other", 3).await?;
     let done = worker.until_done(3).await?;
     assert!(done.iter().all(|done| done.task_id.starts_with("other-")), "{done:?}");
-    let status = status(&env).await?;
-    assert_eq!(status["workers"][0]["paused_kinds"], json!([name]), "{status:#}");
+    eventually("the status shows the pause", async || {
+        let status = status(&env).await?;
+        Ok(Seen::when(status["workers"][0]["paused_kinds"] == json!([name]), format_args!("{status:#}")))
+    })
+    .await?;
 
     garenne(&env, &["kind", "resume", name]).await?;
     let done = worker.until_done(23).await?;

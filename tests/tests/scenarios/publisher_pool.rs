@@ -63,7 +63,7 @@ async fn publishes_beyond_the_in_flight_limit_wait_with_a_timeout() -> Result<()
     let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
     let config = PublisherConfig {
         in_flight: 1,
-        acquire_timeout: Duration::from_millis(1500),
+        acquire_timeout: Duration::from_secs(5),
         ..PublisherConfig::default()
     };
     let publisher = publisher(&url, config)?;
@@ -74,9 +74,9 @@ async fn publishes_beyond_the_in_flight_limit_wait_with_a_timeout() -> Result<()
     let began = Instant::now();
     let busy = publisher.publish(message(&queue, b"third".to_vec())?).await.unwrap_err();
     assert!(matches!(busy, PublishError::Busy { .. }), "{busy:?}");
-    assert_eq!(busy.to_string(), "publisher is busy: no in-flight permit within 1.5s");
+    assert_eq!(busy.to_string(), "publisher is busy: no in-flight permit within 5s");
     assert!(!busy.in_doubt(), "nothing was sent");
-    assert!(began.elapsed().as_secs_f64() >= 1.5, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs_f64() >= 5.0, "{:?}", began.elapsed());
 
     // A waiting publish gets the permit as soon as it is free.
     let fourth = publisher.publish(message(&queue, b"fourth".to_vec())?);
@@ -95,8 +95,11 @@ async fn publishes_wait_for_a_busy_connection_with_a_timeout() -> Result<()> {
     let env = TestEnv::new().await?;
     let queue = queue(&env).await?;
     let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
-    let config =
-        PublisherConfig { acquire_timeout: Duration::from_millis(1500), ..PublisherConfig::default() };
+    let config = PublisherConfig {
+        acquire_timeout: Duration::from_secs(5),
+        confirm_timeout: Duration::from_secs(60),
+        ..PublisherConfig::default()
+    };
     let publisher = publisher(&url, config)?;
     publisher.publish(message(&queue, b"first".to_vec())?).await?;
     proxy.stall();
@@ -116,7 +119,7 @@ async fn publishes_wait_for_a_busy_connection_with_a_timeout() -> Result<()> {
         proxy.heal();
         busy
     });
-    assert_eq!(busy?.to_string(), "publisher is busy: no connection within 1.5s");
+    assert_eq!(busy?.to_string(), "publisher is busy: no connection within 5s");
     large?;
     Ok(())
 }

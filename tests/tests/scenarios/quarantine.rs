@@ -125,7 +125,7 @@ async fn connection_losses_count_as_no_crash_even_while_other_workers_crash() ->
     let env = TestEnv::new().await?;
     let (one, other) = tokio::try_join!(start(&env, "one"), start(&env, "other"))?;
     let workers = [&one, &other];
-    let mut ids = quarantine(&env, "bench.sleep", &json!({"ms": 15_000}), "long", 2).await?;
+    let mut ids = quarantine(&env, "bench.sleep", &json!({"ms": 60_000}), "long", 2).await?;
     ids.extend(quarantine(&env, "bench.factorial", &json!({"n": 5}), "short", 20).await?);
     for round in 0..3 {
         until_busy(&workers, 1).await?;
@@ -155,7 +155,7 @@ async fn broker_restarts_count_as_no_crash() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let mut env = TestEnv::on(&broker).await?;
     let (mut one, mut other) = tokio::try_join!(start(&env, "one"), start(&env, "other"))?;
-    let mut ids = quarantine(&env, "bench.sleep", &json!({"ms": 45_000}), "long", 2).await?;
+    let mut ids = quarantine(&env, "bench.sleep", &json!({"ms": 120_000}), "long", 2).await?;
     ids.extend(quarantine(&env, "bench.factorial", &json!({"n": 5}), "short", 20).await?);
     for _ in 0..3 {
         until_busy(&[&one, &other], 1).await?;
@@ -174,7 +174,7 @@ async fn broker_restarts_count_as_no_crash() -> Result<()> {
 async fn clean_stops_count_as_no_crash() -> Result<()> {
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
-    let ids = quarantine(&env, "bench.sleep", &json!({"ms": 4000}), "long", 1).await?;
+    let ids = quarantine(&env, "bench.sleep", &json!({"ms": 20_000}), "long", 1).await?;
     for round in 0..3 {
         let plan = env.worker(&format!("leaving-{round}"))?.stdout();
         let worker = plan.option("--shutdown-mode", "hard").start().await?;

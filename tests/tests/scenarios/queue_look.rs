@@ -91,8 +91,12 @@ async fn a_consumed_queue_is_not_looked_at_and_a_paused_lane_is() -> Result<()> 
     let (code, error) = refused(&env, &["queue", "list", FAST]).await?;
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("1 consumers would miss its 4 messages meanwhile"), "{error}");
-    let found = garenne(&env, &["task", "find", "running-0"]).await?.join("\n");
-    assert!(found.contains("running on w"), "{found}");
+    // It looks once, and a worker has a second to answer.
+    eventually("the running task is found", async || {
+        let found = garenne(&env, &["task", "find", "running-0"]).await?.join("\n");
+        Ok(Seen::when(found.contains("running on w"), found))
+    })
+    .await?;
     let (code, error) = refused(&env, &["task", "find", "waiting-4"]).await?;
     assert_eq!(code, Some(1), "{error}");
     assert!(

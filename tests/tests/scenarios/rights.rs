@@ -46,7 +46,11 @@ async fn each_program_needs_only_its_users_permissions() -> Result<()> {
     let gateway = GatewayPlan::at(&user(&env, "gateway").await?)?;
     let gateway = gateway.env("GARENNE_RETRY__DELAYS", DELAYS).start().await?;
 
-    succeeds(&console, &["status"]).await?;
+    eventually("status finds no problem", async || {
+        let ended = garenne(&console, &["status"]).await?;
+        Ok(Seen::when(ended.code == Some(0), format_args!("{ended:?}")))
+    })
+    .await?;
     for (kind, body) in [("bench.fail", r#"{"times":1}"#), ("bench.nothing", "{}")] {
         gateway.post(&format!("/v1/tasks/{kind}"), "application/json", body).await?.ids()?;
     }
@@ -54,7 +58,8 @@ async fn each_program_needs_only_its_users_permissions() -> Result<()> {
     env.until_queue("garenne.dead", 1, 0).await?;
     succeeds(&console, &["dead", "list"]).await?;
     succeeds(&console, &["dead", "replay", "--kind", "bench.nothing"]).await?;
-    env.until_queue("garenne.dead", 1, 0).await?;
+    worker.until_metric("garenne_settlements_total", &["settlement=\"dead\""], 2.0).await?;
+    env.until_ready_in("garenne.dead", 1).await?;
     succeeds(&console, &["dead", "drop", "--kind", "bench.nothing", "--yes"]).await?;
     succeeds(&console, &["task", "stop", "missing"]).await?;
     succeeds(&console, &["drain", "limited"]).await?;

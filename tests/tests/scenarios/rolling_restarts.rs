@@ -32,7 +32,8 @@ fn scalings() -> usize {
 fn plan(env: &TestEnv, worker: usize, mode: &str) -> Result<WorkerPlan> {
     let plan = env.worker(&format!("worker-{worker}"))?.stdout();
     let plan = plan.lane("fast:prefetch=50,concurrency=4..4").option("--shutdown-mode", mode);
-    Ok(plan.option("--shutdown-timeout", "100ms"))
+    // A stalled machine must not end the settlements of a stop.
+    Ok(plan.option("--shutdown-timeout", "100ms").option("--hard-grace", "20s"))
 }
 
 /// Publishes tasks until `over`, so that the broker always has more than the workers can hold.

@@ -72,7 +72,7 @@ async fn sigquit_stops_hard_immediately() -> Result<()> {
 async fn admin_port_stops_in_the_requested_mode() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("asked")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 10_000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     env.publish("bench.noop", &json!({}), "waiting", 3).await?;
     worker.until_holds("fast", 1, 3).await?;

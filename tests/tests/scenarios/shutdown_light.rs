@@ -9,7 +9,7 @@ async fn shutdown_light_finishes_what_it_holds() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("light")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let worker = plan.option("--shutdown-mode", "light").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 3000}), "running", 2).await?;
+    env.publish("bench.sleep", &json!({"ms": 20_000}), "running", 2).await?;
     worker.until_holds("fast", 2, 0).await?;
     env.publish("bench.noop", &json!({}), "waiting", 8).await?;
     worker.until_holds("fast", 2, 8).await?;

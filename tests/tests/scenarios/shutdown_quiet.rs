@@ -9,7 +9,7 @@ async fn sigtstp_quiets_and_sigcont_resumes() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
     let pid = worker.id();
-    env.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 10_000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     env.publish("bench.noop", &json!({}), "held", 3).await?;
     worker.until_holds("fast", 1, 3).await?;
@@ -34,7 +34,7 @@ async fn sigtstp_quiets_and_sigcont_resumes() -> Result<()> {
 async fn quiet_worker_can_be_stopped() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 10_000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     worker.post("/quiet").await?;
     env.until_no_consumer("fast").await?;

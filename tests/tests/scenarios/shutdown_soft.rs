@@ -11,7 +11,7 @@ async fn shutdown_soft_requeues_waiting_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("soft")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let worker = plan.option("--shutdown-mode", "soft").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 3000}), "running", 2).await?;
+    env.publish("bench.sleep", &json!({"ms": 15_000}), "running", 2).await?;
     worker.until_holds("fast", 2, 0).await?;
     env.publish("bench.noop", &json!({}), "waiting", 8).await?;
     worker.until_holds("fast", 2, 8).await?;

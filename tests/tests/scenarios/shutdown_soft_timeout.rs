@@ -8,7 +8,7 @@ use serde_json::json;
 async fn shutdown_soft_timeout_stays_soft_if_running_tasks_end_in_time() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("patient")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 10_000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     env.publish("bench.noop", &json!({}), "waiting", 4).await?;
     worker.until_holds("fast", 1, 4).await?;
@@ -26,7 +26,7 @@ async fn shutdown_soft_timeout_escalates_to_hard() -> Result<()> {
     let plan = env.worker("impatient")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let plan = plan.option("--shutdown-mode", "soft-timeout").option("--shutdown-timeout", "1s");
     let worker = plan.start().await?;
-    env.publish("bench.sleep", &json!({"ms": 1200}), "ending", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 20_000}), "running", 1).await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
     worker.until_holds("fast", 2, 0).await?;
     env.publish("bench.noop", &json!({}), "waiting", 3).await?;
@@ -36,9 +36,6 @@ async fn shutdown_soft_timeout_escalates_to_hard() -> Result<()> {
     assert_eq!(stopped.code, 0);
     assert!(stopped.receipt.escalated, "{:?}", stopped.receipt);
     assert!(stopped.receipt.seconds >= 1.0, "{:?}", stopped.receipt);
-    // Whether the shorter task ends before the timeout depends on the machine's speed.
-    assert_eq!(stopped.receipt.acked as usize, stopped.done.len());
-    assert_eq!(stopped.receipt.acked + stopped.receipt.requeued, 5);
-    assert!(stopped.receipt.requeued >= 4, "{:?}", stopped.receipt);
-    env.until_lane("fast", stopped.receipt.requeued as usize, 0).await
+    assert_eq!((stopped.receipt.acked, stopped.receipt.requeued), (0, 5));
+    env.until_lane("fast", 5, 0).await
 }

@@ -128,7 +128,7 @@ async fn a_reading_of_the_far_future_neither_raises_nor_hides_a_silence() -> Res
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let hook = Webhook::start([]).await?;
-    rules(&env, "silent_for = \"3s\"")?;
+    rules(&env, "silent_for = \"8s\"")?;
     let plan = watching(&env, "listening", &database, &hook)?.env("GARENNE_MAX_CLOCK_SKEW", "0s");
     let worker = plan.start().await?;
     publish_reading(&env, "future", json!({"time": "2099-01-01T00:00:00Z"})).await?;
@@ -152,14 +152,14 @@ async fn an_outage_of_the_database_raises_no_silence_and_ends_no_watch() -> Resu
     let server = Postgres::start().await?;
     let database = server.database().await?;
     let hook = Webhook::start([]).await?;
-    rules(&env, "silent_for = \"3s\"")?;
+    rules(&env, "silent_for = \"8s\"")?;
     let first = watching(&env, "first", &database, &hook)?.start().await?;
     let second = watching(&env, "second", &database, &hook)?.start().await?;
     let mut next = send_until_checked_for(&env, &database, 1, 11.0).await?;
     server.kill().await?;
     let mut pace = interval(Duration::from_millis(100));
-    // Six seconds.
-    for _ in 0..60 {
+    // Ten seconds: longer than `silent_for`.
+    for _ in 0..100 {
         pace.tick().await;
         reading(&env, &format!("r{next}"), next, 20.0, "Cel").await?;
         next += 1;

@@ -43,6 +43,7 @@ async fn a_repeated_reading_is_stored_once_and_another_value_is_a_conflict() -> 
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("contradiction", "conflict"));
     let error = dead.text("garenne-error");
     assert_eq!(error, "conflicting value for d1 temperature: stored 20.5, received 21");
+    env.until_settled(5).await?;
 
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (5, 4, 1));

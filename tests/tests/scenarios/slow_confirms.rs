@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// Longer than the confirm timeout of a publisher that has one (10 s), shorter than two heartbeat intervals, after
 /// which the connection ends.
-const STALL: Duration = Duration::from_secs(14);
+const STALL: Duration = Duration::from_secs(12);
 const TASKS: usize = 20;
 
 /// Runs tasks that fail behind a proxy that delays confirms. Each must leave exactly one copy in the queue.

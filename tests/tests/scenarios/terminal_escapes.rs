@@ -5,6 +5,7 @@ use garenne_tests::harness::{
     client::{headers, text, with_id},
     process::Ended,
     test_env::TestEnv,
+    wait::{Seen, eventually},
 };
 use serde_json::{Value, json};
 
@@ -69,11 +70,18 @@ async fn hostile_ids_kinds_and_headers_are_shown_escaped() -> Result<()> {
         serde_json::from_str::<Value>(&line).context(line)?;
     }
 
-    let status = escaped(&env, &["status"]).await?.stdout.join("\n");
-    assert!(status.contains(r"turned\u{202e}exe.gnp"), "{status}");
-    let status = escaped(&env, &["status", "--json"]).await?.stdout.join("\n");
-    let status: Value = serde_json::from_str(&status)?;
-    assert_eq!(status["workers"][0]["tasks"][0]["id"], "turned\u{202e}exe.gnp", "{status:#}");
+    // A worker that is asked for its tasks has a second to answer.
+    eventually("status shows the task", async || {
+        let status = escaped(&env, &["status"]).await?.stdout.join("\n");
+        Ok(Seen::when(status.contains(r"turned\u{202e}exe.gnp"), status))
+    })
+    .await?;
+    eventually("status has the task's exact id", async || {
+        let status = escaped(&env, &["status", "--json"]).await?.stdout.join("\n");
+        let status: Value = serde_json::from_str(&status)?;
+        Ok(Seen::when(status["workers"][0]["tasks"][0]["id"] == "turned\u{202e}exe.gnp", status))
+    })
+    .await?;
 
     let dropped = escaped(&env, &["dead", "drop", "--id", &format!("id{SHOWN}"), "--yes"]).await?;
     assert_eq!(dropped.stdout, ["dropped 1 of 3 dead letters"]);

@@ -37,16 +37,15 @@ async fn worker_and_broker_verify_each_others_certificates() -> Result<()> {
         std::fs::write(env.folder().join(name), content)?;
     }
     let file = |name: &str| env.folder().join(name).display().to_string();
-    let plan = |name: &str| -> Result<_> {
-        Ok(env.worker_at(name, &url)?.stdout().env("GARENNE_CONNECT_TIMEOUT", "1s"))
-    };
+    let plan = |name: &str| -> Result<_> { Ok(env.worker_at(name, &url)?.stdout()) };
+    let brief = |plan: WorkerPlan| plan.env("GARENNE_CONNECT_TIMEOUT", "1s");
 
     // Each side refuses a peer without a trusted certificate.
-    let (code, error) = failed_start(plan("without-ca")?).await?;
+    let (code, error) = failed_start(brief(plan("without-ca")?)).await?;
     assert_eq!(code, Some(69), "{error}");
     assert!(error.contains("certificate"), "{error}");
-    let (code, error) =
-        failed_start(plan("without-certificate")?.env("GARENNE_AMQP_TLS__CA", file("ca.pem"))).await?;
+    let without_certificate = plan("without-certificate")?.env("GARENNE_AMQP_TLS__CA", file("ca.pem"));
+    let (code, error) = failed_start(brief(without_certificate)).await?;
     assert_eq!(code, Some(69), "{error}");
 
     let with = |name: &str| -> Result<_> {
