@@ -102,6 +102,7 @@ mod scenarios {
     mod shutdown_soft;
     mod shutdown_soft_timeout;
     mod silence;
+    mod simulated_broker;
     mod sink_postgres;
     mod slow_confirms;
     mod soak;

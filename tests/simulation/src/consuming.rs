@@ -32,7 +32,7 @@ impl SimBroker {
                 return self.close_with(channel, CloseReason::new(406, text));
             }
             Content::Stream(stream) => stream.read(id, channel, options.offset, limit, self.now),
-            Content::Queue(queue) => queue.consumers.push(consumer(id, channel, limit, options.no_ack)),
+            Content::Queue(queue) => queue.subscribe(consumer(id, channel, limit, options.no_ack)),
             Content::Missing => unreachable!("it was found"),
         }
         self.channels[channel.index()].consumers.insert(id, queue);
@@ -64,12 +64,16 @@ impl SimBroker {
         self.flush(channel, id);
         self.expire(id);
         let (now, consumer_id) = (self.now, self.new_consumer());
+        let Some(is_empty) = self.queue(id).map(|queue| queue.len() == 0) else { return };
+        self.log(What::Got(channel, id, !is_empty));
+        if is_empty {
+            return self.answer(channel, request, Answer::Got(None));
+        }
         let tag = self.channels[channel.index()].next_tag();
         let Some(queue) = self.queue(id) else { return };
         queue.consumers.push(consumer(consumer_id, channel, 1, false));
         let stored = queue.check_out(queue.consumers.len() - 1, tag, now);
         queue.cancel(consumer_id);
-        self.log(What::Got(channel, id, stored.is_some()));
         let delivery = stored.map(|stored| self.hand_out(id, consumer_id, channel, tag, stored, false));
         self.answer(channel, request, Answer::Got(delivery));
     }
@@ -165,7 +169,7 @@ impl SimBroker {
             serial,
             redelivered: stored.acquired_count > 0,
             delivery_count: stored.delivery_count,
-            acquired_count: self.rules.has_headers_of_4().then_some(stored.acquired_count),
+            acquired_count: self.rules.tells_acquired_count().then_some(stored.acquired_count),
             offset: None,
             message: stored.message,
         }

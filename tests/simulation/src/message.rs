@@ -61,7 +61,7 @@ pub struct Delivery {
     pub redelivered: bool,
     /// `x-delivery-count`.
     pub delivery_count: u32,
-    /// `x-acquired-count`, from 4.0.
+    /// `x-acquired-count`, from 4.3.
     pub acquired_count: Option<u32>,
     /// `x-stream-offset`, in a stream.
     pub offset: Option<i64>,

@@ -64,8 +64,8 @@ pub(crate) struct Queue {
     returned: VecDeque<Stored>,
     ready: VecDeque<Stored>,
     pub(crate) consumers: Vec<Consumer>,
-    /// The consumer that is served next.
-    next: usize,
+    /// Consumers with credit, in the order in which they are served. One that gets credit again is the last.
+    waiting: VecDeque<ConsumerId>,
     orders: u64,
     /// Dead letters that their target has not confirmed.
     pub(crate) leaving: BTreeMap<Serial, (Stored, DeathReason)>,
@@ -120,7 +120,7 @@ impl Queue {
             returned: VecDeque::new(),
             ready: VecDeque::new(),
             consumers: Vec::new(),
-            next: 0,
+            waiting: VecDeque::new(),
             orders: 0,
             leaving: BTreeMap::new(),
         }
@@ -153,28 +153,38 @@ impl Queue {
         if head.expires? <= now { self.take() } else { None }
     }
 
-    /// The consumer that gets the next message, in turns. [`None`] without a message or a consumer with credit.
+    /// Adds a consumer that the queue delivers to.
+    pub(crate) fn subscribe(&mut self, consumer: Consumer) {
+        self.waiting.push_back(consumer.id);
+        self.consumers.push(consumer);
+    }
+
+    /// The consumer that gets the next message. [`None`] without a message or a consumer with credit.
     pub(crate) fn next_consumer(&mut self) -> Option<usize> {
         if self.len() == 0 {
             return None;
         }
-        let count = self.consumers.len();
-        let has_credit = |it: &Consumer| it.active && it.held.len() < it.prefetch;
-        let found =
-            (0..count).map(|step| (self.next + step) % count).find(|&at| has_credit(&self.consumers[at]))?;
-        self.next = (found + 1) % count;
-        Some(found)
+        let next = self.waiting.pop_front()?;
+        self.consumers.iter().position(|it| it.id == next)
+    }
+
+    /// Lets a consumer with credit wait for a message, after all that wait already.
+    fn queue_up(&mut self, at: usize) {
+        let Consumer { id, active, ref held, prefetch, .. } = self.consumers[at];
+        if active && held.len() < prefetch && !self.waiting.contains(&id) {
+            self.waiting.push_back(id);
+        }
     }
 
     /// Gives the message at the head to a consumer, who holds it from now on unless it needs no ack.
     pub(crate) fn check_out(&mut self, consumer: usize, tag: u64, now: Duration) -> Option<Stored> {
         let stored = self.take()?;
         self.orders += 1;
-        let consumer = &mut self.consumers[consumer];
-        if !consumer.no_ack {
+        if !self.consumers[consumer].no_ack {
             let held = Held { stored: stored.clone(), tag, since: now, order: self.orders };
-            consumer.held.insert(stored.serial, held);
+            self.consumers[consumer].held.insert(stored.serial, held);
         }
+        self.queue_up(consumer);
         Some(stored)
     }
 
@@ -188,21 +198,22 @@ impl Queue {
         let held = self.consumers[at].held.remove(&serial)?;
         if !self.consumers[at].active && self.consumers[at].held.is_empty() {
             self.remove(at);
+        } else {
+            self.queue_up(at);
         }
         Some(held.stored)
     }
 
     fn remove(&mut self, at: usize) {
-        self.consumers.remove(at);
-        if self.next > at {
-            self.next -= 1;
-        }
+        let removed = self.consumers.remove(at);
+        self.waiting.retain(|id| *id != removed.id);
     }
 
     /// Stops deliveries to a consumer, who keeps what it holds.
     pub(crate) fn cancel(&mut self, id: ConsumerId) {
         let Some(at) = self.consumers.iter().position(|it| it.id == id) else { return };
         self.consumers[at].active = false;
+        self.waiting.retain(|waiting| *waiting != id);
         if self.consumers[at].held.is_empty() {
             self.remove(at);
         }

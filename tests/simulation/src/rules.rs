@@ -64,7 +64,12 @@ impl Rules {
         !self.is_at_least(4, 0)
     }
 
-    /// Whether deliveries carry `x-acquired-count`, and dead letters `x-last-death-*`.
+    /// Whether deliveries carry `x-acquired-count`.
+    pub(crate) fn tells_acquired_count(self) -> bool {
+        self.is_at_least(4, 3)
+    }
+
+    /// Whether dead letters carry `x-last-death-*`.
     pub(crate) fn has_headers_of_4(self) -> bool {
         self.is_at_least(4, 0)
     }
