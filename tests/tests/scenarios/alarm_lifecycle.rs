@@ -279,10 +279,12 @@ async fn an_expected_device_that_never_sent_is_reported() -> Result<()> {
     let site = Site::new().await?;
     let rule = "silent_for = \"2s\"\nexpected = [\"press-1\", \"press-2\", \"boiler-*\", \"pump-*\"]";
     rules(&site.env, rule)?;
-    let workers = [site.worker("first").await?, site.worker("second").await?];
+    let first = site.worker("first").await?;
     // These have sent, so that they are silent at most.
     site.reading("press-2", 1, 20.0).await?;
     site.reading("pump-7", 1, 20.0).await?;
+    site.until_count("garenne_readings", 2).await?;
+    let workers = [first, site.worker("second").await?];
     for device in ["press-1", "boiler-*"] {
         site.until_notices(device, &["raised never-sent"]).await?;
     }

@@ -49,7 +49,7 @@ const SHORT: FaultLoad = FaultLoad {
     restarts: 2,
     cuts: 1,
     silence: "2s",
-    timeout: Duration::from_secs(300),
+    timeout: Duration::from_secs(900),
 };
 
 /// For `./dev test --full`. The network is silent for longer than two heartbeats, so that the workers close their

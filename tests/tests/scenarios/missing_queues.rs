@@ -149,9 +149,12 @@ async fn a_gateway_whose_exchange_is_gone_is_not_ready_until_tasks_reach_queues_
 }
 
 /// Starts a worker that runs one of these tasks and holds the others, then deletes the queue that they came from.
-async fn holding_without_a_queue(env: &TestEnv, ms: u64, held: usize) -> Result<Worker> {
+async fn holding_without_a_queue(env: &TestEnv, held: usize) -> Result<Worker> {
     let worker = env.worker("holding")?.stdout().lane("fast:prefetch=20,concurrency=1..1").start().await?;
-    env.publish("bench.sleep", &json!({"ms": ms}), "held", held + 1).await?;
+    // Long enough that it still runs when the worker learns of the deletion.
+    env.publish("bench.sleep", &json!({"ms": 12_000}), "first", 1).await?;
+    worker.until_holds("fast", 1, 0).await?;
+    env.publish("bench.noop", &json!({}), "held", held).await?;
     worker.until_holds("fast", 1, held).await?;
     delete(env, "garenne.tasks.fast").await?;
     worker.until_not_ready_for("garenne.tasks.fast").await?;
@@ -162,7 +165,7 @@ async fn holding_without_a_queue(env: &TestEnv, ms: u64, held: usize) -> Result<
 #[tokio::test]
 async fn tasks_that_wait_while_their_queue_is_deleted_are_published_to_it_again() -> Result<()> {
     let env = TestEnv::new().await?;
-    let mut worker = holding_without_a_queue(&env, 300, 8).await?;
+    let mut worker = holding_without_a_queue(&env, 8).await?;
     apply(&env).await?;
     worker.until_ready().await?;
     let mut ids: Vec<_> = worker.until_done(9).await?.into_iter().map(|done| done.task_id).collect();
@@ -179,7 +182,7 @@ async fn tasks_that_wait_while_their_queue_is_deleted_are_published_to_it_again(
 #[tokio::test]
 async fn tasks_that_wait_for_a_deleted_queue_are_dead_letters_when_their_worker_stops() -> Result<()> {
     let env = TestEnv::new().await?;
-    let worker = holding_without_a_queue(&env, 1000, 4).await?;
+    let worker = holding_without_a_queue(&env, 4).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.dead, receipt.requeued), (4, 0), "{receipt:?}");
     for letter in env.take_all(DEAD, 4).await? {
@@ -221,7 +224,9 @@ async fn tasks_that_wait_while_their_queue_is_deleted_and_declared_again_at_once
     let env = TestEnv::new().await?;
     let mut worker =
         env.worker("holding")?.stdout().lane("fast:prefetch=20,concurrency=1..1").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 300}), "held", 17).await?;
+    env.publish("bench.sleep", &json!({"ms": 12_000}), "first", 1).await?;
+    worker.until_holds("fast", 1, 0).await?;
+    env.publish("bench.noop", &json!({}), "held", 16).await?;
     worker.until_holds("fast", 1, 16).await?;
     replace(&env, "garenne.tasks.fast").await?;
     // Its binding is gone, too.

@@ -42,6 +42,7 @@ async fn worker_needs_no_configure_permission_if_the_topology_exists() -> Result
     env.publish("bench.fail", &serde_json::json!({"times": 1}), "fails", 5).await?;
     env.publish("bench.nothing", &serde_json::json!({}), "unknown", 1).await?;
     worker.until_done(5).await?;
+    env.until_ready_in("garenne.dead", 1).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.acked, receipt.retried, receipt.dead), (5, 5, 1));
     Ok(())
