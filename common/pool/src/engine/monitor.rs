@@ -66,18 +66,20 @@ impl<P: PoolTypes> Findings<'_, P> {
             self.core.timer.wake_by(give_up_at);
             return;
         }
-        if !drop_requested {
-            limit.drop_requested = true;
+        if drop_requested.is_none() {
+            limit.drop_requested = Some(self.now);
             slot.drop_task.set();
         }
+        // From the request: this inspection may be late.
+        let drop_by = drop_requested.unwrap_or(self.now) + DROP_TIMEOUT;
         // Inside the task's own code after the grace period: it blocks its thread.
         let polling = slot.polling.load(Ordering::Relaxed);
-        if polling || give_up_at + DROP_TIMEOUT <= self.now {
+        if polling || drop_by <= self.now {
             if let Some(ended) = local.finish() {
                 self.stuck.push((Arc::clone(slot), ended, cause));
             }
         } else {
-            self.core.timer.wake_by(give_up_at + DROP_TIMEOUT);
+            self.core.timer.wake_by(drop_by);
         }
     }
 }
@@ -218,6 +220,25 @@ mod tests {
             assert_eq!(count(), (2, 2), "no more than there are threads");
         }
         assert!(test.core.lock().called().all(|slot| !first.contains(&slot.key)));
+    }
+
+    #[test]
+    fn a_late_inspection_leaves_a_worker_time_to_drop_its_future() {
+        let test = TestCore::new(1..=1, 1);
+        test.submit(Spec::long("cancelled")).unwrap();
+        let slot = test.core.lock().called().next().cloned().unwrap();
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(test.worker(&slot).next_task(&mut Default::default(), &mut cx).is_ready());
+        let give_up_at = Instant::now();
+        slot.lock().current().unwrap().limit(Cause::Deadline, give_up_at);
+        let late = give_up_at + 10 * DROP_TIMEOUT;
+        for inspected in [late, late + DROP_TIMEOUT / 2] {
+            inspect(&test.core, inspected);
+            assert!(slot.lock().current().is_some() && test.endings.try_recv().is_err());
+        }
+        inspect(&test.core, late + DROP_TIMEOUT);
+        let stuck = Ending::GaveUp { cause: Cause::Deadline, stuck: true };
+        assert_eq!(test.endings.try_recv(), Ok(stuck));
     }
 
     #[test]

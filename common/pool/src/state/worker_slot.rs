@@ -106,8 +106,8 @@ pub(crate) struct RunState {
 pub(crate) struct StopLimit {
     pub(crate) cause: Cause,
     pub(crate) give_up_at: Instant,
-    /// The worker was asked to drop the future.
-    pub(crate) drop_requested: bool,
+    /// When the worker was asked to drop the future.
+    pub(crate) drop_requested: Option<Instant>,
 }
 
 /// The running task, still in its queue.
@@ -147,7 +147,7 @@ impl<P: PoolTypes> CurrentTask<'_, P> {
             // A short task is given up only by a shutdown.
             None if is_short && cause != Cause::Shutdown => false,
             None => {
-                self.state.limit = Some(StopLimit { cause, give_up_at, drop_requested: false });
+                self.state.limit = Some(StopLimit { cause, give_up_at, drop_requested: None });
                 !is_short
             }
         }
