@@ -60,7 +60,7 @@ impl SimBroker {
         let message = Message {
             exchange: Arc::clone(&to.exchange),
             routing_key: Arc::clone(to.key.as_ref().unwrap_or(&original.routing_key)),
-            properties: Death::properties(&deaths, &original.properties, self.rules.has_headers_of_4()),
+            properties: Death::properties(&deaths, &original.properties, self.rules.tells_last_death()),
             body: original.body.clone(),
         };
         let mut targets = self.route(&message).unwrap_or_default();

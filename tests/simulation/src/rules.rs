@@ -70,7 +70,7 @@ impl Rules {
     }
 
     /// Whether dead letters carry `x-last-death-*`.
-    pub(crate) fn has_headers_of_4(self) -> bool {
+    pub(crate) fn tells_last_death(self) -> bool {
         self.is_at_least(4, 0)
     }
 

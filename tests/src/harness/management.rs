@@ -102,8 +102,7 @@ impl Management {
 
     /// Creates a virtual host on which `user` has all permissions.
     pub(super) async fn create_vhost(&self, vhost: &str, user: &str) -> Result<()> {
-        let path = ["vhosts", vhost];
-        self.send_within(WRITE_TIMEOUT, Method::PUT, &path, Some(&json!({}))).await?;
+        self.put(&["vhosts", vhost], &json!({})).await?;
         let permissions = json!({ "configure": ".*", "write": ".*", "read": ".*" });
         self.put(&["permissions", vhost, user], &permissions).await
     }

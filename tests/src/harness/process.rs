@@ -12,11 +12,12 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use garenne_common::exit::Exit;
 use garenne_drill::die_with_parent;
 use rustix::process::{Pid, kill_process};
 use tokio::{
     process::{Child, Command},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 pub(in crate::harness) use self::build::binary;
@@ -132,6 +133,18 @@ impl Program {
     /// Starts it and waits for its end.
     pub async fn run(&self) -> Result<Ended> {
         self.start().await?.ended().await
+    }
+
+    /// As [`run`](Self::run), and again while the broker is unavailable: under the load of other scenarios, it may not answer in
+    /// time.
+    pub async fn run_until_answered(&self) -> Result<Ended> {
+        let until = Instant::now() + WAIT_TIMEOUT;
+        loop {
+            let ended = self.run().await?;
+            if ended.code != Some(Exit::BrokerUnavailable as i32) || Instant::now() >= until {
+                return Ok(ended);
+            }
+        }
     }
 }
 

@@ -138,22 +138,18 @@ impl TestEnv {
     /// Runs the console on this virtual host, as the user with the permissions for that, without a log: its standard
     /// error has only what the command says. Fails if the command does.
     pub async fn garenne(&self, arguments: &[&str]) -> Result<Ended> {
-        let mut ended = self.try_garenne(arguments).await?;
-        // A broker under the load of other scenarios may not answer in time. Nothing was done then.
-        for _ in 0..5 {
-            let is_unanswered = ended.stderr.iter().any(|line| line.contains("no AMQP answer within"));
-            if ended.code != Some(69) || !is_unanswered {
-                break;
-            }
-            ended = self.try_garenne(arguments).await?;
-        }
+        let ended = self.without_log(arguments).run_until_answered().await?;
         ensure!(ended.code == Some(0), "garenne {arguments:?}: {ended:?}");
         Ok(ended)
     }
 
     /// As [`TestEnv::garenne`], for commands that may fail.
     pub async fn try_garenne(&self, arguments: &[&str]) -> Result<Ended> {
-        self.operator(arguments).env("GARENNE_LOG", "off").run().await
+        self.without_log(arguments).run().await
+    }
+
+    fn without_log(&self, arguments: &[&str]) -> Program {
+        self.operator(arguments).env("GARENNE_LOG", "off")
     }
 
     /// As [`TestEnv::garenne`], with the log that operators see.

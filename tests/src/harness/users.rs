@@ -3,18 +3,15 @@
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
 };
 
 use anyhow::{Context, Result, ensure};
-use garenne_common::exit::Exit;
 use serde_json::{Value, json};
 
 use super::{
     broker::BrokerVersion,
     process::Program,
     vhost::{Rights, VirtualHost},
-    wait::WAIT_TIMEOUT,
 };
 
 const DEFINITIONS: &str = include_str!("../../../deploy/rabbitmq/definitions.json");
@@ -85,12 +82,7 @@ impl Topology {
         }
         let tool = Program::new("garenne").option("--amqp-url", &self.url).arg("topology").arg("apply");
         let tool = settings.iter().fold(tool, |tool, (name, value)| tool.env(name, value));
-        let until = Instant::now() + WAIT_TIMEOUT;
-        let mut ended = tool.run().await?;
-        // A broker under the load of other scenarios may not answer in time.
-        while ended.code == Some(Exit::BrokerUnavailable as i32) && Instant::now() < until {
-            ended = tool.run().await?;
-        }
+        let ended = tool.run_until_answered().await?;
         ensure!(ended.code == Some(0), "topology apply: {:?}", ended.stderr);
         self.applied.lock().unwrap_or_else(PoisonError::into_inner).insert(settings);
         Ok(())

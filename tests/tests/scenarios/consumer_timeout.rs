@@ -75,6 +75,8 @@ async fn waiting_tasks_are_requeued_before_the_consumer_timeout() -> Result<()> 
     let line = worker.until_logged("requeued tasks that waited too long").await?;
     let waited = held.elapsed();
     assert!(waited < Duration::from_secs(60), "the broker's timeout passed first: {waited:?}, {line}");
+    let reconnects = worker.find_metric("garenne_reconnects_total", &["role=\"consume\""]).await?;
+    assert_eq!(reconnects.unwrap_or_default(), 0.0, "the broker's timeout passed first: {line}");
     // Another worker runs them while the first one is still busy.
     let other = env.worker("free")?.stdout().env("GARENNE_LANES__FAST__BINDINGS", "reading.#");
     let other = other.env("GARENNE_LANES__FAST__CONSUMER_TIMEOUT", "7s").start().await?;

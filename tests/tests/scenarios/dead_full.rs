@@ -33,6 +33,30 @@ async fn fill(env: &TestEnv, queues: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Lets these queues take messages again.
+async fn end_limits(env: &TestEnv, queues: &[&str]) -> Result<()> {
+    for queue in queues {
+        env.vhost().broker().management().delete(&["policies", env.vhost().name(), queue]).await?;
+    }
+    Ok(())
+}
+
+/// Takes letters of this reason from these queues until there are as many as bad messages.
+async fn until_letters(env: &TestEnv, queues: &[&str], reason: &str) -> Result<()> {
+    let mut letters = BTreeSet::new();
+    eventually(format!("{EACH} letters"), async || {
+        for queue in queues {
+            while let Some(taken) = env.client().take(queue).await? {
+                if taken.text("garenne-reason") == reason {
+                    letters.insert(taken.id().to_owned());
+                }
+            }
+        }
+        Ok(Seen::when(letters.len() == EACH, letters.len()))
+    })
+    .await
+}
+
 #[tokio::test]
 async fn tasks_run_while_dead_letters_wait_for_their_queue() -> Result<()> {
     let env = TestEnv::new().await?;
@@ -46,21 +70,9 @@ async fn tasks_run_while_dead_letters_wait_for_their_queue() -> Result<()> {
     env.until_settled(2 * EACH).await?;
     let stopped = worker.stop().await?;
     assert_eq!((stopped.receipt.acked, stopped.receipt.dead), (EACH as u64, EACH as u64));
-    // Letters that have waited for ten seconds are on their way back, some for three minutes.
-    let path = ["policies", env.vhost().name(), DEAD];
-    env.vhost().broker().management().delete(&path).await?;
-    let mut letters = BTreeSet::new();
-    eventually(format!("{EACH} letters"), async || {
-        for queue in [WAITING, DEAD] {
-            while let Some(taken) = env.client().take(queue).await? {
-                if taken.text("garenne-reason") == "invalid-payload" {
-                    letters.insert(taken.id().to_owned());
-                }
-            }
-        }
-        Ok(Seen::when(letters.len() == EACH, letters.len()))
-    })
-    .await
+    end_limits(&env, &[DEAD]).await?;
+    // Letters that have waited for ten seconds return to the queue of dead letters.
+    until_letters(&env, &[WAITING, DEAD], "invalid-payload").await
 }
 
 #[tokio::test]
@@ -107,20 +119,8 @@ async fn a_bridge_stores_readings_while_neither_queue_takes_dead_letters() -> Re
     bridge.until_not_ready_for("\"garenne.dead.waiting\" takes none either").await?;
     worker.until_not_ready_for("\"garenne.dead.waiting\" takes none either").await?;
     bridge.stop().await?;
-    for queue in [DEAD, WAITING] {
-        let path = ["policies", env.vhost().name(), queue];
-        env.vhost().broker().management().delete(&path).await?;
-    }
-    let mut letters = BTreeSet::new();
-    eventually(format!("{EACH} letters"), async || {
-        while let Some(taken) = env.client().take(DEAD).await? {
-            if taken.text("garenne-reason") == "unmapped" {
-                letters.insert(taken.id().to_owned());
-            }
-        }
-        Ok(Seen::when(letters.len() == EACH, letters.len()))
-    })
-    .await?;
+    end_limits(&env, &[DEAD, WAITING]).await?;
+    until_letters(&env, &[DEAD], "unmapped").await?;
     worker.stop().await?;
     Ok(())
 }

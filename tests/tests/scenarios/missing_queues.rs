@@ -2,9 +2,9 @@
 //! one names the missing queue until it exists again.
 
 use anyhow::{Context, Result, ensure};
-use garenne_protocol::topology::{Arg, Ladder, Names, Topology};
+use garenne_protocol::topology::{Arg, Ladder, Names, Queue, Topology};
 use garenne_tests::harness::{
-    gateway::GatewayPlan, process::Program, test_env::TestEnv, users, worker::Worker,
+    client, gateway::GatewayPlan, process::Program, test_env::TestEnv, users, worker::Worker,
 };
 use lapin::{
     options::{QueueDeclareOptions, QueueDeleteOptions},
@@ -25,7 +25,7 @@ pub(super) async fn delete(env: &TestEnv, queue: &str) -> Result<()> {
 pub(super) async fn apply(env: &TestEnv) -> Result<()> {
     let url = users::user(env.vhost(), "topology").await?;
     let tool = Program::new("garenne").option("--amqp-url", url).env("GARENNE_RETRY__DELAYS", DELAYS);
-    let ended = tool.arg("topology").arg("apply").run().await?;
+    let ended = tool.arg("topology").arg("apply").run_until_answered().await?;
     ensure!(ended.code == Some(0), "topology apply: {:?}", ended.stderr);
     Ok(())
 }
@@ -201,19 +201,23 @@ async fn replace(env: &TestEnv, queue: &str) -> Result<()> {
     let topology = Topology::new(&Names::new("garenne"), &lanes, &Ladder::default(), version);
     let declared =
         topology.queues.into_iter().find(|it| it.name == queue).context("a queue of the topology")?;
+    let deleted = env.client().channel().queue_delete(queue.into(), QueueDeleteOptions::default());
+    tokio::try_join!(async { Ok(deleted.await?) }, declare(env, &declared))?;
+    Ok(())
+}
+
+/// Declares a queue as the test's own client.
+pub(super) async fn declare(env: &TestEnv, queue: &Queue) -> Result<()> {
     let mut arguments = FieldTable::default();
-    for (name, value) in declared.arguments {
+    for (name, value) in &queue.arguments {
         let value = match value {
-            Arg::Text(text) => AMQPValue::LongString(text.into()),
-            Arg::Number(number) => AMQPValue::LongLongInt(number),
+            Arg::Text(text) => client::text(text),
+            Arg::Number(number) => AMQPValue::LongLongInt(*number),
         };
-        arguments.insert(name.into(), value);
+        arguments.insert((*name).into(), value);
     }
-    let channel = env.client().channel();
     let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-    let deleted = channel.queue_delete(queue.into(), QueueDeleteOptions::default());
-    let declared = channel.queue_declare(queue.into(), durable, arguments);
-    tokio::try_join!(deleted, declared)?;
+    env.client().channel().queue_declare(queue.name.as_str().into(), durable, arguments).await?;
     Ok(())
 }
 

@@ -13,21 +13,18 @@ use garenne_simulation::{
     Answer, ChannelId, ConnectionId, ConsumeOptions, ConsumerId, Event, OwnerId, Publish, Random, Role,
     SimBroker, Timings,
 };
-use garenne_tests::harness::{
-    client::with_id,
-    suite,
-    test_env::TestEnv,
-    wait::{Seen, WAIT_TIMEOUT, eventually},
-};
+use garenne_tests::harness::{client::with_id, suite, test_env::TestEnv, wait::WAIT_TIMEOUT};
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
     options::{
         BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions,
-        BasicQosOptions, BasicRejectOptions, QueueDeclareOptions, QueueDeleteOptions,
+        BasicQosOptions, BasicRejectOptions, QueueDeleteOptions,
     },
     types::{AMQPValue, FieldTable},
 };
 use tokio::{sync::mpsc, time::timeout};
+
+use super::missing_queues::declare;
 
 const CLIENTS: usize = 3;
 const OPERATIONS: usize = 40;
@@ -282,17 +279,8 @@ struct Real<'a> {
 
 impl<'a> Real<'a> {
     async fn new(env: &'a TestEnv, queues: &[Queue]) -> Result<Self> {
-        for Queue { name, arguments } in queues {
-            let mut table = FieldTable::default();
-            for (name, value) in arguments {
-                let value = match value {
-                    Arg::Text(text) => header::long(text),
-                    Arg::Number(number) => AMQPValue::LongLongInt(*number),
-                };
-                table.insert((*name).into(), value);
-            }
-            let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-            env.client().channel().queue_declare(name.as_str().into(), durable, table).await?;
+        for queue in queues {
+            declare(env, queue).await?;
         }
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
@@ -366,28 +354,18 @@ impl<'a> Real<'a> {
         }
         Ok(seen)
     }
-
-    async fn until_ready(&self, queue: &str, expected: usize) -> Result<()> {
-        let what = format!("{expected} ready messages in {queue}");
-        eventually(what, async || {
-            let ready = self.env.client().ready(queue).await?;
-            Ok(Seen::when(ready == expected, ready))
-        })
-        .await
-    }
 }
 
-/// A delivery as a client sees it, without times. What a client or the delivery limit made a dead letter is shown without its
-/// counts, which brokers keep or begin anew, and which nobody reads there.
+/// A delivery as a client sees it, without times. For a message that was rejected or exceeded its delivery limit, real brokers
+/// have counts that the simulated one does not, so that they are left out.
 fn shown(tag: u64, redelivered: bool, properties: &BasicProperties) -> String {
     let id = properties.message_id().as_ref().map_or("", |id| id.as_str());
     let mut headers = properties.headers().clone().unwrap_or_default().inner().clone();
     let deaths = headers.get("x-death").map(plain).unwrap_or_default();
-    if deaths.contains("reason=rejected") || deaths.contains("reason=delivery_limit") {
-        headers.retain(|name, _| !name.as_str().ends_with("-count"));
-        return format!("{tag} {id} {}", plain(&AMQPValue::FieldTable(headers.into())));
-    }
-    format!("{tag} {id} redelivered={redelivered} {}", plain(&AMQPValue::FieldTable(headers.into())))
+    let is_counted = !deaths.contains("reason=rejected") && !deaths.contains("reason=delivery_limit");
+    headers.retain(|name, _| is_counted || !name.as_str().ends_with("-count"));
+    let headers = plain(&AMQPValue::FieldTable(headers.into()));
+    format!("{tag} {id} redelivered={} {headers}", is_counted && redelivered)
 }
 
 fn plain(value: &AMQPValue) -> String {
@@ -426,7 +404,7 @@ async fn replay(env: &TestEnv, version: BrokerVersion, seed: u64) -> Result<()> 
         ensure!(seen == expected, "{}\nbut the broker: {seen:?}", told());
         for queue in queues.names() {
             let (ready, _) = simulated.broker.depth(queue).context("it exists")?;
-            real.until_ready(queue, ready).await.with_context(told)?;
+            env.until_ready_in(queue, ready).await.with_context(told)?;
         }
         if let Ok(more) = real.seen.try_recv() {
             bail!("{}\nbut the broker also: {more:?}", told());

@@ -8,6 +8,7 @@ use garenne_tests::harness::{
     collector::{Collector, Trace},
     gateway::{Gateway, GatewayPlan},
     postgres::{Database, Postgres},
+    sensor::until_stored,
     test_env::TestEnv,
     wait::{Seen, eventually},
     worker::WorkerPlan,
@@ -226,12 +227,7 @@ async fn traces_without_a_working_collector_delay_neither_tasks_nor_stops() -> R
             let readings: Vec<_> = (from..from + 500).map(reading).collect();
             assert_eq!(post(&gateway, "/v1/readings", TRACE, &json!(readings)).await?.len(), 500);
         }
-        let stored = database.connect().await?;
-        eventually("every reading is stored", async || {
-            let count: i64 = stored.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
-            Ok(Seen::when(count == READINGS as i64, count))
-        })
-        .await?;
+        until_stored(&database, READINGS).await?;
         env.until_lane("fast", 0, 0).await?;
         let began = Instant::now();
         assert_eq!(gateway.stop().await?.code, Some(0));
@@ -239,8 +235,9 @@ async fn traces_without_a_working_collector_delay_neither_tasks_nor_stops() -> R
         let stopped = worker.stop().await?;
         assert!(began.elapsed() < STOP, "{:?}", began.elapsed());
         assert_eq!((stopped.code, stopped.receipt.acked), (0, stopped.receipt.delivered), "{stopped:?}");
-        let count: i64 = stored.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
-        assert_eq!(count, READINGS as i64);
+        let stored = database.connect().await?;
+        let stored: i64 = stored.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
+        assert_eq!(stored, READINGS as i64);
         // Two spans per reading exceed the queue of spans for a collector that never answers.
         assert!(collector != silent.url() || lost > 0.0, "{lost}");
     }
