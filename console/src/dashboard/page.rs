@@ -25,7 +25,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// The files that the pages load: name, media type and text.
-const FILES: [(&str, &str, &str); 30] = [
+const FILES: [(&str, &str, &str); 31] = [
     ("style.css", CSS, include_str!("page/style.css")),
     ("icon.svg", SVG, include_str!("page/icon.svg")),
     ("favicon.ico", SVG, include_str!("page/icon.svg")),
@@ -47,6 +47,7 @@ const FILES: [(&str, &str, &str); 30] = [
     ("letter_filter.js", SCRIPT, include_str!("page/letter_filter.js")),
     ("letters.js", SCRIPT, include_str!("page/letters.js")),
     ("pause.js", SCRIPT, include_str!("page/pause.js")),
+    ("reload.js", SCRIPT, include_str!("page/reload.js")),
     ("session.js", SCRIPT, include_str!("page/session.js")),
     ("stored.js", SCRIPT, include_str!("page/stored.js")),
     ("table.js", SCRIPT, include_str!("page/table.js")),

@@ -26,6 +26,9 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     last_id: u64,
+    /// Whether a request failed since the last [`open`](Self::open) because the network interfaces of this machine changed,
+    /// as they do whenever another test starts or stops a container.
+    network_changed: bool,
     /// Errors that the page's scripts and the browser reported.
     pub errors: Vec<String>,
 }
@@ -64,6 +67,7 @@ impl Browser {
             from,
             session: None,
             last_id: 0,
+            network_changed: false,
             errors: Vec::new(),
         };
         let page = browser.command("Target.createTarget", json!({"url": "about:blank"})).await?;
@@ -94,7 +98,9 @@ impl Browser {
                     return anyhow::Ok(message);
                 }
                 let entry = &message["params"]["entry"];
-                if message["method"] == "Runtime.exceptionThrown" || entry["level"] == "error" {
+                if entry["text"].as_str().is_some_and(|text| text.contains("ERR_NETWORK_CHANGED")) {
+                    self.network_changed = true;
+                } else if message["method"] == "Runtime.exceptionThrown" || entry["level"] == "error" {
                     self.errors.push(message["params"].to_string());
                 }
             }
@@ -112,9 +118,24 @@ impl Browser {
         let scheme = if dark { "dark" } else { "light" };
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.command("Emulation.setEmulatedMedia", features).await?;
-        let opened = self.command("Page.navigate", json!({ "url": url })).await?;
-        ensure!(opened["errorText"].is_null(), "{url}: {opened}");
-        self.until("document.readyState === 'complete'").await
+        loop {
+            self.network_changed = false;
+            let opened = self.command("Page.navigate", json!({ "url": url })).await?;
+            if opened["errorText"] == "net::ERR_NETWORK_CHANGED" {
+                continue;
+            }
+            ensure!(opened["errorText"].is_null(), "{url}: {opened}");
+            self.until("document.readyState === 'complete'").await?;
+            if !self.network_changed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets requests whose URL matches one of these patterns fail, as they do while the network is down.
+    pub async fn block(&mut self, patterns: &[&str]) -> Result<()> {
+        self.command("Network.enable", json!({})).await?;
+        self.command("Network.setBlockedURLs", json!({ "urls": patterns })).await.map(drop)
     }
 
     /// Sets the width of the window in CSS pixels.

@@ -220,7 +220,22 @@ async fn the_page_works_at_every_width_with_200_workers_and_many_letters() -> Re
     by_keyboard(&mut browser, &dashboard).await?;
     as_an_operator(&mut browser, &dashboard).await?;
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
-    Ok(())
+    is_loaded_again(&mut browser, &dashboard).await
+}
+
+/// A page that lacks a script is loaded again without anybody's help.
+async fn is_loaded_again(browser: &mut Browser, dashboard: &Dashboard) -> Result<()> {
+    browser.block(&["*/letters.js"]).await?;
+    browser.open(dashboard.url(), false).await?;
+    let state = "document.querySelector('#live span').textContent";
+    ensure!(browser.value(state).await? == "connecting", "its scripts run");
+    browser.block(&[]).await?;
+    eventually("the page is live", async || {
+        // It has no answer while the page is being replaced.
+        let state = browser.value(state).await.unwrap_or_default();
+        Ok(Seen::when(state == "live", state))
+    })
+    .await
 }
 
 /// The tiles in their order, a row for each idle lane, and chips for pauses and groups.
