@@ -21,7 +21,7 @@ use super::{
 const USER: &str = "garenne";
 
 /// Timeout of a server's start.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(180);
 
 /// A running PostgreSQL. Clones share one server, which stops when the last of them is dropped.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 //! them open. No reading, no alarm and no watch for silence is lost, and each alert arrives once.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
     time::Duration,
@@ -18,7 +19,10 @@ use garenne_tests::harness::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::Value;
-use tokio::time::{Interval, interval};
+use tokio::{
+    time::{Interval, interval},
+    try_join,
+};
 
 use super::{
     alarm_order::{judged_in_order, readings, stored_alarms},
@@ -148,6 +152,23 @@ impl Site {
         Ok(())
     }
 
+    /// Ticks until a change of the database has been made, which takes a while on a busy machine.
+    async fn tick_during(&mut self, change: impl Future<Output = Result<()>>) -> Result<()> {
+        let is_made = Cell::new(false);
+        let change = async {
+            change.await?;
+            is_made.set(true);
+            Ok(())
+        };
+        let ticks = async {
+            while !is_made.get() {
+                self.tick().await?;
+            }
+            Ok(())
+        };
+        try_join!(change, ticks).map(drop)
+    }
+
     /// Sends one reading of each device.
     async fn send_once(&mut self) -> Result<()> {
         for device in &mut self.devices {
@@ -262,17 +283,19 @@ async fn outages_of_the_database_lose_and_double_no_alert() -> Result<()> {
         while site.tick < outage.begin {
             site.tick().await?;
         }
-        match outage.away {
-            Away::Refusing => server.kill().await?,
-            Away::Hanging => server.pause().await?,
-        }
+        let away = async || match outage.away {
+            Away::Refusing => server.kill().await,
+            Away::Hanging => server.pause().await,
+        };
+        site.tick_during(away()).await?;
         while site.tick < outage.end {
             site.tick().await?;
         }
-        match outage.away {
-            Away::Refusing => server.restart().await?,
-            Away::Hanging => server.unpause().await?,
-        }
+        let back = async || match outage.away {
+            Away::Refusing => server.restart().await,
+            Away::Hanging => server.unpause().await,
+        };
+        site.tick_during(back()).await?;
     }
     while site.tick < load.total {
         site.tick().await?;

@@ -317,9 +317,9 @@ fn peak_mb(pid: u32) -> Result<u64> {
 /// A gateway, with or without tokens, with timeouts that a test can wait for.
 fn plan(env: &TestEnv) -> Result<GatewayPlan> {
     Ok(GatewayPlan::new(env)?
-        .env("GARENNE_GATEWAY__AUTH_TIMEOUT", "2s")
-        .env("GARENNE_GATEWAY__HEADER_TIMEOUT", "2s")
-        .env("GARENNE_GATEWAY__BODY_TIMEOUT", "4s")
+        .env("GARENNE_GATEWAY__AUTH_TIMEOUT", "5s")
+        .env("GARENNE_GATEWAY__HEADER_TIMEOUT", "5s")
+        .env("GARENNE_GATEWAY__BODY_TIMEOUT", "6s")
         // All senders of the test have the same address.
         .env("GARENNE_GATEWAY__MAX_CONNECTIONS_PER_SOURCE", "0"))
 }

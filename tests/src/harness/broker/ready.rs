@@ -12,7 +12,7 @@ use tokio::{
 use crate::harness::{management::Management, node::Node};
 
 /// Timeout of a broker's start.
-const READY_TIMEOUT: Duration = Duration::from_secs(90);
+const READY_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Waits until the broker answers AMQP clients and the management API answers. Connections are accepted before that:
 /// docker-proxy listens from the container's start.
