@@ -25,6 +25,16 @@ impl NamePattern {
         if is_valid { Ok(Self(text.to_owned())) } else { Err(InvalidPattern(text.to_owned())) }
     }
 
+    /// The pattern of every name.
+    pub fn any() -> Self {
+        Self("*".to_owned())
+    }
+
+    /// The pattern of one name, which has no `*`.
+    pub fn of_name(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
     /// Whether it stands for a name, or for all names of another pattern.
     pub fn matches(&self, name: &str) -> bool {
         match self.0.strip_suffix('*') {

@@ -3,7 +3,6 @@
 
 mod caller;
 mod grant;
-mod pattern;
 mod peer;
 mod rate;
 mod senders;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use garenne_common::pattern::NamePattern;
+use garenne_publish::READING;
 use time::OffsetDateTime;
 
-use super::{pattern::Pattern, rate::Rate};
-use garenne_publish::READING;
+use super::rate::Rate;
 
 /// Kinds with this start make a worker send signed requests to webhooks. Only a pattern with the same start allows them;
 /// `*` does not.
@@ -15,7 +16,7 @@ const ALERTS: &str = "alert.";
 pub(super) struct Grant {
     /// The name of the entry.
     pub(super) name: Arc<str>,
-    pub(super) kinds: Vec<Pattern>,
+    pub(super) kinds: Vec<NamePattern>,
     pub(super) devices: Devices,
     /// From then on nothing is allowed.
     pub(super) expires: Option<OffsetDateTime>,
@@ -27,7 +28,7 @@ pub(super) struct Grant {
 /// The devices that a sender may send records of.
 pub(super) enum Devices {
     /// Those that a pattern matches.
-    Matching(Vec<Pattern>),
+    Matching(Vec<NamePattern>),
     /// The device that the sender's certificate names.
     OfCertificate,
 }
@@ -35,14 +36,14 @@ pub(super) enum Devices {
 impl Grant {
     /// Everything but alerts: a gateway without authentication.
     pub(super) fn open() -> Self {
-        let any = || vec![Pattern::Prefix("".into())];
+        let any = || vec![NamePattern::any()];
         let devices = Devices::Matching(any());
         Self { name: "anonymous".into(), kinds: any(), devices, expires: None, rate: None, forward: true }
     }
 
     /// Readings of the device that the certificate names.
     pub(super) fn of_certificates() -> Self {
-        let kinds = vec![Pattern::Exact(READING.into())];
+        let kinds = vec![NamePattern::of_name(READING)];
         Self {
             name: "certificates".into(),
             kinds,
@@ -55,11 +56,13 @@ impl Grant {
 
     pub(super) fn allows_kind(&self, kind: &str) -> bool {
         let is_alert = kind.starts_with(ALERTS);
-        self.kinds.iter().any(|pattern| pattern.matches(kind) && (!is_alert || pattern.is_within(ALERTS)))
+        self.kinds
+            .iter()
+            .any(|pattern| pattern.matches(kind) && (!is_alert || pattern.as_str().starts_with(ALERTS)))
     }
 
     pub(super) fn allows_every_device(&self) -> bool {
-        matches!(&self.devices, Devices::Matching(patterns) if patterns.iter().any(Pattern::is_any))
+        matches!(&self.devices, Devices::Matching(patterns) if patterns.contains(&NamePattern::any()))
     }
 
     /// Whether records of `device` are allowed for a sender whose certificate names the device `own`.
@@ -78,7 +81,7 @@ mod tests {
     #[test]
     fn alerts_are_allowed_by_patterns_of_alerts_only() {
         let allows = |pattern: &str, kind: &str| {
-            let kinds = vec![Pattern::parse(pattern).unwrap()];
+            let kinds = vec![NamePattern::parse(pattern).unwrap()];
             Grant { kinds, ..Grant::open() }.allows_kind(kind)
         };
         assert!(allows("*", "bench.noop") && allows("*", "reading.process") && allows("a*", "alerts"));

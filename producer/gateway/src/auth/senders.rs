@@ -2,12 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use garenne_common::pattern::NamePattern;
 use time::OffsetDateTime;
 
 use super::{
     caller::{Caller, Credential, Hash},
     grant::Grant,
-    pattern::Pattern,
     peer::Peer,
 };
 
@@ -16,7 +16,7 @@ pub(super) struct Senders {
     /// Grants of tokens, by their hash.
     pub(super) tokens: HashMap<Hash, Arc<Grant>>,
     /// Grants of certificates with a name that matches a pattern; the first match counts.
-    pub(super) certificates: Vec<(Pattern, Arc<Grant>)>,
+    pub(super) certificates: Vec<(NamePattern, Arc<Grant>)>,
     /// The grant of every other certificate.
     pub(super) other_certificates: Arc<Grant>,
     /// The grant of senders without a token and a certificate; `None` if they are refused.

@@ -3,14 +3,16 @@
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
-use garenne_common::config::{ConfigError, parse_toml};
+use garenne_common::{
+    config::{ConfigError, parse_toml},
+    pattern::NamePattern,
+};
 use serde::Deserialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     caller::{Credential, Hash},
     grant::{Devices, Grant},
-    pattern::Pattern,
     rate::Rate,
     senders::Senders,
 };
@@ -59,7 +61,7 @@ struct Defaults {
 /// The only credential of an entry.
 enum Known {
     Token(Hash),
-    Certificate(Pattern),
+    Certificate(NamePattern),
 }
 
 /// # Errors
@@ -126,7 +128,7 @@ impl Entry {
                 return Err("certificate: there are none without the setting tls_client_ca".to_owned());
             }
             (None, Some(pattern)) => Known::Certificate(
-                Pattern::parse(pattern).map_err(|problem| format!("certificate: {problem}"))?,
+                NamePattern::parse(pattern).map_err(|problem| format!("certificate: {problem}"))?,
             ),
             _ => return Err("expected either token_sha256 or certificate".to_owned()),
         };
@@ -168,8 +170,8 @@ fn grant(
     })
 }
 
-fn patterns(field: &str, texts: &[String]) -> Result<Vec<Pattern>, String> {
-    let parse = |text: &String| Pattern::parse(text).map_err(|problem| format!("{field}: {problem}"));
+fn patterns(field: &str, texts: &[String]) -> Result<Vec<NamePattern>, String> {
+    let parse = |text: &String| NamePattern::parse(text).map_err(|problem| format!("{field}: {problem}"));
     texts.iter().map(parse).collect()
 }
 

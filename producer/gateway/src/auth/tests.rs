@@ -178,8 +178,14 @@ fn an_invalid_senders_file_is_refused_with_the_field_and_without_the_token() {
     let entry = |rest: &str| entry("a", "t", rest);
     let at = |rest: &str| problem(&entry(rest)).strip_prefix("sender 1 (\"a\"): ").unwrap().to_owned();
     assert_eq!(at(""), "devices: missing; name them, such as [\"boiler-*\"], or allow all with [\"*\"]");
-    assert_eq!(at("devices = [\"a*b\"]"), "devices: \"a*b\" contains \"*\" before its end");
-    assert_eq!(at("devices = []\nkinds = [\"\"]"), "kinds: a pattern has 0 bytes; expected 1 to 255");
+    assert_eq!(
+        at("devices = [\"a*b\"]"),
+        "devices: \"a*b\"; expected a name, or a prefix and \"*\" at its end"
+    );
+    assert_eq!(
+        at("devices = []\nkinds = [\"\"]"),
+        "kinds: \"\"; expected a name, or a prefix and \"*\" at its end"
+    );
     assert_eq!(at("devices = []\nrate = 0"), "rate: 0 records per second; expected 1 or more");
     assert_eq!(
         at("devices = []\nexpires = \"tomorrow\""),
