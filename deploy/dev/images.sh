@@ -5,6 +5,8 @@
 # The RabbitMQ series of Debian's stable release. 3.10 is out of support, and 4.3 is in Debian's testing suite, which
 # changes.
 default_rabbitmq=4.0
+# Those that Debian's packages provide, too.
+supported_rabbitmq=3.10,4.0,4.3
 
 # RabbitMQ series → the Debian suite that packages it.
 suite_of() {
