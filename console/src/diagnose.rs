@@ -62,9 +62,9 @@ pub struct Facts<'f> {
     pub database_problem: Option<&'f str>,
     /// The newest counts of its queues.
     pub snapshot: Option<&'f Snapshot>,
-    /// Its lanes.
+    /// What is known of each lane, by name.
     pub lanes: &'f BTreeMap<String, LaneSample>,
-    /// Its processes.
+    /// The processes that send heartbeats, or should.
     pub roster: &'f Roster,
     /// The longest wait of a task that arrives now.
     pub objective: Duration,

@@ -29,7 +29,7 @@ pub enum TopologyError {
     Denied {
         /// `exchange` or `queue`.
         what: &'static str,
-        /// Its name.
+        /// The name that it has in the broker.
         name: String,
     },
     /// It exists with other arguments.
@@ -39,7 +39,7 @@ pub enum TopologyError {
     Differs {
         /// `exchange` or `queue`.
         what: &'static str,
-        /// Its name.
+        /// The name that it has in the broker.
         name: String,
         /// The broker's reply text.
         detail: String,
@@ -65,7 +65,7 @@ pub enum TopologyError {
         "exchange {name:?}, which lanes.*.exchange names, does not exist: create it, or correct the setting"
     )]
     NoExchange {
-        /// Its name.
+        /// The name of the exchange, as the setting has it.
         name: String,
     },
     /// The connection could not be opened.

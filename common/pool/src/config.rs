@@ -77,7 +77,7 @@ impl Backoff {
 pub struct ConfigError {
     /// The field of [`PoolConfig`].
     pub field: &'static str,
-    /// Its value.
+    /// The value that the field has.
     pub value: String,
     /// The allowed values.
     pub limit: String,

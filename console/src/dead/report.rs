@@ -35,7 +35,7 @@ pub struct MoveReport {
 /// Dead letters that remain for the same reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FailedLetters {
-    /// Their number.
+    /// How many letters remain for this reason.
     pub count: u64,
     /// The first ones: ids, or kinds of those without an id.
     pub letters: Vec<String>,

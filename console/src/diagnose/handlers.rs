@@ -20,7 +20,7 @@ const MIN_NOT_READY: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Unready<'f> {
     pub(super) problems: Vec<Problem>,
-    /// Their lanes.
+    /// The lanes that take these kinds.
     pub(super) lanes: BTreeSet<&'f str>,
 }
 

@@ -71,13 +71,13 @@ pub enum Process {
     Heard(Arc<Heartbeat>),
     /// A worker that is on record and never sent a heartbeat.
     Expected {
-        /// Its id.
+        /// The id that the fleet's record has of it.
         id: String,
     },
 }
 
 impl Process {
-    /// Its id.
+    /// The id that it was started with, or that its host name and process id make.
     pub fn id(&self) -> &str {
         match self {
             Self::Heard(beat) => &beat.id,
@@ -97,7 +97,7 @@ impl Process {
 /// A process as a console shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemberView {
-    /// Its state.
+    /// What it does, as far as its heartbeats tell.
     pub state: State,
     /// Time since its last heartbeat, milliseconds; absent if it never sent one.
     pub heard_ms_ago: Option<u64>,

@@ -84,7 +84,7 @@ pub enum SpoolError {
         record: usize,
         /// `id` or `body`.
         field: &'static str,
-        /// Its size.
+        /// The size of this field, in bytes.
         bytes: usize,
         /// Smallest size.
         least: usize,

@@ -15,7 +15,7 @@ pub(crate) struct WithoutRecord {
     pub(crate) first: Position,
     /// An append that did not end has left it. Otherwise it is a foreign file.
     pub(crate) is_unfinished: bool,
-    /// Its size.
+    /// The size of the file.
     pub(crate) bytes: u64,
 }
 

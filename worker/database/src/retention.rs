@@ -76,7 +76,7 @@ fn everything() -> String {
 /// Something that a policy no longer keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired {
-    /// Its type.
+    /// The rows that go.
     pub what: ExpiredRows,
     /// The number of rows when they were counted.
     pub rows: u64,
@@ -87,9 +87,9 @@ pub struct Expired {
 pub enum ExpiredRows {
     /// A partition: every reading in it is too old.
     Partition {
-        /// Its name.
+        /// The name of the partition's table.
         name: String,
-        /// Its end.
+        /// The end of the time that it covers, exclusive.
         until: OffsetDateTime,
     },
     /// Rows of a device and metric before a time.

@@ -122,7 +122,7 @@ pub enum FromChild {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FollowUp {
-    /// Its kind.
+    /// The kind of the task.
     pub kind: String,
     /// Its id, if the child chose one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,7 +130,7 @@ pub struct FollowUp {
     /// When it is due, in milliseconds from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    /// Its key.
+    /// Tasks with the same key may be limited together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Its group, if not that of this task.
@@ -139,7 +139,7 @@ pub struct FollowUp {
     /// Its deadline, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Its headers.
+    /// Headers that the application gives the task, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Value>,
 }

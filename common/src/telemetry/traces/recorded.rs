@@ -22,7 +22,7 @@ pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
 /// A span that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
-    /// Its name.
+    /// The name of the span, such as `process fast`.
     pub name: String,
     /// Client, server, producer, consumer or internal.
     pub kind: SpanKind,

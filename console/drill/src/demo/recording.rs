@@ -87,7 +87,7 @@ impl Movable {
         Ok(Some(Self { headings, rows, time, device, times, span, readings }))
     }
 
-    /// Its devices.
+    /// The devices of which it has readings, each once.
     pub(super) fn devices(&self) -> Vec<&str> {
         let mut devices: Vec<_> = self
             .device

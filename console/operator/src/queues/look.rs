@@ -83,7 +83,7 @@ fn batch_ids(delivery: &Delivery) -> Option<Vec<String>> {
 
 /// A message of a look.
 pub struct Seen<'d> {
-    /// Its fields.
+    /// What its properties and headers say of the task.
     pub task: QueuedTask,
     delivery: &'d Delivery,
 }

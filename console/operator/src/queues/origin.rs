@@ -17,7 +17,7 @@ pub enum Source {
 /// Source and age of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Origin {
-    /// Its source.
+    /// Where the figure comes from.
     pub source: Source,
     /// Its age is at most this, milliseconds.
     pub age_ms: u64,

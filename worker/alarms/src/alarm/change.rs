@@ -45,7 +45,7 @@ impl Alarm {
         Self { id, since, upto, ended, value: Some(value) }
     }
 
-    /// Its excursion.
+    /// The excursion that the alarm is about.
     pub fn excursion(&self) -> Excursion {
         let &Self { since, upto, ended, value, .. } = self;
         Excursion { since, upto, ended, value: value.unwrap_or(f64::NAN) }

@@ -22,7 +22,7 @@ pub struct Pending {
 pub struct PendingRun {
     /// The time of the first.
     pub since: Micros,
-    /// Their number.
+    /// How many readings the run has.
     pub count: usize,
 }
 

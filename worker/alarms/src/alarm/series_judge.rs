@@ -41,7 +41,7 @@ impl Default for PageSizes {
 /// A reading that was stored, replaced or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangedReading {
-    /// Its time.
+    /// The time at which the sensor took it.
     pub at: Micros,
     /// Whether the reading as it is stored now can be judged.
     pub is_usable: bool,
