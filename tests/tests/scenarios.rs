@@ -15,6 +15,7 @@ mod scenarios {
     mod chaos;
     mod clean_stops;
     mod client;
+    mod closed_pipe;
     mod console;
     mod console_timeouts;
     mod consumer_timeout;
@@ -47,6 +48,7 @@ mod scenarios {
     mod foreign_publishers;
     mod forgotten_consumer;
     mod forward;
+    mod full_disk;
     mod gateway;
     mod gateway_doors;
     mod gateway_overload;

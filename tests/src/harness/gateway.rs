@@ -1,6 +1,6 @@
 //! `garenne-producer serve` as a process, and requests to it.
 
-use std::sync::Arc;
+use std::{ffi::OsStr, path::Path, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -42,7 +42,7 @@ impl GatewayPlan {
     }
 
     /// A gateway that reads the broker's URL from a file.
-    pub fn reading(file: &std::path::Path) -> Result<Self> {
+    pub fn reading(file: &Path) -> Result<Self> {
         Ok(Self::without_broker()?.env("GARENNE_AMQP_URL_FILE", file.display().to_string()))
     }
 
@@ -58,7 +58,7 @@ impl GatewayPlan {
 
     /// Adds an option and its value.
     #[must_use]
-    pub fn option(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+    pub fn option(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.program = self.program.option(name, value);
         self
     }
@@ -74,6 +74,15 @@ impl GatewayPlan {
     #[must_use]
     pub fn optimized(mut self) -> Self {
         self.program = self.program.optimized();
+        self
+    }
+
+    /// Mounts a file system with these options (`size=4m`) at an existing folder, for this process only.
+    #[must_use]
+    pub fn on_disk(mut self, folder: &Path, options: &str) -> Self {
+        let mount = format!("mount -t tmpfs -o {options} spool \"$0\" && exec \"$@\"");
+        let words = ["unshare", "--map-root-user", "--mount", "sh", "-c", &mount].map(OsStr::new);
+        self.program = self.program.through(&[&words[..], &[folder.as_os_str()]].concat());
         self
     }
 

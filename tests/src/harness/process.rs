@@ -49,6 +49,8 @@ enum Source {
 pub struct Program {
     name: String,
     source: Source,
+    /// A program of `PATH`, and its arguments, that executes this program.
+    launcher: Vec<OsString>,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
 }
@@ -60,6 +62,7 @@ impl Program {
         Self {
             name: name.to_owned(),
             source: Source::Workspace,
+            launcher: Vec::new(),
             arguments: Vec::new(),
             environment: Vec::new(),
         }
@@ -75,6 +78,13 @@ impl Program {
     #[must_use]
     pub fn optimized(self) -> Self {
         Self { source: Source::Release, ..self }
+    }
+
+    /// Starts it through a program of `PATH`, such as `unshare`, which gets the path and the arguments of this one behind its
+    /// own and executes it.
+    #[must_use]
+    pub fn through(self, launcher: &[&OsStr]) -> Self {
+        Self { launcher: launcher.iter().map(|word| (*word).to_owned()).collect(), ..self }
     }
 
     /// Adds an argument.
@@ -119,8 +129,9 @@ impl Program {
             Source::Release => build::release_binary(&self.name).await?,
             Source::Path => self.name.clone().into(),
         };
-        let mut command = die_with_parent::command(&build::binary(DRILL).await?, path.as_os_str());
-        command.args(&self.arguments).stdin(Stdio::null()).process_group(0).kill_on_drop(true);
+        let words = [&self.launcher[..], &[path.into_os_string()], &self.arguments].concat();
+        let mut command = die_with_parent::command(&build::binary(DRILL).await?, &words[0]);
+        command.args(&words[1..]).stdin(Stdio::null()).process_group(0).kill_on_drop(true);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("GARENNE_") {
                 command.env_remove(name);
@@ -133,6 +144,18 @@ impl Program {
     /// Starts it and waits for its end.
     pub async fn run(&self) -> Result<Ended> {
         self.start().await?.ended().await
+    }
+
+    /// As [`run`](Self::run), with a standard output that nobody reads any more, as in `… | head -1`.
+    pub async fn run_unread(&self) -> Result<Ended> {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let mut command = self.prepared().await?;
+        let child = command.stdout(writer).stderr(Stdio::piped()).spawn()?;
+        let ended = timeout(WAIT_TIMEOUT, child.wait_with_output()).await;
+        let ended = ended.with_context(|| format!("{} did not end", self.name))??;
+        let stderr = String::from_utf8_lossy(&ended.stderr).lines().map(str::to_owned).collect();
+        Ok(Ended { code: ended.status.code(), signal: ended.status.signal(), stdout: Vec::new(), stderr })
     }
 
     /// As [`run`](Self::run), and again while the broker is unavailable: under the load of other scenarios, it may not answer in
