@@ -29,6 +29,8 @@ const NODES: usize = 3;
 
 /// Number of tasks, and of faults of each kind.
 struct FaultLoad {
+    /// The kind of the tasks, and their payload.
+    task: [&'static str; 2],
     tasks: u64,
     kills: usize,
     softs: usize,
@@ -40,8 +42,12 @@ struct FaultLoad {
     timeout: Duration,
 }
 
+/// Tasks that succeed at once.
+const GOOD: [&str; 2] = ["bench.sleep", r#"{"ms":2}"#];
+
 /// For each build.
 const SHORT: FaultLoad = FaultLoad {
+    task: GOOD,
     tasks: 20_000,
     kills: 10,
     softs: 5,
@@ -55,6 +61,7 @@ const SHORT: FaultLoad = FaultLoad {
 /// For `./dev test --full`. The network is silent for longer than two heartbeats, so that the workers close their
 /// connections before the proxy resets them.
 const LONG: FaultLoad = FaultLoad {
+    task: GOOD,
     tasks: 200_000,
     kills: 30,
     softs: 10,
@@ -65,21 +72,55 @@ const LONG: FaultLoad = FaultLoad {
     timeout: Duration::from_secs(1800),
 };
 
+/// Each task fails once, so that its copy waits in a retry queue.
+const FAILING: FaultLoad = FaultLoad {
+    task: ["bench.fail", r#"{"times":1}"#],
+    tasks: 5_000,
+    kills: 4,
+    softs: 2,
+    hards: 2,
+    restarts: 1,
+    cuts: 1,
+    silence: "2s",
+    timeout: Duration::from_secs(600),
+};
+
 #[tokio::test]
 async fn chaos_loses_and_doubles_no_task() -> Result<()> {
-    let load = if suite::is_full() { LONG } else { SHORT };
+    on_one_broker(if suite::is_full() { &LONG } else { &SHORT }, "chaos").await.map(drop)
+}
+
+#[tokio::test]
+async fn chaos_loses_and_doubles_no_task_that_fails_once() -> Result<()> {
+    let folder = on_one_broker(&FAILING, "chaos-failing").await?;
+    // Those of killed workers are unknown.
+    let mut retried = 0;
+    for file in fs::read_dir(folder)? {
+        let path = file?.path();
+        if path.to_string_lossy().ends_with(".receipt.json") {
+            let receipt: Value = serde_json::from_slice(&fs::read(path)?)?;
+            retried += receipt["retried"].as_u64().context("retried")?;
+        }
+    }
+    ensure!(retried > FAILING.tasks / 10, "only {retried} tasks are known to have failed");
+    Ok(())
+}
+
+/// Returns the folder of the report.
+async fn on_one_broker(load: &FaultLoad, name: &str) -> Result<PathBuf> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let mut env = TestEnv::on(&broker).await?;
     let version = broker.version();
     let urls = [env.operator_url(), env.worker_url()].map(str::to_owned);
     env.garenne(&["topology", "apply"]).await?;
-    drill(&load, &env, &urls, &format!("chaos-{version}"), Brokers::Single(broker)).await?;
+    let folder = drill(load, &env, &urls, &format!("{name}-{version}"), Brokers::Single(broker)).await?;
     env.reconnect().await?;
-    check_no_copies(&env).await
+    check_no_copies(&env).await?;
+    Ok(folder)
 }
 
-/// Checks that the queues of copies are empty. No task failed, and an effect that is stored once does not show
-/// whether its task was copied.
+/// Checks that the queues of copies are empty: an effect that is stored once does not show whether a copy of its task is
+/// left.
 async fn check_no_copies(env: &TestEnv) -> Result<()> {
     let queues = env.vhost().view().queues().await?;
     let names: Vec<_> = queues.iter().map(|queue| queue.name.as_str()).collect();
@@ -108,7 +149,7 @@ async fn chaos_on_a_cluster_whose_nodes_are_killed() -> Result<()> {
     let version = cluster.node(0).version();
     env.garenne(&["topology", "apply"]).await?;
     let urls = [balancer.instead_of(env.operator_url())?, balancer.instead_of(env.worker_url())?];
-    drill(&LONG, &env, &urls, &format!("chaos-cluster-{version}"), Brokers::Cluster(cluster)).await
+    drill(&LONG, &env, &urls, &format!("chaos-cluster-{version}"), Brokers::Cluster(cluster)).await.map(drop)
 }
 
 /// The broker that the drill restarts.
@@ -138,14 +179,15 @@ impl Brokers {
     }
 }
 
-/// Drills the stock worker and checks the report against the guarantees. Operator and workers have separate URLs.
+/// Drills the stock worker and checks the report against the guarantees. Operator and workers have separate URLs. Returns the
+/// folder of the report.
 async fn drill(
     load: &FaultLoad,
     env: &TestEnv,
     [operator, worker]: &[String; 2],
     name: &str,
     brokers: Brokers,
-) -> Result<()> {
+) -> Result<PathBuf> {
     let files = tempfile::tempdir()?;
     let database = Postgres::shared().await?.database().await?;
     let folder = report_folder(name)?;
@@ -155,6 +197,8 @@ async fn drill(
         .option("--worker-amqp-url", worker)
         .option("--postgres-url", database.url())
         .option("--report", &folder)
+        .option("--kind", load.task[0])
+        .option("--payload", load.task[1])
         .option("--tasks", load.tasks.to_string())
         .option("--kills", load.kills.to_string())
         .option("--softs", load.softs.to_string())
@@ -198,7 +242,7 @@ async fn drill(
     {
         assert!(away["recovered_after"].is_number(), "no task was started afterwards: {away}");
     }
-    Ok(())
+    Ok(folder)
 }
 
 /// Creates an empty folder of this name for the report.
