@@ -15,6 +15,7 @@ use super::{
     node::{Node, NodeSpec},
     port::free_port,
     runtime::{block_on_harness, on_harness, spawn_on_harness},
+    wait::{Seen, eventually},
 };
 
 /// User, password and first database of every test server.
@@ -141,6 +142,20 @@ impl Database {
     pub async fn text(&self, query: &str) -> Result<String> {
         let row = self.connect().await?.query_one(&format!("SELECT ({query})::text"), &[]).await?;
         Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
+    }
+
+    /// The number of rows of a table, or of those with a condition: `garenne_alarms WHERE ended IS NULL`.
+    pub async fn count(&self, what: &str) -> Result<i64> {
+        Ok(self.connect().await?.query_one(&format!("SELECT count(*) FROM {what}"), &[]).await?.get(0))
+    }
+
+    /// Waits until there are so many.
+    pub async fn until_count(&self, what: &str, wanted: i64) -> Result<()> {
+        eventually(format!("{wanted} {what}"), async || {
+            let found = self.count(what).await?;
+            Ok(Seen::when(found == wanted, found))
+        })
+        .await
     }
 }
 

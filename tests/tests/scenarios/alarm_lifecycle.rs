@@ -76,18 +76,6 @@ impl Site {
         Ok(id.context("an id")?.to_owned())
     }
 
-    pub(super) async fn count(&self, what: &str) -> Result<i64> {
-        Ok(self.client.query_one(&format!("SELECT count(*) FROM {what}"), &[]).await?.get(0))
-    }
-
-    pub(super) async fn until_count(&self, what: &str, wanted: i64) -> Result<()> {
-        eventually(format!("{wanted} {what}"), async || {
-            let found = self.count(what).await?;
-            Ok(Seen::when(found == wanted, found))
-        })
-        .await
-    }
-
     /// Waits until the alarms were checked several times more.
     pub(super) async fn until_checked_again(&self) -> Result<()> {
         let checked =
@@ -120,7 +108,7 @@ impl Site {
         self.end_after_a_kill(workers).await?;
         assert_eq!(
             self.hook.alerts().len() as i64,
-            self.count("garenne_notices").await?,
+            self.database.count("garenne_notices").await?,
             "an alert was sent twice"
         );
         Ok(())
@@ -128,8 +116,8 @@ impl Site {
 
     /// As [`end`](Self::end), where the same alert may come twice: its worker was killed before the ack.
     pub(super) async fn end_after_a_kill(&self, workers: impl IntoIterator<Item = Worker>) -> Result<()> {
-        self.until_count("garenne_notices WHERE published_at IS NULL", 0).await?;
-        let stored = self.count("garenne_notices").await?;
+        self.database.until_count("garenne_notices WHERE published_at IS NULL", 0).await?;
+        let stored = self.database.count("garenne_notices").await?;
         eventually("every alert arrives", async || {
             let ids: BTreeSet<_> = self.hook.alerts().iter().map(|alert| alert["id"].to_string()).collect();
             Ok(Seen::when(ids.len() as i64 == stored, format_args!("{} of {stored}", ids.len())))
@@ -170,8 +158,8 @@ async fn a_hold_time_is_judged_by_the_times_of_readings_in_any_order() -> Result
             readings(&site.env, &id, &format!("d{device}"), &[(second, value)]).await?;
         }
     }
-    site.until_count("garenne_readings", 54).await?;
-    site.until_count("garenne_results WHERE kind = 'reading.process'", 54).await?;
+    site.database.until_count("garenne_readings", 54).await?;
+    site.database.until_count("garenne_results WHERE kind = 'reading.process'", 54).await?;
     let file = Rules::load(&site.env.folder().join("rules.toml")).map_err(anyhow::Error::msg)?;
     let stored = stored_alarms(&site.database).await?;
     assert_eq!(stored, judged_in_order(&site.database, &file).await?);
@@ -204,10 +192,10 @@ async fn a_hold_time_of_hours_needs_only_the_row_of_the_series() -> Result<()> {
         for device in ["kept", "lost"] {
             readings(&site.env, &format!("{device}-{batch}"), device, &values).await?;
         }
-        site.until_count("garenne_readings", (batch + 1) * 120).await?;
+        site.database.until_count("garenne_readings", (batch + 1) * 120).await?;
     }
     let pending = "garenne_series WHERE pending_at = stored_at AND pending IS NOT NULL";
-    site.until_count(pending, 2).await?;
+    site.database.until_count(pending, 2).await?;
     worker.stop().await?;
     site.client
         .batch_execute(
@@ -221,7 +209,7 @@ async fn a_hold_time_of_hours_needs_only_the_row_of_the_series() -> Result<()> {
     for device in ["kept", "lost"] {
         readings(&site.env, &format!("{device}-last"), device, &last).await?;
     }
-    site.until_count("garenne_readings", 2 * 61).await?;
+    site.database.until_count("garenne_readings", 2 * 61).await?;
     let stored = stored_alarms(&site.database).await?;
     let found: Vec<_> =
         stored.iter().map(|((device, _), alarms)| (device.as_str(), alarms[0].since)).collect();
@@ -253,10 +241,15 @@ async fn removing_a_rule_closes_its_alarms_with_a_reason() -> Result<()> {
     let since = "UPDATE garenne_monitor SET since = since - interval '1 hour' WHERE name = 'alarms'";
     site.client.execute(since, &[]).await?;
     site.until_checked_again().await?;
-    assert_eq!(site.count("garenne_alarms WHERE ended IS NULL").await?, 2, "a worker still has the rule");
+    assert_eq!(
+        site.database.count("garenne_alarms WHERE ended IS NULL").await?,
+        2,
+        "a worker still has the rule"
+    );
     assert_eq!(first.stop().await?.receipt.dead, 0);
     hour_ago().await?;
-    site.until_count("garenne_alarms WHERE closed_reason = 'rule-removed' AND closed_at IS NOT NULL", 1)
+    site.database
+        .until_count("garenne_alarms WHERE closed_reason = 'rule-removed' AND closed_at IS NOT NULL", 1)
         .await?;
     site.until_checked_again().await?;
     assert_eq!(site.notices("d").await?, ["raised", "raised", "cleared rule-removed"]);
@@ -270,7 +263,7 @@ async fn removing_a_rule_closes_its_alarms_with_a_reason() -> Result<()> {
     let third = site.worker("third").await?;
     second.stop().await?;
     site.reading("d", 2, 32.0).await?;
-    site.until_count("garenne_alarms WHERE rule = 'old' AND ended IS NULL", 1).await?;
+    site.database.until_count("garenne_alarms WHERE rule = 'old' AND ended IS NULL", 1).await?;
     site.end([third]).await
 }
 
@@ -283,7 +276,7 @@ async fn an_expected_device_that_never_sent_is_reported() -> Result<()> {
     // These have sent, so that they are silent at most.
     site.reading("press-2", 1, 20.0).await?;
     site.reading("pump-7", 1, 20.0).await?;
-    site.until_count("garenne_readings", 2).await?;
+    site.database.until_count("garenne_readings", 2).await?;
     let workers = [first, site.worker("second").await?];
     for device in ["press-1", "boiler-*"] {
         site.until_notices(device, &["raised never-sent"]).await?;
@@ -298,7 +291,7 @@ async fn an_expected_device_that_never_sent_is_reported() -> Result<()> {
     site.until_notices("press-1", &["raised never-sent", "cleared", "raised"]).await?;
     assert!(site.notices("pump-*").await?.is_empty());
     let states = "garenne_alarms WHERE is_missing";
-    assert_eq!(site.count(states).await?, 2);
+    assert_eq!(site.database.count(states).await?, 2);
     site.end(workers).await
 }
 
@@ -316,7 +309,7 @@ async fn alarms_of_recalibrated_readings_are_judged_again() -> Result<()> {
     for (place, chunk) in all.chunks(1_000).enumerate() {
         readings(&site.env, &format!("t{place}"), "d", chunk).await?;
     }
-    site.until_count("garenne_readings", 5_000).await?;
+    site.database.until_count("garenne_readings", 5_000).await?;
     let before = stored_alarms(&site.database).await?;
     assert_eq!(before.len(), 1, "only cold ones");
     let rules = Rules::load(&file).map_err(anyhow::Error::msg)?;
@@ -333,7 +326,7 @@ async fn alarms_of_recalibrated_readings_are_judged_again() -> Result<()> {
             ended.stdout.last().map(String::as_str),
             Some("alarms: the workers judge the changed values again")
         );
-        site.until_count("garenne_rejudge", 0).await
+        site.database.until_count("garenne_rejudge", 0).await
     };
     recalibrate("10.0").await?;
     let warmer = stored_alarms(&site.database).await?;

@@ -28,7 +28,7 @@ async fn a_snoozed_alarm_sends_no_notice_until_the_snooze_ends() -> Result<()> {
     site.alarms(&["snooze", &id, "--for", "3s", "--by", "anna"]).await?;
     // Its end is told when the snooze ends, and an alarm that is still open is told again.
     site.reading("b", 2, 20.0).await?;
-    site.until_count("garenne_alarms WHERE ended IS NOT NULL AND clear_withheld", 1).await?;
+    site.database.until_count("garenne_alarms WHERE ended IS NOT NULL AND clear_withheld", 1).await?;
     site.until_notices("c", &["raised", "reminder snooze-ended"]).await?;
     site.until_checked_again().await?;
     let listed = site.listed(&["--open", "--device", "a"]).await?;
@@ -79,7 +79,7 @@ async fn alarms_in_a_maintenance_window_are_told_when_it_ends_if_they_are_open()
         [("boiler-1", 1, 31.0), ("boiler-2", 1, 31.0), ("boiler-2", 2, 20.0), ("press", 1, 31.0)]
     {
         site.reading(device, second, value).await?;
-        site.until_count(&format!("garenne_readings WHERE device = '{device}'"), second).await?;
+        site.database.until_count(&format!("garenne_readings WHERE device = '{device}'"), second).await?;
     }
     site.hook.until_alerts(2).await?;
     site.until_checked_again().await?;
@@ -99,7 +99,7 @@ async fn alarms_in_a_maintenance_window_are_told_when_it_ends_if_they_are_open()
     assert_eq!(site.notices("press").await?, ["raised"]);
     assert_eq!(site.notices("boiler-0").await?.len(), 2);
     assert_eq!(site.alarms(&["maintenance", "list"]).await?, [""; 0]);
-    assert_eq!(site.count("garenne_maintenance WHERE ended_by = 'ben'").await?, 1);
+    assert_eq!(site.database.count("garenne_maintenance WHERE ended_by = 'ben'").await?, 1);
     site.end(workers).await
 }
 
@@ -112,7 +112,7 @@ async fn reminders_are_sent_once_in_each_interval_until_the_alarm_is_acknowledge
     let reminders = "garenne_notices WHERE payload #>> '{data,state}' = 'reminder'";
     let until_more = async |wanted: i64| {
         eventually(format!("{wanted} reminders"), async || {
-            let found = site.count(reminders).await?;
+            let found = site.database.count(reminders).await?;
             Ok(Seen::when(found >= wanted, found))
         })
         .await
@@ -123,9 +123,9 @@ async fn reminders_are_sent_once_in_each_interval_until_the_alarm_is_acknowledge
     until_more(4).await?;
     let id = site.open_alarm("d").await?;
     site.alarms(&["ack", &id, "--by", "anna"]).await?;
-    let sent = site.count(reminders).await?;
+    let sent = site.database.count(reminders).await?;
     site.until_checked_again().await?;
-    assert_eq!(site.count(reminders).await?, sent, "an acknowledged alarm was told again");
+    assert_eq!(site.database.count(reminders).await?, sent, "an acknowledged alarm was told again");
     let listed = site.listed(&["--open"]).await?;
     assert_eq!(listed[0]["acked_by"], "anna");
     assert!(listed[0]["acked_at"].is_string(), "{listed:?}");
@@ -137,7 +137,7 @@ async fn reminders_are_sent_once_in_each_interval_until_the_alarm_is_acknowledge
     let notices = site.notices("d").await?;
     assert!(notices[1..].iter().all(|notice| notice == "reminder still-open"), "{notices:?}");
     site.reading("d", 2, 20.0).await?;
-    site.until_count("garenne_alarms WHERE ended IS NOT NULL", 1).await?;
+    site.database.until_count("garenne_alarms WHERE ended IS NOT NULL", 1).await?;
     let late = site.env.try_garenne(&["alarms", "--postgres-url", &site.database.url(), "ack", &id]).await?;
     assert_eq!(late.code, Some(1));
     assert_eq!(late.stderr, [format!("garenne: alarm {id} is over since 2026-09-21T14:13:22Z")]);

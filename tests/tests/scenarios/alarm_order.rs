@@ -307,13 +307,8 @@ async fn notices_of_an_alarm_leave_one_after_another() -> Result<()> {
     received.sort();
     let both = vec!["raised 1".to_owned(), "cleared 2".to_owned()];
     assert_eq!(received, [vec!["cleared 2".to_owned()], both.clone(), both.clone(), both]);
-    let attempts =
-        "SELECT count(*) FROM garenne_notices JOIN garenne_notice_attempts USING (id) WHERE has_ended";
-    eventually("every end is recorded", async || {
-        let ended = database.text(attempts).await?;
-        Ok(Seen::when(ended == "8", ended))
-    })
-    .await?;
+    let ended = "garenne_notices JOIN garenne_notice_attempts USING (id) WHERE has_ended";
+    database.until_count(ended, 8).await?;
     for worker in [first, second] {
         worker.stop().await?;
     }

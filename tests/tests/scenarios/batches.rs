@@ -174,10 +174,6 @@ fn storing(env: &TestEnv, name: &str, database: &Database) -> Result<WorkerPlan>
     Ok(plan.lane(&format!("fast:prefetch={PREFETCH},concurrency=2..2")))
 }
 
-async fn count(database: &Database, query: &str) -> Result<i64> {
-    Ok(database.connect().await?.query_one(query, &[]).await?.get(0))
-}
-
 async fn until_stored(database: &Database, at_least: usize) -> Result<()> {
     let client = database.connect().await?;
     eventually(format!("{at_least} results"), async || {
@@ -219,7 +215,7 @@ async fn freeze_in_the_middle(
     worker: &Worker,
     batches: &mut usize,
 ) -> Result<()> {
-    let before = count(database, "SELECT count(*) FROM garenne_results").await?;
+    let before = database.count("garenne_results").await?;
     publish_readings(env, *batches..*batches + ROUND.0).await?;
     until_stored(database, usize::try_from(before)? + 1).await?;
     worker.signal(Signal::STOP)?;
@@ -264,10 +260,10 @@ async fn batches_survive_a_kill_and_every_stop_mode_and_are_stored_once() -> Res
     until_stored(&database, batches * (RECORDS + 1)).await?;
     env.until_lane("fast", 0, 0).await?;
     worker.stop().await?;
-    assert_eq!(count(&database, "SELECT count(*) FROM garenne_readings").await?, (batches * RECORDS) as i64);
+    assert_eq!(database.count("garenne_readings").await?, (batches * RECORDS) as i64);
     let results = (batches * (RECORDS + 1)) as i64;
-    assert_eq!(count(&database, "SELECT count(DISTINCT task_id) FROM garenne_results").await?, results);
-    assert_eq!(count(&database, "SELECT count(*) FROM garenne_results").await?, results);
+    assert_eq!(database.count("(SELECT DISTINCT task_id FROM garenne_results) AS ids").await?, results);
+    assert_eq!(database.count("garenne_results").await?, results);
     let mut conflicts = BTreeSet::new();
     while let Some(letter) = env.client().take("garenne.dead").await? {
         assert_eq!(letter.text("garenne-reason"), "conflict");

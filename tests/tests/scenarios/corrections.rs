@@ -63,7 +63,7 @@ async fn corrections_keep_the_original_and_are_followed_and_never_undone() -> Re
     rules(&site.env, "above = 40")?;
     let worker = site.worker("first").await?;
     publish(&site, "task", &pairs()).await?;
-    site.until_count("garenne_readings WHERE metric = 'temperature'", 10).await?;
+    site.database.until_count("garenne_readings WHERE metric = 'temperature'", 10).await?;
     let all = "0 1 2 3 4 5 6 7 8 9";
     let as_sent = ["3/50/50 4/50/50 5/50/50", all, "10/0/50", "3"].map(str::to_owned);
     assert_eq!(stored(&site).await?, as_sent);
@@ -84,7 +84,7 @@ async fn corrections_keep_the_original_and_are_followed_and_never_undone() -> Re
     assert_eq!(correct(&site, "flag", 3, 4, &["--yes"]).await?["unchanged"], json!(1));
     correct(&site, "amend", 4, 5, &["--offset", "-28.5", "--yes"]).await?;
     correct(&site, "delete", 5, 6, &["--yes"]).await?;
-    site.until_count("garenne_rejudge WHERE metric = 'temperature'", 0).await?;
+    site.database.until_count("garenne_rejudge WHERE metric = 'temperature'", 0).await?;
     let corrected = ["3/50/50/impossible+corrected 4/21.5/50/corrected", "0 1 2 4 6 7 8 9", "8/1/21.5", ""]
         .map(str::to_owned);
     assert_eq!(stored(&site).await?, corrected);
@@ -175,7 +175,7 @@ async fn stored_readings_are_shown_in_the_terminal_with_their_age() -> Result<()
         ]),
     )
     .await?;
-    site.until_count("garenne_readings", 3).await?;
+    site.database.until_count("garenne_readings", 3).await?;
     let url = site.database.url();
     let readings = async |arguments: &[&str]| {
         let ended = site.env.garenne(&[&["readings"], arguments, &["--postgres-url", &url]].concat()).await?;

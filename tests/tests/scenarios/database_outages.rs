@@ -198,21 +198,8 @@ impl Site {
         let wanted: BTreeMap<_, _> = self.names().map(|name| (name.to_owned(), (times, 1))).collect();
         // Readings that were sent during an outage are stored first, which takes minutes after a long one.
         eventually(format!("each device is silent, {times} times"), async || {
-            let (found, stored) = (self.silences().await?, self.count("garenne_readings").await?);
+            let (found, stored) = (self.silences().await?, self.database.count("garenne_readings").await?);
             Ok(Seen::when(found == wanted, format_args!("{found:?}, {stored} of {} readings", self.sent)))
-        })
-        .await
-    }
-
-    async fn count(&self, what: &str) -> Result<i64> {
-        let query = format!("SELECT count(*) FROM {what}");
-        Ok(self.database.connect().await?.query_one(&query, &[]).await?.get(0))
-    }
-
-    async fn until_count(&self, what: &str, wanted: usize) -> Result<()> {
-        eventually(format!("{wanted} {what}"), async || {
-            let found = self.count(what).await?;
-            Ok(Seen::when(found == wanted as i64, found))
         })
         .await
     }
@@ -236,7 +223,7 @@ impl Site {
     /// Checks that each alarm was told once when it was raised, and once when it was over, and that each notice
     /// arrived once.
     async fn check_alerts(&self) -> Result<()> {
-        self.until_count("garenne_notices WHERE published_at IS NULL", 0).await?;
+        self.database.until_count("garenne_notices WHERE published_at IS NULL", 0).await?;
         eventually("every alert arrives", async || {
             let (stored, arrived) = self.notices().await?;
             let missing: Vec<_> = stored.keys().filter(|notice| !arrived.contains_key(*notice)).collect();
@@ -307,7 +294,7 @@ async fn outages_of_the_database_lose_and_double_no_alert() -> Result<()> {
     assert_eq!(stopped.len(), 2, "{outages:?}");
     eventually("the devices that have stopped are silent", async || {
         site.tick().await?;
-        let (silent, stored) = (site.silences().await?, site.count("garenne_readings").await?);
+        let (silent, stored) = (site.silences().await?, site.database.count("garenne_readings").await?);
         let seen = format!("{silent:?}, {stored} of {} readings", site.sent);
         if silent == stopped { Ok(Seen::Wanted(())) } else { Ok(Seen::Other(seen)) }
     })
@@ -319,7 +306,7 @@ async fn outages_of_the_database_lose_and_double_no_alert() -> Result<()> {
 
     let delayed = site.devices.iter().filter(|device| device.delayed.is_some()).count();
     eprintln!("{} readings, {delayed} never sent", site.sent);
-    site.until_count("garenne_readings", site.sent).await?;
+    site.database.until_count("garenne_readings", site.sent as i64).await?;
     let expected = judged_in_order(&site.database, &Rules::load(&file).map_err(anyhow::Error::msg)?).await?;
     let rules: BTreeSet<_> = expected.keys().map(|(_, rule)| rule.as_str()).collect();
     assert_eq!(rules.into_iter().collect::<Vec<_>>(), ["held", "r"], "each rule has alarms");

@@ -83,9 +83,7 @@ async fn derived_values_of_repeated_requests_are_stored_once() -> Result<()> {
     assert!((first["dew_point"].0 - 9.255).abs() < 0.001, "{first:?}");
     gateway.stop().await?;
     worker.stop().await?;
-    let rows: i64 =
-        database.connect().await?.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
-    assert_eq!(rows, 10);
+    assert_eq!(database.count("garenne_readings").await?, 10);
     env.is_empty("garenne.dead").await
 }
 
@@ -109,12 +107,7 @@ async fn derived_values_survive_a_kill_of_their_worker() -> Result<()> {
     env.freeze_holding(&victim, 50).await?;
     victim.kill().await?;
     let second = storing(&env, "second", &database).await?;
-    let client = database.connect().await?;
-    eventually("every value is stored", async || {
-        let rows: i64 = client.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
-        Ok(Seen::when(rows == i64::from(5 * BATCHES), rows))
-    })
-    .await?;
+    database.until_count("garenne_readings", i64::from(5 * BATCHES)).await?;
     env.until_lane("fast", 0, 0).await?;
     let redelivered = second.metric("garenne_redeliveries_total", &[]).await?;
     assert!(redelivered >= 50.0, "{redelivered} redeliveries");

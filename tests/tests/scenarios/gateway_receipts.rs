@@ -213,21 +213,14 @@ async fn gateway_receipts_become_rows_while_workers_are_killed_and_stopped() -> 
         receipted.extend(finished_replay(replay, &receipts, PHASE).await?.1);
     }
     gateway.stop().await?;
-    let client = database.connect().await?;
-    eventually("every reading has a result", async || {
-        let count: i64 = client.query_one("SELECT count(*) FROM garenne_results", &[]).await?.get(0);
-        Ok(Seen::when(count == 4 * 2 * PHASE as i64, count))
-    })
-    .await?;
+    database.until_count("garenne_results", 4 * 2 * PHASE as i64).await?;
     env.until_lane("fast", 0, 0).await?;
     steady.stop().await?;
 
-    let rows = client.query("SELECT task_id FROM garenne_results", &[]).await?;
+    let rows = database.connect().await?.query("SELECT task_id FROM garenne_results", &[]).await?;
     let stored: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!((rows.len(), &stored), (4 * 2 * PHASE, &receipted));
-    let readings: i64 =
-        client.query_one("SELECT count(*) FROM garenne_readings WHERE raw IS NOT NULL", &[]).await?.get(0);
-    assert_eq!(readings, 4 * 2 * PHASE as i64);
+    assert_eq!(database.count("garenne_readings WHERE raw IS NOT NULL").await?, 4 * 2 * PHASE as i64);
     env.is_empty("garenne.dead").await
 }
 

@@ -3,11 +3,7 @@
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
-    fault_proxy::FaultProxy,
-    gateway::GatewayPlan,
-    postgres::Postgres,
-    test_env::TestEnv,
-    wait::{Seen, eventually},
+    fault_proxy::FaultProxy, gateway::GatewayPlan, postgres::Postgres, test_env::TestEnv,
 };
 use serde_json::json;
 
@@ -31,12 +27,7 @@ async fn a_worker_is_live_while_it_waits_for_the_broker_and_for_postgres() -> Re
     postgres.heal();
     worker.until_ready().await?;
     env.publish("bench.noop", &json!({}), "task", 3).await?;
-    let client = database.connect().await?;
-    eventually("three results", async || {
-        let count: i64 = client.query_one("SELECT count(*) FROM garenne_results", &[]).await?.get(0);
-        Ok(Seen::when(count == 3, count))
-    })
-    .await?;
+    database.until_count("garenne_results", 3).await?;
     assert_eq!(worker.stop().await?.receipt.acked, 3);
     Ok(())
 }

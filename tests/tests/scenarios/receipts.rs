@@ -1,7 +1,7 @@
 //! The shutdown receipt is complete and agrees with the broker's queues, whatever state tasks were in at the stop:
 //! queued, running, being settled, waiting for their copy's confirm, or buffered for a sink.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use garenne_common::shutdown::Receipt;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
@@ -62,9 +62,7 @@ impl Servers {
         assert_eq!(receipt.dead + receipt.quarantined + receipt.abandoned, 0, "{receipt:?}");
         self.env.until_queue("garenne.retry.fast.1h", receipt.retried as usize, 0).await?;
         self.env.check_receipt(receipt, ALL).await?;
-        let client = self.database.connect().await?;
-        let row = client.query_one("SELECT count(*) FROM garenne_results", &[]).await?;
-        let stored = u64::try_from(row.get::<_, i64>(0)).context("a count")?;
+        let stored = u64::try_from(self.database.count("garenne_results").await?)?;
         assert!(stored >= receipt.acked, "{stored} stored, {receipt:?}");
         Ok(())
     }

@@ -287,12 +287,7 @@ async fn prune_keeps_what_rollups_are_computed_from() -> Result<()> {
     assert_eq!(database.text(days).await?, "3 of 3, 1 of 20");
     reading(&env, "once more", "2020-02-01T05:00:00Z", 5.0).await?;
     env.until_settled(7).await?;
-    let stale = "SELECT count(*) FROM garenne_series WHERE stale && tstzrange(NULL, '2021-01-01Z')";
-    eventually("the repetition is looked at", async || {
-        let stale = database.text(stale).await?;
-        Ok(Seen::when(stale == "0", stale))
-    })
-    .await?;
+    database.until_count("garenne_series WHERE stale && tstzrange(NULL, '2021-01-01Z')", 0).await?;
     assert_eq!(database.text(days).await?, "3 of 3, 1 of 20");
     prune("[[retention]]\nkeep = \"1year\"\nkeep_hours = \"1year\"\nkeep_days = \"1year\"\n").await?;
     assert_eq!(database.text(days).await?, "");

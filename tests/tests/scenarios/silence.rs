@@ -57,19 +57,6 @@ async fn until_checked_again(database: &Database) -> Result<()> {
     .await
 }
 
-async fn count(database: &Database, what: &str) -> Result<i64> {
-    let row = database.connect().await?.query_one(&format!("SELECT count(*) FROM {what}"), &[]).await?;
-    Ok(row.get(0))
-}
-
-async fn until_count(database: &Database, what: &str, wanted: i64) -> Result<()> {
-    eventually(format!("{wanted} {what}"), async || {
-        let found = count(database, what).await?;
-        Ok(Seen::when(found == wanted, found))
-    })
-    .await
-}
-
 #[tokio::test]
 async fn a_silent_device_raises_an_alert_that_its_next_reading_clears() -> Result<()> {
     let env = TestEnv::new().await?;
@@ -92,8 +79,8 @@ async fn a_silent_device_raises_an_alert_that_its_next_reading_clears() -> Resul
         ["raised", "cleared", "raised", "cleared", "raised", "cleared", "raised"]
     );
     assert_eq!(alerts[0]["data"]["says"], "silent for 1s");
-    assert_eq!(count(&database, "garenne_alarms WHERE ended > since").await?, 3);
-    assert_eq!(count(&database, "garenne_alarms WHERE ended IS NULL").await?, 1);
+    assert_eq!(database.count("garenne_alarms WHERE ended > since").await?, 3);
+    assert_eq!(database.count("garenne_alarms WHERE ended IS NULL").await?, 1);
     assert_eq!(worker.stop().await?.receipt.dead, 0);
     Ok(())
 }
@@ -116,7 +103,7 @@ async fn repeated_first_readings_raise_one_silence() -> Result<()> {
     env.until_settled(7).await?;
     until_checked_again(&database).await?;
     assert_eq!(states(&hook.alerts()), ["raised"]);
-    assert_eq!(count(&database, "garenne_alarms").await?, 1);
+    assert_eq!(database.count("garenne_alarms").await?, 1);
     for worker in [first, second] {
         assert_eq!(worker.stop().await?.receipt.dead, 0);
     }
@@ -132,9 +119,9 @@ async fn a_reading_of_the_far_future_neither_raises_nor_hides_a_silence() -> Res
     let plan = watching(&env, "listening", &database, &hook)?.env("GARENNE_MAX_CLOCK_SKEW", "0s");
     let worker = plan.start().await?;
     publish_reading(&env, "future", json!({"time": "2099-01-01T00:00:00Z"})).await?;
-    until_count(&database, "garenne_readings", 1).await?;
+    database.until_count("garenne_readings", 1).await?;
     send_until_checked_for(&env, &database, 1, 15.0).await?;
-    assert_eq!(count(&database, "garenne_alarms").await?, 0, "a false silence: {:?}", hook.alerts());
+    assert_eq!(database.count("garenne_alarms").await?, 0, "a false silence: {:?}", hook.alerts());
     // The traffic has ended.
     hook.until_alerts(1).await?;
     reading(&env, "again", 100_000, 20.0, "Cel").await?;
@@ -171,8 +158,8 @@ async fn an_outage_of_the_database_raises_no_silence_and_ends_no_watch() -> Resu
     server.restart().await?;
     // Longer than the shortest time after which silences are raised: with the gap it begins anew.
     let last = send_until_checked_for(&env, &database, next, 13.0).await?;
-    assert_eq!(count(&database, "garenne_alarms").await?, 0, "a false silence: {:?}", hook.alerts());
-    until_count(&database, "garenne_readings", last - 1).await?;
+    assert_eq!(database.count("garenne_alarms").await?, 0, "a false silence: {:?}", hook.alerts());
+    database.until_count("garenne_readings", last - 1).await?;
     hook.until_alerts(1).await?;
     until_checked_again(&database).await?;
     assert_eq!(states(&hook.alerts()), ["raised"]);
@@ -196,7 +183,7 @@ async fn a_repeated_reading_and_a_replayed_file_tell_nothing_again() -> Result<(
     }
     hook.until_alerts(1).await?;
     env.until_settled(4).await?;
-    until_count(&database, "garenne_notices WHERE published_at IS NULL", 0).await?;
+    database.until_count("garenne_notices WHERE published_at IS NULL", 0).await?;
     assert_eq!((states(&hook.alerts()), hook.requests()), (vec!["raised"], 1));
 
     let values = [20.0, 31.0, 32.0, 20.0, 35.0, 20.0];
@@ -205,17 +192,17 @@ async fn a_repeated_reading_and_a_replayed_file_tell_nothing_again() -> Result<(
             reading(&env, &format!("{round}-{second}"), second, value, "Cel").await?;
             // In order, so that the number of alerts is known.
             let stored = 4 + 6 * round + second + 1;
-            until_count(&database, "garenne_results WHERE kind = 'reading.process'", stored).await?;
+            database.until_count("garenne_results WHERE kind = 'reading.process'", stored).await?;
         }
     }
     hook.until_alerts(4).await?;
-    until_count(&database, "garenne_notices WHERE published_at IS NULL", 0).await?;
+    database.until_count("garenne_notices WHERE published_at IS NULL", 0).await?;
     env.until_lane("slow", 0, 0).await?;
     let alerts = hook.alerts();
     let mut states = states(&alerts);
     states.sort_unstable();
     assert_eq!(states, ["cleared", "cleared", "raised", "raised"]);
-    assert_eq!(count(&database, "garenne_notices").await?, 4);
+    assert_eq!(database.count("garenne_notices").await?, 4);
     assert_eq!(worker.stop().await?.receipt.dead, 0);
     Ok(())
 }
@@ -237,14 +224,14 @@ async fn the_alert_of_a_killed_worker_is_published_by_another_one() -> Result<()
     first.until_not_ready_for("alert relay").await?;
     env.until_lane("fast", 0, 0).await?;
     first.kill().await?;
-    assert_eq!(count(&database, "garenne_notices WHERE published_at IS NULL").await?, 1);
+    assert_eq!(database.count("garenne_notices WHERE published_at IS NULL").await?, 1);
 
     // A worker may not declare queues; the operator declares the missing one again.
     assert_eq!(env.garenne(&["topology", "apply"]).await?.code, Some(0));
     let second = watching(&env, "second", &database, &hook)?.start().await?;
     let alerts = alert_summaries(&hook.until_alerts(1).await?);
     assert_eq!(alerts, [("raised".to_owned(), "2026-09-21T14:13:21Z".to_owned(), 31.0)]);
-    until_count(&database, "garenne_notices WHERE published_at IS NULL", 0).await?;
+    database.until_count("garenne_notices WHERE published_at IS NULL", 0).await?;
     let receipt = second.stop().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (1, 0), "{receipt:?}");
     assert_eq!(hook.alerts().len(), 1);
@@ -253,7 +240,7 @@ async fn the_alert_of_a_killed_worker_is_published_by_another_one() -> Result<()
     let week_later = "UPDATE garenne_notices SET published_at = now() - interval '7 days 1 minute'";
     database.connect().await?.execute(week_later, &[]).await?;
     let third = watching(&env, "third", &database, &hook)?.start().await?;
-    until_count(&database, "garenne_notices", 0).await?;
+    database.until_count("garenne_notices", 0).await?;
     assert_eq!(third.stop().await?.receipt.acked, 0);
     Ok(())
 }
@@ -271,7 +258,7 @@ async fn a_stop_publishes_the_alerts_of_the_last_readings() -> Result<()> {
     locking.batch_execute("BEGIN; LOCK TABLE garenne_notices IN SHARE MODE").await?;
     reading(&env, "hot", 1, 31.0, "Cel").await?;
     eventually("the write waits", async || {
-        let waiting = count(&database, "pg_locks WHERE NOT granted AND locktype = 'relation'").await?;
+        let waiting = database.count("pg_locks WHERE NOT granted AND locktype = 'relation'").await?;
         Ok(Seen::when(waiting > 0, waiting))
     })
     .await?;
@@ -280,6 +267,6 @@ async fn a_stop_publishes_the_alerts_of_the_last_readings() -> Result<()> {
     locking.batch_execute("COMMIT").await?;
     let receipt = worker.stopped().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (1, 0), "{receipt:?}");
-    assert_eq!(count(&database, "garenne_notices WHERE published_at IS NOT NULL").await?, 1);
+    assert_eq!(database.count("garenne_notices WHERE published_at IS NOT NULL").await?, 1);
     env.until_lane("slow", 1, 0).await
 }

@@ -22,11 +22,6 @@ async fn reading(env: &TestEnv, id: &str, second: usize, value: f64) -> Result<(
     env.client().publish("garenne.tasks", "reading.process", with_id(id), body.as_bytes()).await
 }
 
-async fn count(database: &Database, table: &str) -> Result<i64> {
-    let row = database.connect().await?.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await?;
-    Ok(row.get(0))
-}
-
 #[tokio::test]
 async fn a_repeated_reading_is_stored_once_and_another_value_is_a_conflict() -> Result<()> {
     let env = TestEnv::new().await?;
@@ -47,8 +42,8 @@ async fn a_repeated_reading_is_stored_once_and_another_value_is_a_conflict() -> 
 
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (5, 4, 1));
-    assert_eq!(count(&database, "garenne_readings").await?, 2);
-    assert_eq!(count(&database, "garenne_results").await?, 3);
+    assert_eq!(database.count("garenne_readings").await?, 2);
+    assert_eq!(database.count("garenne_results").await?, 3);
     let stored = database.connect().await?;
     let stored = stored.query("SELECT value, task_id FROM garenne_readings ORDER BY time", &[]).await?;
     let stored: Vec<(f64, &str)> = stored.iter().map(|row| (row.get(0), row.get(1))).collect();
@@ -73,7 +68,7 @@ async fn a_value_that_contradicts_its_own_task_is_a_dead_letter_alone() -> Resul
         ("conflict".into(), error.into())
     );
     env.until_settled(1).await?;
-    assert_eq!(count(&database, "garenne_results").await?, 1);
+    assert_eq!(database.count("garenne_results").await?, 1);
     assert_eq!(
         database.text("SELECT string_agg(value::text, ' ' ORDER BY value) FROM garenne_readings").await?,
         "1 3"
@@ -128,7 +123,7 @@ async fn a_result_that_cannot_be_stored_is_rejected_alone() -> Result<()> {
     env.until_settled(20).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (20, 19, 1), "{receipt:?}");
-    assert_eq!(count(&database, "garenne_results").await?, 19);
+    assert_eq!(database.count("garenne_results").await?, 19);
     Ok(())
 }
 
@@ -153,8 +148,8 @@ async fn an_outage_of_postgres_causes_backpressure() -> Result<()> {
     env.until_settled(101).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (101, 101, 0), "{receipt:?}");
-    assert_eq!(count(&database, "garenne_readings").await?, 101);
-    assert_eq!(count(&database, "garenne_results").await?, 101);
+    assert_eq!(database.count("garenne_readings").await?, 101);
+    assert_eq!(database.count("garenne_results").await?, 101);
     Ok(())
 }
 
@@ -201,8 +196,8 @@ async fn a_write_that_hangs_times_out_and_closes_its_connection() -> Result<()> 
     env.until_settled(51).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (51, 51, 0), "{receipt:?}");
-    assert_eq!(count(&database, "garenne_readings").await?, 51);
-    assert_eq!(count(&database, "garenne_results").await?, 51);
+    assert_eq!(database.count("garenne_readings").await?, 51);
+    assert_eq!(database.count("garenne_results").await?, 51);
     Ok(())
 }
 

@@ -235,9 +235,7 @@ async fn traces_without_a_working_collector_delay_neither_tasks_nor_stops() -> R
         let stopped = worker.stop().await?;
         assert!(began.elapsed() < STOP, "{:?}", began.elapsed());
         assert_eq!((stopped.code, stopped.receipt.acked), (0, stopped.receipt.delivered), "{stopped:?}");
-        let stored = database.connect().await?;
-        let stored: i64 = stored.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
-        assert_eq!(stored, READINGS as i64);
+        assert_eq!(database.count("garenne_readings").await?, READINGS as i64);
         // Two spans per reading exceed the queue of spans for a collector that never answers.
         assert!(collector != silent.url() || lost > 0.0, "{lost}");
     }

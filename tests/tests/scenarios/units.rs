@@ -6,7 +6,6 @@ use garenne_tests::harness::{
     gateway::GatewayPlan,
     postgres::{Database, Postgres},
     test_env::TestEnv,
-    wait::{Seen, eventually},
 };
 use serde_json::{Value, json};
 
@@ -86,11 +85,7 @@ async fn a_unit_in_several_spellings_is_one() -> Result<()> {
     });
     let written = gateway.post("/api/v2/write", "text/plain", lines.collect::<String>()).await?;
     assert_eq!(written.status, 204, "{}", written.body);
-    eventually("all readings stored".to_owned(), async || {
-        let stored = database.text("SELECT count(*) FROM garenne_readings").await?;
-        Ok(Seen::when(stored == (count + units.len()).to_string(), stored))
-    })
-    .await?;
+    database.until_count("garenne_readings", i64::try_from(count + units.len())?).await?;
     let stored = "SELECT string_agg(concat_ws(' ', device, metric, unit, count), ', ' ORDER BY device COLLATE \"C\", unit)
                   FROM (SELECT device, metric, unit, count(*) FROM garenne_readings GROUP BY 1, 2, 3) AS r";
     let expected = "GiB memory GiB 1, KiB memory KiB 1, L/min flow l/min 1, MB memory MB 1, MiB memory MiB 1, \

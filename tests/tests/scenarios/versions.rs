@@ -227,23 +227,15 @@ async fn derived_values_and_their_alarms_follow_a_replaced_reading() -> Result<(
     let worker = replacing(&env, "replacing", &database)?.option("--rules", &rules).start().await?;
     let humidity = json!({"device": "d1", "metric": "humidity", "unit": "%RH", "value": 95.0, "time": BEGIN});
     publish(&env, "pair", &json!([reading(0, 27.0), humidity])).await?;
-    let open = async |expected: i64| {
-        let query = "SELECT count(*) FROM garenne_alarms WHERE ended IS NULL AND withdrawn_at IS NULL";
-        let client = database.connect().await?;
-        eventually(format!("{expected} open alarms"), async || {
-            let open: i64 = client.query_one(query, &[]).await?.get(0);
-            Ok(Seen::when(open == expected, open))
-        })
-        .await
-    };
+    let open =
+        |wanted| database.until_count("garenne_alarms WHERE ended IS NULL AND withdrawn_at IS NULL", wanted);
     until_dew_point(&database, Some(26.13)).await?;
     open(1).await?;
     // Nothing follows from what cannot be.
     publish(&env, "impossible", &reading(0, -400.0)).await?;
     until_dew_point(&database, None).await?;
     open(0).await?;
-    let series = "SELECT count(*) FROM garenne_series WHERE metric = 'dew_point'";
-    assert_eq!(database.connect().await?.query_one(series, &[]).await?.get::<_, i64>(0), 0);
+    assert_eq!(database.count("garenne_series WHERE metric = 'dew_point'").await?, 0);
     publish(&env, "right", &reading(0, 28.0)).await?;
     until_dew_point(&database, Some(27.12)).await?;
     open(1).await?;
