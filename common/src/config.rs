@@ -84,6 +84,7 @@ pub use secret::{read_secret_file, reloaded_secret};
 pub use server_tls::validate_server_tls;
 pub use settings::Settings;
 pub use size::Size;
+pub use toml::Table;
 pub use toml_text::parse_toml;
 pub use {
     crate::{certificates::Certificates, parse_error::ParseError, secret_url::SecretUrl},

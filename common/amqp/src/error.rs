@@ -4,6 +4,7 @@ use garenne_common::{
     exit::{Exit, HasExit},
     text::one_line,
 };
+use garenne_protocol::rights::MissingRight;
 use lapin::ErrorKind;
 use thiserror::Error;
 
@@ -23,7 +24,8 @@ pub enum BrokerError {
     },
     /// The broker answered and refused.
     #[error(
-        "the broker at {address} refused user {user:?} on virtual host {vhost:?}: {detail}; check the user, password and virtual host of the setting amqp_url and the user's permissions"
+        "the broker at {address} refused user {user:?} on virtual host {vhost:?}: {detail}; {}",
+        advice(detail)
     )]
     Denied {
         /// Host and port.
@@ -54,6 +56,16 @@ pub enum BrokerError {
         "amqp_url begins with amqps: this program is built without the feature `tls` of the crate garenne"
     )]
     NoTls,
+}
+
+/// What an operator does about a refusal.
+fn advice(refusal: &str) -> &'static str {
+    match MissingRight::of(refusal) {
+        Some(_) => "`rabbitmqctl set_permissions` gives the user this right",
+        None => {
+            "check the user, password and virtual host of the setting amqp_url and the user's permissions"
+        }
+    }
 }
 
 impl HasExit for BrokerError {

@@ -32,17 +32,19 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Common {
-    /// The broker's URL with user, password and virtual host; `amqp` or `amqps`.
+    /// The broker's URL with user, password and virtual host; `amqp` or `amqps`. Default:
+    /// `amqp://guest:guest@127.0.0.1:5672/%2f`.
     pub amqp_url: SecretUrl,
     /// Certificates for `amqps`.
     pub amqp_tls: Certificates,
     /// The URL of the broker's management API; `http` or `https`.
     pub management_url: Option<SecretUrl>,
-    /// Prefix of all exchange and queue names; fleets that share a virtual host need different ones.
+    /// Prefix of all exchange and queue names; fleets that share a virtual host need different ones. Default: `garenne`.
     pub prefix: String,
     /// The format of log lines on stderr.
     pub log_format: LogFormat,
-    /// Address of the admin port; unset, [`DEFAULT_ADMIN`] or, if that is in use, a free port.
+    /// Address of the admin port; unset, `127.0.0.1:9464` or, if that is in use, a free port. A worker inside of another program
+    /// opens none unless this is set.
     #[serde(deserialize_with = "socket_address")]
     pub admin: Option<SocketAddr>,
     /// File with the admin token; unset, the admin port refuses commands.

@@ -41,17 +41,17 @@ const EVERYTHING: &str = "#";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lane {
-    /// Most messages delivered and not yet settled, 1 to [`MOST_PREFETCH`]: AMQP prefetch and pool capacity.
+    /// Most messages delivered and not yet settled, 1 to 2,000: AMQP prefetch and pool capacity. Default: 200.
     #[serde(deserialize_with = "up_to::<MOST_PREFETCH, _>")]
     pub prefetch: u16,
-    /// Tasks that run concurrently; `max` is at most `prefetch`.
+    /// Tasks that run concurrently; `max` is at most `prefetch`. Default: 1..4.
     pub concurrency: Concurrency,
     /// Most tasks of one key, such as a device, that run concurrently; at least 1. Unset, only kinds that say so are
     /// limited, to half of the lane's workers.
     #[serde(deserialize_with = "optional_count")]
     pub max_per_key: Option<u16>,
-    /// Number of queues that share the lane's tasks by task key, 1 to [`MOST_SHARDS`] and at most `prefetch`, which
-    /// is divided among them.
+    /// Number of queues that share the lane's tasks by task key, 1 to 16 and at most `prefetch`, which is divided among
+    /// them. Default: 1.
     #[serde(deserialize_with = "up_to::<MOST_SHARDS, _>")]
     pub shards: u16,
     /// Topic patterns of the routing keys that this lane receives; empty if tasks are only published to it
@@ -120,7 +120,7 @@ impl Lane {
         Self { direct: true, ..Self::default() }
     }
 
-    /// Sets how many messages the worker holds, 1 to [`MOST_PREFETCH`].
+    /// Sets how many messages the worker holds, 1 to 2,000.
     #[must_use]
     pub fn prefetch(self, prefetch: u16) -> Self {
         Self { prefetch, ..self }
@@ -138,7 +138,7 @@ impl Lane {
         Self { max_per_key: Some(max_per_key), ..self }
     }
 
-    /// Sets the number of queues, 1 to [`MOST_SHARDS`].
+    /// Sets the number of queues, 1 to 16.
     #[must_use]
     pub fn shards(self, shards: u16) -> Self {
         Self { shards, ..self }

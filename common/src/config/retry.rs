@@ -12,7 +12,8 @@ use super::Invalid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
-    /// Delays of the retry queues, one queue per lane and delay: 1 to 16, ascending, each from 100 ms to 24 h.
+    /// Delays of the retry queues, one queue per lane and delay: 1 to 16, ascending, each from 100 ms to 24 h. Default:
+    /// 1 s, 5 s, 15 s, 1 min, 5 min, 15 min, 1 h.
     #[serde(with = "super::list")]
     pub delays: Vec<Serde<Duration>>,
 }

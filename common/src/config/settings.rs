@@ -12,7 +12,7 @@ use super::{Common, Invalid};
 /// Nested tables need `#[serde(deny_unknown_fields)]`; a flattened one must not have it.
 pub trait Settings: Default + Serialize + DeserializeOwned {
     /// Settings that apply to each lane, unless the lane has its own from the same source or one of higher precedence
-    /// (flag, environment, file). They need no field: [`super::load`] inserts them into the lanes of the field
+    /// (flag, environment, file). They need no field: [`load`](super::load()) inserts them into the lanes of the field
     /// `lanes`.
     const PER_LANE: &'static [&'static str] = &[];
 

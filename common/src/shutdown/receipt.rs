@@ -26,7 +26,8 @@ pub struct Receipt {
     pub acked: u64,
     /// Requeued; this is not an attempt.
     pub requeued: u64,
-    /// Copied to the retry ladder, snoozed ones included.
+    /// Copied to a retry queue: failed attempts, snoozed tasks, tasks with a delay that is not over (a long one passes through
+    /// several retry queues and workers), and tasks of kinds that this worker has no handler for.
     pub retried: u64,
     /// Copied to the dead-letter queue.
     pub dead: u64,

@@ -12,7 +12,8 @@ use garenne::{
     cli,
     config::{
         AllowedHosts, CeleryZone, Certificates, Common, Concurrency, ConfigError, Events, IgnoredSettings, Invalid, Lane,
-        Lanes, LogFormat, Otlp, OtlpProtocol, OtlpSampler, ParseError, Retry, SecretUrl, Settings, Size,
+        Lanes, LogFormat, Otlp, OtlpProtocol, OtlpSampler, ParseError, Retry, SecretUrl, Settings, Size, Sources,
+        Table, load, load_with,
     },
     exit::HasExit,
     handler::{
@@ -32,7 +33,7 @@ use garenne::{
     },
     testing::{TestOutcome, TestTask, TestWorker, finished},
     traces::{Begun, Span, SpanKind, Traces},
-    worker::{Companion, PoolError},
+    worker::{Companion, EndedEarly, PoolError},
 };
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -75,6 +76,11 @@ fn settings(url: &str, size: &str, lane: &str) -> Result<WorkerConfig, garenne::
     })
 }
 
+fn of_file(file: &str) -> Result<WorkerConfig, ConfigError> {
+    let _: WorkerConfig = load_with(Sources::default(), [])?;
+    load(Sources { file: Some(file.into()), flags: Table::new() })
+}
+
 fn refused_setting(config: &WorkerConfig) -> Option<Invalid> {
     config.validate().err()
 }
@@ -104,7 +110,8 @@ impl FromTask for Tenant {
     fn from_task(context: &TaskContext) -> Result<Self, TaskError> {
         match context.header("tenant") {
             Some(HeaderValue::Text(text)) => Ok(Self(text.to_owned())),
-            _ => Err(TaskError::reject("the header tenant is missing")),
+            Some(other) => Ok(Self(other.as_i64().unwrap_or_default().to_string())),
+            None => Err(TaskError::reject("the header tenant is missing")),
         }
     }
 
@@ -260,6 +267,8 @@ pub async fn run(config: WorkerConfig, stop: impl Future<Output = ()>) -> Result
     }
     let registry: &garenne::prometheus::Registry = handle.registry();
     println!("{} metrics", registry.gather().len());
+    let early: Result<(), EndedEarly> = handle.until_ready().await;
+    drop(early);
     handle.drain(Mode::Light).await;
     worker.run_until(stop).await
 }

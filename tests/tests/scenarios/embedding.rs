@@ -11,12 +11,9 @@ use garenne::{
     json_payload,
     shutdown::Mode,
 };
-use garenne_tests::harness::{
-    test_env::TestEnv,
-    wait::{Seen, eventually},
-};
+use garenne_tests::harness::test_env::TestEnv;
 use serde::{Deserialize, Serialize};
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{net::TcpListener, task::JoinSet, time::timeout, try_join};
 
 use super::waits::WAIT;
 
@@ -42,14 +39,6 @@ async fn send(name: Data<Name>, _: Send) -> garenne::Result<&'static str> {
 /// The program's own address for both workers.
 async fn metrics(State(workers): State<[WorkerHandle; 2]>) -> String {
     WorkerHandle::metrics_of(&workers)
-}
-
-async fn until_ready(worker: &WorkerHandle) -> Result<()> {
-    eventually("a worker that is ready", async || {
-        let ready = worker.ready();
-        Ok(Seen::when(ready.is_ok(), format_args!("{ready:?}")))
-    })
-    .await
 }
 
 #[tokio::test]
@@ -78,8 +67,7 @@ async fn two_workers_beside_a_web_server_share_nothing_and_end_one_after_the_oth
         .route("/metrics", get(metrics))
         .with_state([images_handle.clone(), mail_handle.clone()]);
     let server = tokio::spawn(axum::serve(listener, routes).into_future());
-    until_ready(&images_handle).await?;
-    until_ready(&mail_handle).await?;
+    timeout(WAIT, async { try_join!(images_handle.until_ready(), mail_handle.until_ready()) }).await??;
 
     let client = Client::connect(&env.vhost().amqp_url()).await?;
     let resized = try_join_all((0..20).map(|_| client.enqueue(Resize {}).wait::<String>(WAIT))).await?;

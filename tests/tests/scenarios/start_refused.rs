@@ -77,6 +77,7 @@ async fn missing_read_permission() -> Result<()> {
         .iter()
         .any(|it| error.contains(&format!("access to queue 'garenne.{it}'")));
     assert!(error.contains("ACCESS_REFUSED") && stream, "{error}");
+    assert!(error.ends_with("`rabbitmqctl set_permissions` gives the user this right"), "{error}");
     Ok(())
 }
 

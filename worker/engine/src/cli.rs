@@ -58,7 +58,8 @@ pub struct WorkerArgs {
 }
 
 impl WorkerArgs {
-    /// The settings from these flags and the program's `own` flags, the environment and the file.
+    /// The settings from these flags and the program's `own` flags, the environment and the file. `own` has the values of
+    /// the own flags that were given, by setting name.
     ///
     /// # Errors
     /// The first invalid setting.

@@ -21,6 +21,38 @@
 //! # }
 //! # config().unwrap();
 //! ```
+//!
+//! [`load`] reads settings, also those of the program's own, from a file and the environment. It refuses unknown names and names
+//! the setting and its source in errors, which a loader of the program's own cannot do for flattened structs.
+//!
+//! ```no_run
+//! use garenne::config::{Common, Invalid, Settings, Sources, WorkerConfig, load};
+//!
+//! #[derive(Default, serde::Serialize, serde::Deserialize)]
+//! #[serde(default)]
+//! struct Shop {
+//!     #[serde(flatten)]
+//!     worker: WorkerConfig,
+//!     mail_url: String,
+//! }
+//!
+//! impl Settings for Shop {
+//!     const PER_LANE: &'static [&'static str] = WorkerConfig::PER_LANE;
+//!
+//!     fn common_mut(&mut self) -> &mut Common {
+//!         &mut self.worker.common
+//!     }
+//!
+//!     fn validate(&self) -> Result<(), Invalid> {
+//!         self.worker.validate()
+//!     }
+//! }
+//!
+//! # fn config() -> garenne::Result<()> {
+//! let shop: Shop = load(Sources { file: Some("shop.toml".into()), ..Sources::default() })?;
+//! # Ok(())
+//! # }
+//! ```
 
 pub use crate::{
     reply_queues::ReplyQueues,
@@ -28,6 +60,7 @@ pub use crate::{
 };
 pub use garenne_common::config::{
     AllowedHosts, Certificates, Common, Concurrency, ConfigError, Events, IgnoredSettings, Invalid, Lane,
-    Lanes, LogFormat, Otlp, OtlpProtocol, OtlpSampler, ParseError, Retry, SecretUrl, Settings, Size,
+    Lanes, LogFormat, Otlp, OtlpProtocol, OtlpSampler, ParseError, Retry, SecretUrl, Settings, Size, Sources,
+    Table, load, load_with,
 };
 pub use garenne_protocol::task::CeleryZone;

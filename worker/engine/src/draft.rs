@@ -154,7 +154,9 @@ fn check_text(option: &'static str, text: String) -> Result<String, DraftError> 
 /// The methods of a builder that set the options of its field `draft`.
 macro_rules! draft_options {
     () => {
-        /// Starts the task after this time, at most 30 days.
+        /// Starts the task after this time, at most 30 days. It passes through retry queues meanwhile, whose delays are those of
+        /// the setting `retry.delays`, and through a worker after each of them, which counts it as retried. It spends no
+        /// attempt.
         pub fn delay(mut self, delay: std::time::Duration) -> Self {
             self.draft = self.draft.delay(delay);
             self

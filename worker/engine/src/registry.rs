@@ -67,6 +67,18 @@ pub enum RegistryError {
     /// The worker has no handler.
     #[error("the worker has no handler")]
     Empty,
+    /// No lane of the settings takes any kind that the worker has a handler for, so that it would wait for ever and its tasks
+    /// would be unroutable.
+    #[error(
+        "no lane takes a kind of this worker ({kinds}): add a lane whose bindings match one, such as {example:?}, or a \
+         catch-all lane"
+    )]
+    NoLane {
+        /// The kinds, separated by commas.
+        kinds: String,
+        /// A binding that matches the first.
+        example: String,
+    },
     /// The setting `sinks` names a sink that is neither built in nor added to the builder.
     #[error("setting sinks: unknown sink {name:?}, expected one of {known}")]
     Sink {
@@ -75,6 +87,15 @@ pub enum RegistryError {
         /// The possible names, separated by commas.
         known: String,
     },
+}
+
+impl RegistryError {
+    /// The error of a worker with handlers of these kinds.
+    pub(crate) fn no_lane<'k>(kinds: impl Iterator<Item = &'k str>) -> Self {
+        let kinds: Vec<_> = kinds.collect();
+        let first = kinds.first().and_then(|kind| kind.split('.').next()).unwrap_or_default();
+        Self::NoLane { kinds: kinds.join(", "), example: format!("{first}.#") }
+    }
 }
 
 impl Registry {

@@ -40,12 +40,13 @@ pub struct WorkerConfig {
     /// Sinks that store results before a task is acked. Without one, a task is acked when its handler succeeds.
     #[serde(with = "list")]
     pub sinks: Vec<SinkName>,
-    /// How the worker stops if the command names no mode.
+    /// How the worker stops if the command names no mode. Default: soft-timeout.
     pub shutdown_mode: Mode,
-    /// How long soft-timeout waits for running tasks before it turns into hard.
+    /// How long soft-timeout waits for running tasks before it turns into hard. Default: 25 s.
     #[serde(with = "humantime_serde")]
     pub shutdown_timeout: Duration,
     /// How long a hard stop waits for short tasks, and how long a cancelled long task may take to return in any mode.
+    /// Default: 2 s.
     #[serde(with = "humantime_serde")]
     pub hard_grace: Duration,
     /// The time between SIGTERM and SIGKILL that the orchestrator grants. The start fails if the settings above need
@@ -56,20 +57,21 @@ pub struct WorkerConfig {
     pub receipt: Option<PathBuf>,
     /// The worker's name, unique in the fleet. Default: the host name and a random part.
     pub worker_id: Option<String>,
-    /// Maximum number of attempts for kinds that set none, at least 1.
+    /// Maximum number of attempts for kinds that set none, at least 1. Default: 5.
     pub max_attempts: u32,
     /// How long a task whose kind no running worker has waits before it becomes a dead letter, at most 30 days; 0 if it
-    /// does not wait.
+    /// does not wait. Default: 10 min.
     #[serde(with = "humantime_serde")]
     pub unknown_kind_wait: Duration,
-    /// The largest body that is processed, bytes. Larger ones become dead letters.
+    /// The largest body that is processed, bytes. Larger ones become dead letters. Default: 4 MiB.
     pub max_payload: Size,
     /// Answers tasks that have `reply_to`, at their end. Needs write permission on `amq.default`, which copies need as well.
+    /// Default: true.
     pub replies: bool,
     /// Queues that answers may go to besides direct reply queues (`amq.rabbitmq.reply-to.*`): names, or prefixes with `*`.
     /// None of them may be a queue of the fleet.
     pub reply_queues: ReplyQueues,
-    /// How long the worker waits for the broker at its start.
+    /// How long the worker waits for the broker at its start. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub connect_timeout: Duration,
 }

@@ -40,7 +40,9 @@ use garenne_common::{clock, telemetry::Metrics};
 use garenne_pool::{Ending, OnEnd, Pool, PoolConfig, Stop};
 use garenne_protocol::{
     amqp::{AMQPValue, BasicProperties, ShortString},
-    task::{ContentType, DeadReason, Envelope, ForeignMessage, Kind, NewTask, Source, TaskId, header},
+    task::{
+        ContentType, DeadReason, Envelope, ForeignMessage, HeaderValue, Kind, NewTask, Source, TaskId, header,
+    },
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -221,7 +223,9 @@ impl TestWorker {
         body: Bytes,
     ) -> Attempt {
         let envelope = read(routing_key, &properties);
-        let entry = self.registry.get(envelope.kind.as_str()).expect("the kind has a handler");
+        let kind = envelope.kind.as_str();
+        let entry =
+            self.registry.get(kind).unwrap_or_else(|| panic!("the worker has no handler of kind {kind:?}"));
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let head = MessageHead {
             routing_key: routing_key.into(),
@@ -311,9 +315,9 @@ impl TestTask<'_> {
         Self { task: NewTask { key: Some(key.into()), ..self.task }, ..self }
     }
 
-    /// Adds a header with a text.
-    pub fn header(mut self, name: &str, text: &str) -> Self {
-        self.headers.push((name.into(), header::long(text)));
+    /// Adds a header with a text, a number or a truth value.
+    pub fn header<'v>(mut self, name: &str, value: impl Into<HeaderValue<'v>>) -> Self {
+        self.headers.push((name.into(), value.into().to_amqp()));
         self
     }
 
@@ -324,7 +328,7 @@ impl TestTask<'_> {
     /// If the value cannot be written as JSON.
     pub fn checkpoint<T: Serialize + ?Sized>(self, value: &T) -> Self {
         let json = serde_json::to_string(value).expect("the checkpoint can be written as JSON");
-        self.header(header::CHECKPOINT, &json)
+        self.header(header::CHECKPOINT, json.as_str())
     }
 
     /// Stops the worker hard this time after the start of the task. A handler that looks at its token sees it cancelled, one

@@ -44,7 +44,7 @@ mod unroutable;
 pub use companion::Companion;
 pub use garenne_pool::ConfigError as PoolError;
 
-pub use handle::WorkerHandle;
+pub use handle::{EndedEarly, WorkerHandle};
 
 use companion::RunCompanion;
 use drain::requested_stop;
@@ -307,6 +307,9 @@ impl<L: Layer> WorkerBuilder<L> {
         }
         let lanes = config.lanes.clone().serving(registry.deadlines().map(|(kind, _)| kind));
         let config = WorkerConfig { lanes, ..config };
+        if config.lanes.iter().next().is_none() {
+            return Err(RegistryError::no_lane(registry.deadlines().map(|(kind, _)| kind)).into());
+        }
         budget::check(&config, registry.deadlines())?;
         let name: Arc<str> = config.name().into();
         let (registry, tally) = (Arc::new(registry), Arc::default());

@@ -86,8 +86,32 @@ impl<'a> HeaderValue<'a> {
         })
     }
 
+    /// The text, if it is one.
+    pub fn as_str(self) -> Option<&'a str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// The integer, if it is one.
+    pub fn as_i64(self) -> Option<i64> {
+        if let Self::Integer(number) = self { Some(number) } else { None }
+    }
+
+    /// The number, if it is one; an integer as well.
+    pub fn as_f64(self) -> Option<f64> {
+        match self {
+            Self::Float(number) => Some(number),
+            Self::Integer(number) => Some(number as f64),
+            _ => None,
+        }
+    }
+
+    /// The truth value, if it is one.
+    pub fn as_bool(self) -> Option<bool> {
+        if let Self::Bool(value) = self { Some(value) } else { None }
+    }
+
     /// The value for a message.
-    pub(super) fn to_amqp(self) -> AMQPValue {
+    pub fn to_amqp(self) -> AMQPValue {
         match self {
             Self::Text(text) => AMQPValue::LongString(text.as_bytes().into()),
             Self::Integer(number) => AMQPValue::LongLongInt(number),

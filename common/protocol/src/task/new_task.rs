@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use amq_protocol::{protocol::BasicProperties, types::AMQPValue};
+use serde::de::DeserializeOwned;
 
 use super::{
     app_headers::AppHeaders,
@@ -48,6 +49,14 @@ impl NewTask {
     /// A task with a new random id and a new version; every optional field is empty.
     pub fn new(kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
         Self::with_id(TaskId::random(), kind, content_type, body)
+    }
+
+    /// The payload of a task whose body is JSON.
+    ///
+    /// # Errors
+    /// The body is no JSON of this type.
+    pub fn payload<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(&self.body)
     }
 
     /// The same with this id.

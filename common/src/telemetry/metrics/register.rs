@@ -1,8 +1,9 @@
 //! Registers metrics. Names are constants: an invalid or duplicate one fails every start, hence the panics.
 
-use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    core::Collector,
+    proto::{Counter, Gauge},
 };
 
 use super::panics::Panics;
@@ -87,13 +88,39 @@ impl NewMetrics<'_> {
     }
 }
 
+/// The value of a counter or a gauge that was collected. The library `prometheus` calls it `value` with its feature `protobuf`,
+/// which any other crate of a program may enable, and `get_value` without it. Of these two methods here, one calls what the
+/// library has, and so does the other through it.
+#[expect(dead_code, reason = "which of them is called depends on the feature")]
+trait Value {
+    fn value(&self) -> f64;
+    fn get_value(&self) -> f64;
+}
+
+macro_rules! value {
+    ($($collected:ty),+) => {
+        $(impl Value for $collected {
+            fn value(&self) -> f64 {
+                self.get_value()
+            }
+
+            fn get_value(&self) -> f64 {
+                self.value()
+            }
+        })+
+    };
+}
+value!(Counter, Gauge);
+
 /// The series of a family: label values, sorted by label name, and the counter's or gauge's value.
 pub(super) fn series(family: &impl Collector) -> Vec<(Vec<String>, f64)> {
     let mut all = Vec::new();
     for family in family.collect() {
         for metric in family.get_metric() {
             let labels = metric.get_label().iter().map(|label| label.value().to_owned()).collect();
-            all.push((labels, metric.get_counter().get_value() + metric.get_gauge().get_value()));
+            // With the feature `protobuf`, each stands in a type that is dereferenced to it.
+            let (counter, gauge): (&Counter, &Gauge) = (metric.get_counter(), metric.get_gauge());
+            all.push((labels, counter.value() + gauge.value()));
         }
     }
     all

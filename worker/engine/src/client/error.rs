@@ -75,8 +75,8 @@ pub enum EnqueueError {
         /// The virtual host of the client's URL.
         vhost: String,
     },
-    /// Nothing was stored: no queue takes tasks of the kind, a queue is full, or the broker blocks publishers. It may
-    /// be published again.
+    /// Nothing was stored: a queue is full, or the broker blocks publishers. It may be published again. A task whose kind no
+    /// lane takes is no error: the broker stores it in the queue `garenne.unroutable` of the fleet, and confirms it.
     #[error("the broker refused the task: {0}")]
     Refused(String),
     /// The task may be stored: no confirm arrived in time, or the connection ended before. Publish it again with the

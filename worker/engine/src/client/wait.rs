@@ -17,7 +17,7 @@ pub enum WaitError {
     /// The task is not known to be stored.
     #[error(transparent)]
     Enqueue(#[from] EnqueueError),
-    /// The handler rejected the task, or a sink its result. It is a dead letter.
+    /// The handler [rejected](crate::TaskError::reject) the task, or a sink its result. It is a dead letter.
     #[error("task {id} was rejected: {error}")]
     Rejected {
         /// The task.
@@ -30,15 +30,17 @@ pub enum WaitError {
     Dead {
         /// The task.
         id: TaskId,
-        /// The reason as in the header `garenne-reason`, such as `attempts-exhausted`, `expired` or `stopped`.
+        /// The reason as in the header `garenne-reason`, such as `invalid-payload` (the payload cannot be read, or the handler
+        /// returned [`TaskError::invalid`](crate::TaskError::invalid)), `attempts-exhausted`, `expired` or `stopped`.
         reason: String,
         /// The error, as for [`Rejected`](Self::Rejected).
         error: String,
     },
-    /// The task is stored, and no answer arrived in time. It may still wait, run or be retried. Or it has run and its answer
-    /// is lost: RabbitMQ 4.0 drops answers in the moments after its start.
+    /// The broker has the task, and no answer arrived in time. It may still wait, run or be retried. Or no lane of the fleet
+    /// takes its kind, so that it is in `garenne.unroutable`, which the broker confirms too. Or it has run and its answer is
+    /// lost: RabbitMQ 4.0 drops answers in the moments after its start.
     #[error(
-        "no answer for task {id} within {}: it is stored, and may still wait, run or be retried. Workers answer unless their \
+        "no answer for task {id} within {}: the broker has it, and it may still wait, run or be retried, or no lane takes its kind (`garenne unroutable list`). Workers answer unless their \
          setting replies is false; the broker and operators do not answer for tasks that they remove",
         humantime::format_duration(*waited)
     )]

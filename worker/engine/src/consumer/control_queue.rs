@@ -10,7 +10,10 @@ use futures_util::StreamExt;
 use garenne_amqp::{reply::NOT_FOUND, unreadable};
 use garenne_common::{backoff::Backoff, telemetry::Metrics};
 use garenne_protocol::topology::Names;
-use tokio::time::{Instant, interval_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, interval_at},
+};
 
 use super::broker::{ChannelError, ConsumeBroker, ConsumeChannel};
 
@@ -30,6 +33,8 @@ pub(crate) struct ControlQueue<B, D, C> {
     pub(crate) check_interval: Duration,
     /// The problem with the exchange that was logged last.
     pub(crate) reported: Option<String>,
+    /// Why the queue was lost, or not declared, the last time.
+    pub(crate) problem: watch::Sender<String>,
     /// Called each time the queue was declared.
     pub(crate) on_declared: D,
     /// Called for each message.
@@ -52,6 +57,7 @@ impl<B: ConsumeBroker, D: AsyncFnMut(), C: Fn(&[u8])> ControlQueue<B, D, C> {
             };
             let wait = backoff.next_wait();
             tracing::debug!(worker = self.worker, problem, ?wait, "control queue lost, declaring it again");
+            self.problem.send_replace(problem);
             tokio::time::sleep(wait).await;
         }
     }

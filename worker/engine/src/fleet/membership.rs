@@ -132,6 +132,7 @@ impl Membership {
         };
         let worker = member.worker.to_string();
         let (on_command, reported) = (on_message, None);
+        let (problem, mut last_problem) = watch::channel(String::new());
         let queue = ControlQueue {
             broker,
             metrics,
@@ -139,16 +140,30 @@ impl Membership {
             worker,
             check_interval,
             reported,
+            problem,
             on_declared,
             on_command,
         };
         supervise::restarting("control-queue", queue, |queue| queue.run().boxed()).spawn_into(&mut tasks);
         let this = Arc::clone(&member);
         supervise::restarting("membership", this, |member| member.maintain().boxed()).spawn_into(&mut tasks);
-        let declared = is_declared.wait_for(|declared| *declared);
-        if timeout(CONTROL_QUEUE_TIMEOUT, declared).await.is_err() {
-            let worker = &*member.worker;
-            tracing::warn!(worker, "cannot declare the control queue; is the worker id used twice?");
+        // A right that is missing does not appear by waiting.
+        let refused = last_problem.wait_for(|problem| problem.contains("ACCESS_REFUSED"));
+        let is_undeclared = tokio::select! {
+            biased;
+            _ = is_declared.wait_for(|declared| *declared) => false,
+            _ = refused => true,
+            () = tokio::time::sleep(CONTROL_QUEUE_TIMEOUT) => true,
+        };
+        if is_undeclared {
+            let problem = last_problem.borrow();
+            let advice =
+                if problem.contains("RESOURCE_LOCKED") { "; is the worker id used twice?" } else { "" };
+            tracing::warn!(
+                worker = &*member.worker,
+                problem = *problem,
+                "no command reaches this worker, because its control queue cannot be declared{advice}"
+            );
         }
         Ok(Self { member, tasks })
     }

@@ -14,6 +14,10 @@ impl TaskContext {
     /// that hands the task back there is no copy, and the next attempt reads that of the attempt before this one. So the
     /// work since then is done again; what it does must be [idempotent](super).
     ///
+    /// It has no effect once the attempt has requested a [follow-up](Self::follow_up). Follow-ups of an attempt that fails are
+    /// not published, so the next attempt begins where they are requested again. Work that is to be both continued and
+    /// followed up is done in two steps: first what has checkpoints, then the follow-ups.
+    ///
     /// ```
     /// # use garenne::{TaskContext, TaskError};
     /// async fn import(cx: TaskContext, rows: Vec<String>) -> Result<usize, TaskError> {
@@ -35,7 +39,9 @@ impl TaskContext {
         if json.len() > MAX_CHECKPOINT {
             return Err(refused(format!("it has {} bytes, {MAX_CHECKPOINT} are allowed", json.len())));
         }
-        self.checkpoints().set(self.envelope(), json.into());
+        if !self.has_follow_ups() {
+            self.checkpoints().set(self.envelope(), json.into());
+        }
         Ok(())
     }
 
@@ -104,6 +110,28 @@ mod tests {
             let TestOutcome::Done(output) = attempt(5, "").attempt(3).run().await else { panic!("{ending}") };
             assert_eq!(output.json.get(), "3", "{ending}");
         }
+    }
+
+    #[tokio::test]
+    async fn follow_ups_of_a_failed_attempt_are_requested_again_in_spite_of_checkpoints() {
+        async fn notify(cx: TaskContext, Count { until, .. }: Count) -> Result<u32, TaskError> {
+            cx.checkpoint(&2)?;
+            let from = cx.last_checkpoint::<u32>().unwrap_or(0);
+            for n in from..until {
+                if n == 7 && cx.attempt() == 1 {
+                    return Err(TaskError::retry("failed"));
+                }
+                cx.follow_up("email.send", &n)?;
+                cx.checkpoint(&(n + 1))?;
+            }
+            Ok(from)
+        }
+        let worker = TestWorker::new(Worker::builder(WorkerConfig::default()).handle(notify)).unwrap();
+        let attempt = || worker.task("test.count", r#"{"until":10,"ending":""}"#).id("a");
+        let first = attempt().run().await;
+        assert!(matches!(first, TestOutcome::Retry { .. }), "{first:?}");
+        let TestOutcome::Done(output) = attempt().attempt(2).run().await else { panic!("it succeeds") };
+        assert_eq!((output.json.get(), output.follow_ups.len()), ("2", 8));
     }
 
     #[tokio::test]

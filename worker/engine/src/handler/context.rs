@@ -202,6 +202,10 @@ impl TaskContext {
         &self.0.worker.checkpoints
     }
 
+    pub(super) fn has_follow_ups(&self) -> bool {
+        self.0.follow_ups.are_requested()
+    }
+
     pub(super) fn message_headers(&self) -> &Option<FieldTable> {
         self.0.head.properties.headers()
     }
@@ -238,8 +242,9 @@ impl TaskContext {
     /// Requests a follow-up: a task that is published once this one has succeeded. Returns its id.
     ///
     /// Follow-ups are published after the sinks stored this task's result, and confirmed before this task is
-    /// acked. So none is lost, and an attempt that fails publishes none. A follow-up belongs to the same group
-    /// and trace.
+    /// acked. So none is lost, and an attempt that fails publishes none: the next attempt has to request them again. So a
+    /// [checkpoint](Self::checkpoint) that is set after a follow-up was requested has no effect. A follow-up belongs to the
+    /// same group and trace.
     ///
     /// The id is derived from this task's id, the kind, and the number of earlier follow-ups of that kind. If this
     /// task is delivered again, a deterministic handler therefore requests the same tasks again. (A task that was

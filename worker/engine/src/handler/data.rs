@@ -9,7 +9,8 @@ use std::{
 };
 
 /// A value that all handlers of a worker share, such as a client or a database pool: the argument of a handler for what
-/// [`WorkerBuilder::data`](crate::WorkerBuilder::data) was given.
+/// [`WorkerBuilder::data`](crate::WorkerBuilder::data) was given. A value that the program keeps as well is given in an
+/// [`Arc`]: `data(Arc::clone(&mailer))`.
 ///
 /// ```
 /// # use garenne::{Data, Worker, WorkerConfig};
@@ -77,10 +78,13 @@ impl MissingData {
 pub struct WorkerData(BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>);
 
 impl WorkerData {
-    /// The value of a type.
+    /// The value of a type, also if it was given in an [`Arc`].
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Data<T>> {
-        let value = Arc::clone(self.0.get(&TypeId::of::<T>())?);
-        value.downcast().ok().map(Data)
+        if let Some(value) = self.0.get(&TypeId::of::<T>()) {
+            return Arc::clone(value).downcast().ok().map(Data);
+        }
+        let shared = self.0.get(&TypeId::of::<Arc<T>>())?;
+        shared.downcast_ref::<Arc<T>>().cloned().map(Data)
     }
 
     /// Adds a value. Returns whether there was none of its type.

@@ -226,6 +226,11 @@ impl FollowUps {
         Ok(push(requested))
     }
 
+    /// Whether a follow-up was requested.
+    pub(super) fn are_requested(&self) -> bool {
+        lock(&self.requested).as_ref().is_some_and(|requested| !requested.tasks.is_empty())
+    }
+
     /// Takes the follow-ups and ends the attempt: later requests fail.
     pub(crate) fn take(&self) -> Vec<NewTask> {
         lock(&self.requested).take().map(|requested| requested.tasks).unwrap_or_default()

@@ -1,8 +1,11 @@
 //! A worker as the program around it sees it.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use garenne_common::{
@@ -10,7 +13,15 @@ use garenne_common::{
     telemetry::{Metrics, admin::Process},
 };
 use prometheus::Registry;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::sleep};
+
+/// Time between two looks at the worker's readiness.
+const READY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A worker has ended before it was ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the worker has ended before it was ready")]
+pub struct EndedEarly;
 
 /// A worker inside of a program: its readiness, its metrics, and the commands that stop it. Cheap to clone; it outlives the
 /// worker.
@@ -96,6 +107,20 @@ impl WorkerHandle {
             Some(process) => process.ready(),
             None => Err(vec!["starting: connecting to the broker and the sinks".to_owned()]),
         }
+    }
+
+    /// Waits until the worker is [ready](Self::ready), so that its topology exists and its lanes are consumed.
+    ///
+    /// # Errors
+    /// The worker has ended before it was ready. [`Worker::run_until`](super::Worker::run_until) returns why.
+    pub async fn until_ready(&self) -> Result<(), EndedEarly> {
+        while self.ready().is_err() {
+            if self.0.has_ended.load(Ordering::Relaxed) {
+                return Err(EndedEarly);
+            }
+            sleep(READY_INTERVAL).await;
+        }
+        Ok(())
     }
 
     /// The registry of the worker's metrics, for the program's own exporter.

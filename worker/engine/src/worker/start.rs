@@ -138,10 +138,11 @@ async fn connect<B: ConsumeBroker>(
     let topology = |version| Topology::new(&names, &config.lanes.specs(), &ladder, version);
     let version = ensure_topology(&broker, &publisher, topology, config.connect_timeout).await?;
     tracing::info!(%version, "connected to RabbitMQ");
-    if config.lanes.iter().next().is_none() {
-        tracing::warn!(
-            "no lane takes a kind of this worker: add a lane whose bindings match one, or a catch-all lane"
-        );
+    let kinds = worker.registry.deadlines().map(|(kind, _)| kind);
+    let kinds: Vec<_> = kinds.filter(|kind| config.lanes.giving(kind).next().is_none()).collect();
+    if !kinds.is_empty() {
+        let kinds = kinds.join(", ");
+        tracing::warn!(kinds, "no lane takes these kinds: tasks of them are unroutable, and reach no worker");
     }
     let sinks = open_sinks(worker, &publisher, &missing, &names).await?;
     let force_close = CancellationToken::new();

@@ -1,4 +1,7 @@
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use garenne_common::config::{Lane, Lanes, Size, Sources, load_with};
 
@@ -90,6 +93,7 @@ async fn a_handle_stops_a_worker_and_no_port_is_open_unless_a_setting_asks_for_i
     handle.drain(Mode::Light).await;
     let receipt = worker.run_until(std::future::pending()).await.unwrap();
     assert_eq!((receipt.mode, receipt.delivered), (Mode::Light, 0));
+    assert_eq!(handle.until_ready().await, Err(EndedEarly));
     // The worker has stopped, and nobody reads commands.
     handle.resume().await;
     config.common.admin = Some("127.0.0.1:0".parse().unwrap());
@@ -104,6 +108,27 @@ fn a_lane_of_tasks_that_are_only_published_directly_says_so() {
     let direct = Lane { direct: true, ..Lane::default() };
     assert_eq!(refusal(with_lanes([("a", direct)]), TaskOptions::short()), None);
     assert_eq!(refusal(WorkerConfig::default(), TaskOptions::short()), None);
+}
+
+#[test]
+fn a_worker_that_no_lane_gives_tasks_is_refused() {
+    assert_eq!(
+        refusal(with_lanes([("sms", Lane::bound_to(["sms.#"]))]), TaskOptions::short()).unwrap(),
+        "no lane takes a kind of this worker (any.thing): add a lane whose bindings match one, such as \"any.#\", or a \
+         catch-all lane"
+    );
+}
+
+#[tokio::test]
+async fn data_may_be_given_in_an_arc() {
+    async fn count(counts: crate::Data<AtomicU32>, _: Any) -> Result<(), TaskError> {
+        counts.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    let counts = Arc::new(AtomicU32::new(0));
+    let builder = Worker::builder(WorkerConfig::default()).data(Arc::clone(&counts)).handle(count);
+    crate::testing::TestWorker::new(builder).unwrap().run("any.thing", "{}").await;
+    assert_eq!(counts.load(Ordering::Relaxed), 1);
 }
 
 #[test]
