@@ -18,6 +18,9 @@ mod embedding_page {}
 #[doc = include_str!("../../docs/library/errors.md")]
 mod errors_page {}
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/library/settings.md")]
+mod settings_page {}
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/library/state.md")]
 mod state_page {}
 #[cfg(doctest)]
