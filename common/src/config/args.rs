@@ -37,13 +37,13 @@ pub struct CommonArgs {
     #[arg(long, value_name = "FORMAT", global = true)]
     pub log_format: Option<String>,
     /// Where the admin port listens [default: 127.0.0.1:9464, or a free port if that is taken]
-    #[arg(long, value_name = "ADDR", global = true)]
+    #[arg(long, value_name = "ADDR", global = true, hide = !cfg!(feature = "admin"))]
     pub admin: Option<String>,
     /// File with the token that the admin port's commands need; without one they are refused
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath, global = true)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath, global = true, hide = !cfg!(feature = "admin"))]
     pub admin_token_file: Option<String>,
     /// Collector that spans are posted to, such as http://127.0.0.1:4318 [default: none, no spans]
-    #[arg(long, value_name = "URL", global = true)]
+    #[arg(long, value_name = "URL", global = true, hide = !cfg!(feature = "otlp"))]
     #[serde(skip)]
     pub otlp: Option<UrlText>,
     /// Settings in TOML; every setting is also an environment variable, such as GARENNE_AMQP_URL

@@ -5,7 +5,12 @@ use std::{future::IntoFuture, time::Duration};
 use anyhow::Result;
 use futures_util::future::try_join_all;
 use garenne::{Client, EnqueueError, WaitError, json_payload};
-use garenne_tests::harness::{test_env::TestEnv, vhost::Rights};
+use garenne_tests::harness::{
+    fault_proxy::FaultProxy,
+    test_env::TestEnv,
+    vhost::Rights,
+    wait::{Seen, eventually},
+};
 use lapin::types::AMQPValue;
 use serde_json::json;
 
@@ -82,6 +87,29 @@ async fn client_says_why_a_task_is_not_stored() -> Result<()> {
     client.close().await;
     let error = Client::connect("amqp://guest:wrong@127.0.0.1:1/%2f").await.map(drop).unwrap_err();
     assert!(matches!(error, EnqueueError::Connect(_)), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn client_waits_for_a_broker_that_is_not_there_yet() -> Result<()> {
+    let env = TestEnv::new().await?;
+    env.garenne(&["topology", "apply"]).await?;
+    let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
+    proxy.cut();
+    let client = Client::builder(&url);
+    let refused = client.clone().connect().await.err();
+    assert!(matches!(refused, Some(EnqueueError::Connect(_))), "{refused:?}");
+    let refused = client.clone().connect_timeout(Duration::from_millis(600)).connect().await.err();
+    assert!(matches!(refused, Some(EnqueueError::Connect(_))), "{refused:?}");
+    let connecting = tokio::spawn(client.connect_timeout(Duration::from_secs(120)).connect());
+    let before = proxy.refused();
+    eventually("it has tried twice", async || {
+        let refused = proxy.refused();
+        Ok(Seen::when(refused >= before + 2, refused))
+    })
+    .await?;
+    proxy.heal();
+    connecting.await??.enqueue_kind("bench.noop", &json!({})).await?;
     Ok(())
 }
 

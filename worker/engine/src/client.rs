@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
@@ -16,6 +17,7 @@ use garenne_protocol::{
     topology::Names,
 };
 use serde::Serialize;
+use tokio::time::{Instant, sleep_until};
 
 use crate::{
     draft::{Draft, draft_options},
@@ -27,6 +29,9 @@ mod wait;
 
 pub use error::EnqueueError;
 pub use wait::WaitError;
+
+/// Time between two attempts to reach a broker that is not there yet.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Publishes tasks, with a confirm for each. Cheap to clone; clones share one connection, which is opened again when it
 /// is lost. Any number of tasks may be in flight at once, of which 1,000 wait for their confirms.
@@ -76,6 +81,7 @@ impl Client {
             url: url.to_owned(),
             prefix: "garenne".to_owned(),
             certificates: Certificates::default(),
+            connect_timeout: Duration::ZERO,
         }
     }
 
@@ -135,11 +141,13 @@ impl Client {
 ///
 /// ```no_run
 /// use garenne::{Client, broker::Certificates};
+/// use std::time::Duration;
 ///
 /// # async fn run() -> Result<(), garenne::EnqueueError> {
 /// let certificates = Certificates { ca: Some("/etc/ssl/our-ca.pem".into()), ..Certificates::default() };
 /// let url = "amqps://shop:secret@rabbitmq.internal/%2f";
-/// let client = Client::builder(url).prefix("shop").certificates(certificates).connect().await?;
+/// let client = Client::builder(url).prefix("shop").certificates(certificates);
+/// let client = client.connect_timeout(Duration::from_secs(30)).connect().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -149,6 +157,7 @@ pub struct ClientBuilder {
     url: String,
     prefix: String,
     certificates: Certificates,
+    connect_timeout: Duration,
 }
 
 impl ClientBuilder {
@@ -163,6 +172,12 @@ impl ClientBuilder {
         Self { certificates, ..self }
     }
 
+    /// How long [`connect`](Self::connect) waits for a broker that is not there yet, as a worker does at its start. Default: it
+    /// does not wait.
+    pub fn connect_timeout(self, timeout: Duration) -> Self {
+        Self { connect_timeout: timeout, ..self }
+    }
+
     /// Connects to the broker.
     ///
     /// # Errors
@@ -170,8 +185,16 @@ impl ClientBuilder {
     pub async fn connect(self) -> Result<Client, EnqueueError> {
         let broker = Broker::new(&self.url, "garenne client").map_err(EnqueueError::Connect)?;
         let client = Client::new(broker.with_certificates(self.certificates), &self.prefix);
-        client.publisher.connect().await.map_err(EnqueueError::of_connection)?;
-        Ok(client)
+        let until = Instant::now() + self.connect_timeout;
+        loop {
+            match client.publisher.connect().await {
+                Ok(()) => return Ok(client),
+                Err(PublishError::Connect(error)) if !error.is_final() && Instant::now() < until => {
+                    sleep_until(until.min(Instant::now() + CONNECT_INTERVAL)).await;
+                }
+                Err(error) => return Err(EnqueueError::of_connection(error)),
+            }
+        }
     }
 }
 

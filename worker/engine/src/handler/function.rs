@@ -26,7 +26,8 @@ use super::{FromTask, IntoOutput, MissingData, Output, Payload, Task, TaskError,
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not a handler",
-    note = "a handler is an async function with 1 to 9 arguments, of which the last is a `Payload`"
+    note = "a handler is an `async fn` with 1 to 9 arguments, of which the last is a `Payload`",
+    note = "a closure must not consume what it captures; `.data(…)` and an argument `Data<T>` share values with handlers"
 )]
 pub trait Handler<A>: Send + Sync + 'static {
     /// The type of its payload.
