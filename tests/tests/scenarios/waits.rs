@@ -63,7 +63,10 @@ async fn a_wait_returns_the_result_or_what_became_of_the_task() -> Result<()> {
     let late = client.enqueue(Factorial { n: 3 }).wait::<Computed>(Duration::from_secs(5)).await;
     let Err(error @ WaitError::TimedOut { .. }) = late else { bail!("{late:?}") };
     let text = error.to_string();
-    ensure!(text.contains("within 5s: it is stored, and may still wait, run or be retried"), "{text}");
+    ensure!(
+        text.contains("within 5s: the broker has it, and it may still wait, run or be retried"),
+        "{text}"
+    );
     client.close().await;
     Ok(())
 }
