@@ -30,6 +30,11 @@ impl NamePattern {
         Self("*".to_owned())
     }
 
+    /// Whether it stands for every name.
+    pub fn is_any(&self) -> bool {
+        self.0 == "*"
+    }
+
     /// The pattern of one name, which has no `*`.
     pub fn of_name(name: &str) -> Self {
         Self(name.to_owned())
@@ -66,6 +71,7 @@ mod tests {
             ["lab", "lab-", "lab-1", "Lab-1", "", "lab-*", "lab-1*", "*"].map(|name| pattern.matches(name))
         };
         assert_eq!(matching("*"), [true; 8]);
+        assert!(NamePattern::any().is_any() && !NamePattern::parse("lab-*").unwrap().is_any());
         assert_eq!(matching("lab"), [true, false, false, false, false, false, false, false]);
         assert_eq!(matching("lab-*"), [false, true, true, false, false, true, true, false]);
         assert_eq!(matching("lab-1*"), [false, false, true, false, false, false, true, false]);

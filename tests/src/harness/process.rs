@@ -146,7 +146,7 @@ impl Program {
         self.start().await?.ended().await
     }
 
-    /// As [`run`](Self::run), with a standard output that nobody reads any more, as in `… | head -1`.
+    /// As [`run`](Self::run), with a standard output whose reading end is closed, as `head -1` closes it.
     pub async fn run_unread(&self) -> Result<Ended> {
         let (reader, writer) = std::io::pipe()?;
         drop(reader);

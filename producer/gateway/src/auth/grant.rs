@@ -62,7 +62,7 @@ impl Grant {
     }
 
     pub(super) fn allows_every_device(&self) -> bool {
-        matches!(&self.devices, Devices::Matching(patterns) if patterns.contains(&NamePattern::any()))
+        matches!(&self.devices, Devices::Matching(patterns) if patterns.iter().any(NamePattern::is_any))
     }
 
     /// Whether records of `device` are allowed for a sender whose certificate names the device `own`.

@@ -18,6 +18,9 @@ use super::{
 };
 use garenne_publish::READING;
 
+/// Longest pattern, in bytes.
+const MAX_PATTERN: usize = 255;
+
 /// Limits for reading the file.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
@@ -127,9 +130,7 @@ impl Entry {
             (None, Some(_)) if !context.certificates => {
                 return Err("certificate: there are none without the setting tls_client_ca".to_owned());
             }
-            (None, Some(pattern)) => Known::Certificate(
-                NamePattern::parse(pattern).map_err(|problem| format!("certificate: {problem}"))?,
-            ),
+            (None, Some(text)) => Known::Certificate(pattern("certificate", text)?),
             _ => return Err("expected either token_sha256 or certificate".to_owned()),
         };
         let devices = matches!(known, Known::Certificate(_)).then_some(Devices::OfCertificate);
@@ -171,8 +172,14 @@ fn grant(
 }
 
 fn patterns(field: &str, texts: &[String]) -> Result<Vec<NamePattern>, String> {
-    let parse = |text: &String| NamePattern::parse(text).map_err(|problem| format!("{field}: {problem}"));
-    texts.iter().map(parse).collect()
+    texts.iter().map(|text| pattern(field, text)).collect()
+}
+
+fn pattern(field: &str, text: &str) -> Result<NamePattern, String> {
+    if text.len() > MAX_PATTERN {
+        return Err(format!("{field}: a pattern has {} bytes; expected 1 to {MAX_PATTERN}", text.len()));
+    }
+    NamePattern::parse(text).map_err(|problem| format!("{field}: {problem}"))
 }
 
 /// The error does not quote the text, which may be the token itself by mistake.

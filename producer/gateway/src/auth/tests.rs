@@ -186,6 +186,8 @@ fn an_invalid_senders_file_is_refused_with_the_field_and_without_the_token() {
         at("devices = []\nkinds = [\"\"]"),
         "kinds: \"\"; expected a name, or a prefix and \"*\" at its end"
     );
+    let long = at(&format!("devices = [\"{}\"]", "x".repeat(256)));
+    assert_eq!(long, "devices: a pattern has 256 bytes; expected 1 to 255");
     assert_eq!(at("devices = []\nrate = 0"), "rate: 0 records per second; expected 1 or more");
     assert_eq!(
         at("devices = []\nexpires = \"tomorrow\""),
