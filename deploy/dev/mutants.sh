@@ -94,6 +94,7 @@ declare -A mutants_of_unit_tests=(
     [quarantine-after-one-crash]=pipeline::quarantine::tests::a_task_that_came_back_twice_runs_after_one_crash_and_is_quarantined_after_two
     [reply-before-the-ack]=settlement::tests::replies::a_reply_follows_the_ack_and_is_counted_if_its_queue_does_not_exist
     [requeued-part-is-forgotten]=consumer::delivery::tests::a_split_message_is_settled_once_and_requeued_if_any_part_is
+    [run-that-ended-counts]=fleet::member::tests::a_run_does_not_count_if_it_ended_while_its_worker_was_looked_for
     [same-crash-counts-twice]=fleet::member::tests::a_run_does_not_count_if_it_is_counted_ended_or_our_own
     [stopped-task-starts]=execute::tests::a_task_that_is_stopped_while_it_waits_in_the_pool_does_not_start
     [success-not-remembered]=settlement::tests::a_redelivered_task_is_remembered_as_done

@@ -307,6 +307,11 @@ impl Ledger {
         self.by_id.get(id).map_or(0, |it| self.identities[it.0].effects)
     }
 
+    /// How many messages a task had to have by now: one, and one for each fork.
+    pub(crate) fn messages_of(&self, id: &str) -> u32 {
+        1 + self.by_id.get(id).map_or(0, |it| self.identities[it.0].forks as u32)
+    }
+
     /// How many messages came to exist once more, by reason.
     pub(crate) fn forks(&self) -> &BTreeMap<Fork, usize> {
         &self.forks

@@ -23,8 +23,8 @@ use crate::{
 /// How long a worker may start tasks after a command to stop.
 const STOP_TAKES: Duration = Duration::from_millis(20);
 
-/// Most runs of a task. Each has a reason: a failed attempt, an interruption, a crash. Only a task that is put back again and
-/// again without being charged for it, or that crashes worker after worker, has more.
+/// Most runs of a task, for each of its messages. Each has a reason: a failed attempt, an interruption, a crash. Only a task
+/// that is put back again and again without being charged for it, or that crashes worker after worker, has more.
 const MOST_RUNS: u32 = 30;
 
 /// A handler that runs.
@@ -152,11 +152,12 @@ impl Watch {
         }
     }
 
-    /// A handler starts. Returns the number of the run, and how often its task ran before.
+    /// A handler starts. Returns the number of the run, and how often its task ran before. `messages` are those that the task
+    /// had to have by now: one, and one for each fork.
     pub(crate) fn begin(
         &mut self,
         owner: OwnerId,
-        id: &str,
+        (id, messages): (&str, u32),
         attempt: u32,
         is_long: bool,
         now: Duration,
@@ -186,7 +187,7 @@ impl Watch {
         let begun = self.begun.entry(id.to_owned()).or_default();
         *begun += 1;
         let begun = *begun;
-        if begun == MOST_RUNS {
+        if begun == MOST_RUNS * messages {
             self.problem(now, format!("{id} runs for the {begun}th time"));
         }
         (self.runs, begun - 1)

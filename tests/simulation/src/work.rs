@@ -47,7 +47,8 @@ pub(crate) async fn run(
     let begun = client.with(|state| {
         let (now, is_long) = (state.broker.now, context.kind().as_str() == LONG);
         state.broker.remark(|| format!("attempt {} of {id} starts", context.attempt()));
-        state.watch.begin(client.owner, &id, context.attempt(), is_long, now)
+        let messages = state.broker.ledger.messages_of(&id);
+        state.watch.begin(client.owner, (&id, messages), context.attempt(), is_long, now)
     });
     let Some((number, before)) = begun else { return pending().await };
     let mut run = Run { client: client.clone(), number, began: client.net.now(), is_charged: false };

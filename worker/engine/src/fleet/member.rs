@@ -256,7 +256,12 @@ impl Member {
         if runner.incarnation() == self.incarnation || counted == Some(&runner) {
             return None;
         }
-        self.has_crashed(&runner).await.then_some(runner)
+        if !self.has_crashed(&runner).await {
+            return None;
+        }
+        // The run may have ended since, and its worker may have crashed in another one.
+        self.catch_up().await;
+        (self.lifecycle().runner_of(task) == Some(&runner)).then_some(runner)
     }
 
     /// Whether an incarnation crashed. Waits until this is known.

@@ -199,8 +199,27 @@ async fn a_run_counts_if_its_worker_crashed() {
     assert_eq!(member.crashed_run("t", None).await, Some(incarnation_of("w", "a")));
     assert!(Instant::now() - start >= RECONNECT_GRACE);
     let marks: Vec<_> = fake.records().into_iter().filter(|it| it["mark"].is_string()).collect();
-    assert_eq!(marks, [json!({"mark": format!("{}/1", member.incarnation)})]);
+    assert_eq!(marks, [1, 2].map(|number| json!({"mark": format!("{}/{number}", member.incarnation)})));
     assert_eq!(fake.published.lock().unwrap()[0].1, "p.lifecycle");
+}
+
+/// A worker whose connection was lost ends the run, and crashes afterwards in a run of another task.
+#[tokio::test(start_paused = true)]
+async fn a_run_does_not_count_if_it_ended_while_its_worker_was_looked_for() {
+    let (member, _fake) = member();
+    hello(&member, "w", "a");
+    run(&member, "w", "a", "t");
+    let this = Arc::clone(&member);
+    let crashed = tokio::spawn(async move { this.crashed_run("t", None).await });
+    sleep(Duration::from_secs(1)).await;
+    assert!(!crashed.is_finished());
+    read(
+        &member,
+        &json!({"event": "run-ended", "worker": "w", "incarnation": "a", "at": now(), "task": "t"}),
+    );
+    run(&member, "w", "a", "another");
+    assert_eq!(crashed.await.unwrap(), None);
+    assert_eq!(member.crashed_run("another", None).await, Some(incarnation_of("w", "a")));
 }
 
 #[tokio::test(start_paused = true)]
