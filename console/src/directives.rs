@@ -12,7 +12,7 @@ use garenne_common::{
 use garenne_operator::{operator::Operator, output, waits};
 use garenne_protocol::{
     heartbeat::Program,
-    task::{Envelope, StandingOrder, TaskId, epoch_ms},
+    task::{Directive, Envelope, TaskId, epoch_ms},
 };
 use lapin::BasicProperties;
 use serde::Serialize;
@@ -52,8 +52,8 @@ pub async fn stop_tasks(operator: &Operator, ids: &[String], groups: &[String]) 
         TaskId::parse(id).map_err(|error| Failure::new(Exit::Usage, format_args!("task {id:?}: {error}")))?;
     }
     groups.iter().try_for_each(|group| check_name("group", group))?;
-    let tasks = ids.iter().map(|task| StandingOrder::Task { task: task.clone(), at });
-    let of_groups = groups.iter().map(|group| StandingOrder::Group { group: group.clone(), at });
+    let tasks = ids.iter().map(|task| Directive::StopTask { task: task.clone(), at });
+    let of_groups = groups.iter().map(|group| Directive::StopGroup { group: group.clone(), at });
     let directives: Vec<_> = tasks.chain(of_groups).collect();
     for directive in &directives {
         publish_directive(operator, directive).await?;
@@ -72,9 +72,9 @@ fn rest_of_second(at: i64, now: i64) -> Duration {
 }
 
 /// Publishes a directive to the stream, which keeps it for workers that start later.
-pub(crate) async fn publish_directive(operator: &Operator, directive: &StandingOrder) -> Result<(), Failure> {
+pub(crate) async fn publish_directive(operator: &Operator, directive: &Directive) -> Result<(), Failure> {
     let unroutable = "the stream of directives is missing: run `garenne topology apply`";
-    publish(operator, StandingOrder::ROUTING_KEY, directive, unroutable).await
+    publish(operator, Directive::ROUTING_KEY, directive, unroutable).await
 }
 
 /// Sends a command to one worker, or to every worker.

@@ -8,7 +8,7 @@ use garenne_operator::{
     queues::{LookLimits, Seen, look},
 };
 use garenne_protocol::{
-    task::{StandingOrder, epoch_ms},
+    task::{Directive, epoch_ms},
     topology::MOST_SHARDS,
 };
 use lapin::Connection;
@@ -32,7 +32,7 @@ pub(crate) async fn look_at(
     let tell_workers = async {
         match lane_of(operator, queue) {
             Some(lane) if operator.broker.version().await?.counts_returns() => {
-                let look = StandingOrder::Look { look: lane.to_owned(), at: epoch_ms(SystemTime::now()) };
+                let look = Directive::Look { look: lane.to_owned(), at: epoch_ms(SystemTime::now()) };
                 publish_directive(operator, &look).await
             }
             _ => Ok(()),

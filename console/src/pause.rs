@@ -9,7 +9,7 @@ use garenne_common::{
 };
 use garenne_operator::{operator::Operator, output};
 use garenne_protocol::{
-    task::{StandingOrder, epoch_ms},
+    task::{Directive, epoch_ms},
     topology::Names,
 };
 use serde_json::{Value, json};
@@ -88,14 +88,14 @@ impl Paused {
         Ok(())
     }
 
-    fn directive(self, name: String, paused: bool, at: i64) -> StandingOrder {
+    fn directive(self, name: String, paused: bool, at: i64) -> Directive {
         match (self, paused) {
-            (Self::Group, true) => StandingOrder::Pause { pause: name, at },
-            (Self::Group, false) => StandingOrder::Resume { resume: name, at },
-            (Self::Lane, true) => StandingOrder::PauseLane { pause_lane: name, at },
-            (Self::Lane, false) => StandingOrder::ResumeLane { resume_lane: name, at },
-            (Self::Kind, true) => StandingOrder::PauseKind { pause_kind: name, at },
-            (Self::Kind, false) => StandingOrder::ResumeKind { resume_kind: name, at },
+            (Self::Group, true) => Directive::PauseGroup { pause: name, at },
+            (Self::Group, false) => Directive::ResumeGroup { resume: name, at },
+            (Self::Lane, true) => Directive::PauseLane { pause_lane: name, at },
+            (Self::Lane, false) => Directive::ResumeLane { resume_lane: name, at },
+            (Self::Kind, true) => Directive::PauseKind { pause_kind: name, at },
+            (Self::Kind, false) => Directive::ResumeKind { resume_kind: name, at },
         }
     }
 

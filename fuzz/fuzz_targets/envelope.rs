@@ -35,28 +35,7 @@ struct Name(String);
 
 impl<'a> Arbitrary<'a> for Name {
     fn arbitrary(input: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        let ours = [
-            header::TIMEOUT_MS,
-            header::DELAY_MS,
-            header::NOT_BEFORE,
-            header::GROUP,
-            header::ATTEMPT,
-            header::EXPIRES_AT,
-            header::USER_ID,
-            header::QUARANTINE_RUNS,
-            header::QUARANTINE_WORKER,
-            header::UNHANDLED_SINCE,
-            header::PASSED_ON,
-            header::RETURNS,
-            header::PUBLISHED_AT,
-            header::LANE,
-            header::TRACEPARENT,
-            header::TRACESTATE,
-            header::FIRST_SEEN,
-            "x-delivery-count",
-            "x-death",
-            "CC",
-        ];
+        let ours: Vec<_> = header::ALL.iter().copied().chain(["x-delivery-count", "x-death", "CC"]).collect();
         Ok(Self(match input.arbitrary::<Option<String>>()? {
             Some(foreign) => foreign,
             None => (*input.choose(&ours)?).to_owned(),

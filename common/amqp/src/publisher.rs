@@ -1,6 +1,6 @@
 //! Confirmed, mandatory publishing with many messages in flight.
 //!
-//! A publisher has one connection with one confirm channel, the only member of a deadpool: the pool opens it when it
+//! A publisher has one connection with one confirm channel, the only one of a deadpool: the pool opens it when it
 //! is first needed, bounds the wait for it, and replaces it when it is next taken and its channel has closed. It is
 //! held only while the frames of a round of messages are written. Confirms are awaited without it, so that a
 //! thousand messages can be in flight.
@@ -29,8 +29,8 @@ use super::{connect::Broker, declare::is_missing, wire::Message};
 mod address;
 mod confirm_tracker;
 mod error;
-mod member;
 mod pending_publish;
+mod pooled_connection;
 mod publish_queue;
 mod requests;
 mod route_health;
@@ -40,8 +40,8 @@ mod writing;
 
 use address::Address;
 pub use error::PublishError;
-use member::{Members, header_limit};
 use pending_publish::{Answer, Claim, PendingPublish};
+use pooled_connection::{ConnectionOpener, header_limit};
 use publish_queue::PublishQueue;
 pub use requests::PendingReply;
 use requests::Requests;
@@ -137,14 +137,14 @@ impl Publisher {
     ) -> Self {
         let blocked = Arc::new(AtomicBool::new(false));
         let newest = Arc::default();
-        let members = Members {
+        let opener = ConnectionOpener {
             broker,
             observer: observer.clone(),
             blocked: Arc::clone(&blocked),
             newest,
             requests: requests.clone(),
         };
-        let pool = Pool::builder(members)
+        let pool = Pool::builder(opener)
             .max_size(1)
             .runtime(deadpool::Runtime::Tokio1)
             .wait_timeout(Some(config.acquire_timeout))
@@ -179,7 +179,7 @@ impl Publisher {
     /// As [`Publisher::publish`].
     pub async fn connect(&self) -> Result<(), PublishError> {
         match &self.outlet {
-            Outlet::Amqp(queue) => queue.member().await.map(drop),
+            Outlet::Amqp(queue) => queue.connection().await.map(drop),
             #[cfg(feature = "simulation")]
             Outlet::Simulated(broker) => broker.connect().await,
         }
@@ -296,7 +296,7 @@ impl Publisher {
         let AnnounceChannel { channel, header_limit, .. } = match &*announcing {
             Some(open) => open,
             None => {
-                let connection = Arc::clone(&queue.member().await?.connection);
+                let connection = Arc::clone(&queue.connection().await?.connection);
                 let channel = connection.create_channel().await.map_err(lost)?;
                 let header_limit = header_limit(&connection);
                 let connection = Arc::downgrade(&connection);
@@ -312,8 +312,8 @@ impl Publisher {
     /// Whether an exchange is missing. False also if the broker does not tell.
     pub async fn is_missing(&self, exchange: &str) -> bool {
         match &self.outlet {
-            Outlet::Amqp(queue) => match queue.member().await {
-                Ok(member) => is_missing(&member.connection, exchange).await.unwrap_or(false),
+            Outlet::Amqp(queue) => match queue.connection().await {
+                Ok(pooled) => is_missing(&pooled.connection, exchange).await.unwrap_or(false),
                 Err(_) => false,
             },
             #[cfg(feature = "simulation")]

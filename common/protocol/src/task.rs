@@ -8,6 +8,7 @@ mod batch;
 mod celery;
 mod content_type;
 mod copy;
+mod directive;
 pub mod encoded;
 mod envelope;
 mod foreign;
@@ -22,7 +23,6 @@ mod outcome;
 #[cfg(feature = "sensor")]
 mod reading;
 mod source;
-mod standing_order;
 mod trace;
 mod version;
 
@@ -33,6 +33,7 @@ pub use celery::{
 };
 pub use content_type::{BATCH, ContentType};
 pub use copy::{Copied, MAX_CHECKPOINT};
+pub use directive::Directive;
 pub use envelope::{Arrival, Envelope, Malformed, QuarantineRecord, UnhandledRecord, epoch_ms, span_ms};
 pub use foreign::{FOREIGN_KIND, ForeignMessage, UNMAPPED_TASK_KIND};
 pub use header_value::HeaderValue;
@@ -45,7 +46,6 @@ pub use outcome::DeadReason;
 #[cfg(feature = "sensor")]
 pub use reading::{ReadingTasks, has_assumed_time, reading_body, reading_id};
 pub use source::Source;
-pub use standing_order::StandingOrder;
 pub use trace::TraceContext;
 pub use version::{BadVersion, Version};
 #[cfg(feature = "simulation")]

@@ -17,7 +17,7 @@ pub enum Settlement {
     Acked,
     /// Requeued; this is not an attempt.
     Requeued,
-    /// Copied to the retry ladder, then acknowledged.
+    /// Copied to be run later or by another worker, then acknowledged.
     Retried,
     /// Copied to the dead-letter queue, then acknowledged.
     Dead,

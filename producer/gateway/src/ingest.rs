@@ -88,7 +88,7 @@ impl<N> Parsed<N> {
 
 /// Records what senders may send as tasks, and sends them.
 pub struct Ingest {
-    uplink: Arc<SpoolingSender>,
+    task_sender: Arc<SpoolingSender>,
     /// For tasks of other gateways, which keep them until the broker has confirmed them. `None` if there is no broker.
     without_spool: Option<Arc<SpoolingSender>>,
     pub(super) routes: Routes,
@@ -105,13 +105,18 @@ pub struct Ingest {
 }
 
 impl Ingest {
-    /// Sends tasks with `uplink`, also those of a sender that disconnects: then on the current runtime. Of `records` the
+    /// Sends tasks with `task_sender`, also those of a sender that disconnects: then on the current runtime. Of `records` the
     /// bounds of times count.
-    pub fn new(uplink: SpoolingSender, routes: Routes, limits: &Limits, records: RecordLimits) -> Arc<Self> {
+    pub fn new(
+        task_sender: SpoolingSender,
+        routes: Routes,
+        limits: &Limits,
+        records: RecordLimits,
+    ) -> Arc<Self> {
         let help = "Times that a map left out the values of a payload because nothing was measured.";
         Arc::new(Self {
-            without_spool: uplink.without_spool().map(Arc::new),
-            uplink: Arc::new(uplink),
+            without_spool: task_sender.without_spool().map(Arc::new),
+            task_sender: Arc::new(task_sender),
             reading: routes.kind(READING).ok(),
             routes,
             records: RecordLimits { records: limits.max_records, ..records },
@@ -208,10 +213,10 @@ impl Ingest {
     ///
     /// # Errors
     /// There is no broker, whose confirm the format needs.
-    pub(super) fn uplink_of(&self, format: &impl Format) -> Result<Arc<SpoolingSender>, Refusal> {
+    pub(super) fn task_sender_for(&self, format: &impl Format) -> Result<Arc<SpoolingSender>, Refusal> {
         match format.needs_confirm() {
             true => self.without_spool.clone().ok_or_else(Refusal::no_broker),
-            false => Ok(Arc::clone(&self.uplink)),
+            false => Ok(Arc::clone(&self.task_sender)),
         }
     }
 
@@ -222,17 +227,17 @@ impl Ingest {
     /// At least one task is not stored.
     pub(super) async fn send_or_spool<N: Notes>(
         &self,
-        uplink: Arc<SpoolingSender>,
+        task_sender: Arc<SpoolingSender>,
         Converted { tasks, notes, mut memory }: Converted<N>,
     ) -> Result<Stored<N>, Refusal> {
-        if uplink.keeps_tasks() {
+        if task_sender.keeps_tasks() {
             memory.grow(tasks.iter().map(spool_footprint).sum())?;
         }
         let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
         if tasks.is_empty() {
             return Ok((Receipts::new(ids, Durability::Confirmed, notes.memory(), memory), notes));
         }
-        let sending = async move { (uplink.send(tasks).await, memory) };
+        let sending = async move { (task_sender.send(tasks).await, memory) };
         let retry_after = self.limits.retry_after;
         match supervise::isolated("publish", sending).continued_on(&self.runtime).await {
             Ok((Ok(durability), memory)) => {

@@ -47,13 +47,13 @@ pub(super) async fn take<R: Request>(gateway: &GatewayContext, mut request: R) -
         let caller = request.authenticate(gateway)?;
         let (sender, format, body) = request.read(gateway, caller).await?;
         let ingest = Arc::clone(&gateway.ingest);
-        let (uplink, count) = (ingest.uplink_of(&format)?, format.count(&sender));
+        let (task_sender, count) = (ingest.task_sender_for(&format)?, format.count(&sender));
         let recording = Arc::clone(&ingest);
         let tasks = body.converted(&ingest.offload, &ingest.limits, count, move |bytes| {
             let parsed = format.parse(bytes, &sender, &recording)?;
             recording.record(parsed, &sender)
         });
-        ingest.send_or_spool(uplink, tasks.await?).await
+        ingest.send_or_spool(task_sender, tasks.await?).await
     };
     let stored = stored.await;
     request.answer(gateway, stored)

@@ -6,7 +6,7 @@ use garenne_amqp::{Message, Publisher, PublisherConfig, Target};
 use garenne_common::{clock, simulation::Simulation};
 use garenne_protocol::{
     amqp::BasicProperties,
-    task::{StandingOrder, TaskId, epoch_ms},
+    task::{Directive, TaskId, epoch_ms},
     topology::Names,
 };
 use tokio::time::{sleep, sleep_until, timeout};
@@ -231,23 +231,23 @@ impl Play {
             Action::StopTask(number) => {
                 let id = Plan::of(self.seed, *number).id;
                 self.net.with(|state| state.watch.task_stopped(&id));
-                self.order(|at| StandingOrder::Task { task: id, at });
+                self.direct(|at| Directive::StopTask { task: id, at });
             }
             Action::StopGroup(group) => {
                 self.net.with(|state| state.watch.group_stopped(*group, now));
-                self.order(|at| StandingOrder::Group { group: group_name(*group), at });
+                self.direct(|at| Directive::StopGroup { group: group_name(*group), at });
             }
             Action::PauseGroup(group) => {
-                self.order(|at| StandingOrder::Pause { pause: group_name(*group), at });
+                self.direct(|at| Directive::PauseGroup { pause: group_name(*group), at });
             }
             Action::ResumeGroup(group) => {
-                self.order(|at| StandingOrder::Resume { resume: group_name(*group), at });
+                self.direct(|at| Directive::ResumeGroup { resume: group_name(*group), at });
             }
             Action::PauseLane(lane) => {
-                self.order(|at| StandingOrder::PauseLane { pause_lane: lane_name(*lane), at });
+                self.direct(|at| Directive::PauseLane { pause_lane: lane_name(*lane), at });
             }
             Action::ResumeLane(lane) => {
-                self.order(|at| StandingOrder::ResumeLane { resume_lane: lane_name(*lane), at });
+                self.direct(|at| Directive::ResumeLane { resume_lane: lane_name(*lane), at });
             }
         }
     }
@@ -283,9 +283,9 @@ impl Play {
     }
 
     /// Publishes a directive.
-    fn order(&mut self, order: impl FnOnce(i64) -> StandingOrder) {
-        let body = serde_json::to_vec(&order(epoch_ms(clock::now()))).expect("it is plain data");
-        let target = Target::exchange(Names::new("garenne").control(), StandingOrder::ROUTING_KEY.to_owned());
+    fn direct(&mut self, directive: impl FnOnce(i64) -> Directive) {
+        let body = serde_json::to_vec(&directive(epoch_ms(clock::now()))).expect("it is plain data");
+        let target = Target::exchange(Names::new("garenne").control(), Directive::ROUTING_KEY.to_owned());
         let properties = BasicProperties::default()
             .with_message_id(TaskId::random().as_str().into())
             .with_delivery_mode(2);
@@ -312,10 +312,10 @@ impl Play {
         });
         self.later.retain(|_, undo| matches!(undo, Undo::Restart(_)));
         for group in 0..3 {
-            self.order(|at| StandingOrder::Resume { resume: group_name(group), at });
+            self.direct(|at| Directive::ResumeGroup { resume: group_name(group), at });
         }
         for lane in 0..2 {
-            self.order(|at| StandingOrder::ResumeLane { resume_lane: lane_name(lane), at });
+            self.direct(|at| Directive::ResumeLane { resume_lane: lane_name(lane), at });
         }
         self.slots.iter().for_each(|slot| slot.pause(false));
     }

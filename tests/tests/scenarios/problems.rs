@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
 use garenne_console::audit_log::command_line;
-use garenne_protocol::task::{StandingOrder, epoch_ms};
+use garenne_protocol::task::{Directive, epoch_ms};
 use garenne_tests::harness::{
     client::{Client, headers, with_id},
     process::Signal,
@@ -48,7 +48,7 @@ async fn problems_of_lanes_and_workers_are_said_by_every_tool() -> Result<()> {
     // A program without an audit record: nobody is named.
     let order = format!(r#"{{"pause_lane":"fast","at":{}}}"#, epoch_ms(SystemTime::now()));
     env.client()
-        .publish("garenne.control", StandingOrder::ROUTING_KEY, with_id("foreign"), order.as_bytes())
+        .publish("garenne.control", Directive::ROUTING_KEY, with_id("foreign"), order.as_bytes())
         .await?;
     let unknown = tools.until("a pause by nobody", |problems| {
         let found = find(problems, "paused", "lane fast")?;

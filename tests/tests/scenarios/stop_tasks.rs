@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use garenne_protocol::task::{ContentType, Kind, NewTask, StandingOrder, TaskId};
+use garenne_protocol::task::{ContentType, Directive, Kind, NewTask, TaskId};
 use garenne_tests::harness::{
     client::{Taken, headers, text, with_id},
     test_env::TestEnv,
@@ -28,9 +28,9 @@ async fn stop(env: &TestEnv, arguments: &[&str]) -> Result<()> {
 /// Publishes stop directives as the console does, each confirmed.
 async fn publish_directives(env: &TestEnv, tasks: impl IntoIterator<Item = String>) -> Result<()> {
     for task in tasks {
-        let directive = StandingOrder::Task { task, at: i64::try_from(now()?.as_millis())? };
+        let directive = Directive::StopTask { task, at: i64::try_from(now()?.as_millis())? };
         let (properties, body) = (with_id("directive"), serde_json::to_vec(&directive)?);
-        env.client().publish("garenne.control", StandingOrder::ROUTING_KEY, properties, &body).await?;
+        env.client().publish("garenne.control", Directive::ROUTING_KEY, properties, &body).await?;
     }
     Ok(())
 }
@@ -131,9 +131,9 @@ async fn stop_of_a_group_is_exact_to_the_millisecond_for_our_publishers() -> Res
     publish("before", at).await?;
     publish("after", at + Duration::from_millis(1)).await?;
     worker.until_holds("fast", 1, 2).await?;
-    let directive = StandingOrder::Group { group: "import".into(), at: i64::try_from(at.as_millis())? };
+    let directive = Directive::StopGroup { group: "import".into(), at: i64::try_from(at.as_millis())? };
     let (properties, body) = (with_id("directive"), serde_json::to_vec(&directive)?);
-    env.client().publish("garenne.control", StandingOrder::ROUTING_KEY, properties, &body).await?;
+    env.client().publish("garenne.control", Directive::ROUTING_KEY, properties, &body).await?;
     assert_eq!(stopped(&env, 1).await?, ["before"]);
     stop(&env, &["first-0"]).await?;
     worker.until_done_with("after").await?;

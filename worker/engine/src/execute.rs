@@ -250,7 +250,7 @@ impl AttemptEnd {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use garenne_protocol::task::{ContentType, Kind, NewTask, StandingOrder, TaskId};
+    use garenne_protocol::task::{ContentType, Directive, Kind, NewTask, TaskId};
     use serde::Deserialize;
 
     use super::*;
@@ -375,7 +375,7 @@ mod tests {
         let worker = TestWorker::new(builder).unwrap();
         let mut task = NewTask::new(Kind::parse("any.thing").unwrap(), ContentType::Json, b"{}".to_vec());
         task.id = TaskId::parse("unwanted").unwrap();
-        worker.directives().apply(&StandingOrder::Task { task: "unwanted".into(), at: 0 });
+        worker.directives().apply(&Directive::StopTask { task: "unwanted".into(), at: 0 });
         let outcome = worker.run_task(&task).await;
         assert!(matches!(outcome, TestOutcome::Dead { reason: DeadReason::Stopped, .. }), "{outcome:?}");
         assert!(!started.load(Ordering::Relaxed));

@@ -22,9 +22,9 @@ use crate::{
     spans::Spans,
 };
 
-mod admit;
 mod celery;
-mod dispatch;
+mod checks;
+mod dispatched;
 mod foreign;
 mod key_limits;
 mod life;
@@ -32,7 +32,7 @@ mod quarantine;
 mod unhandled;
 
 pub(crate) use celery::CeleryLane;
-use dispatch::Dispatched;
+use dispatched::Dispatched;
 pub(crate) use foreign::ForeignLane;
 pub(crate) use key_limits::KeyLimits;
 use quarantine::QuarantineRun;

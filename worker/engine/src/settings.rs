@@ -42,7 +42,8 @@ pub struct WorkerConfig {
     pub sinks: Vec<SinkName>,
     /// How the worker stops if the command names no mode. Default: soft-timeout.
     pub shutdown_mode: Mode,
-    /// How long soft-timeout waits for running tasks before it turns into hard. Default: 25 s.
+    /// How long soft-timeout waits for running tasks before it turns into hard, and how long light and soft wait for a sink or
+    /// the broker once all tasks have ended. Default: 25 s.
     #[serde(with = "humantime_serde")]
     pub shutdown_timeout: Duration,
     /// How long a hard stop waits for short tasks, and how long a cancelled long task may take to return in any mode.

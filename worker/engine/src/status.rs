@@ -9,7 +9,7 @@ use garenne_common::telemetry::{
     HeartbeatSource,
     admin::{GroupCommand, Process, Tasks},
 };
-use garenne_protocol::{heartbeat::NotReadyBeat, task::StandingOrder};
+use garenne_protocol::{heartbeat::NotReadyBeat, task::Directive};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
@@ -120,7 +120,7 @@ impl Tasks for Status {
         // The pool knows a batch by the batch's id only. A record is stopped before it starts, by a directive.
         let is_in_batch = self.batches.contains_record(id);
         if is_in_batch {
-            self.member.apply_locally(|at| StandingOrder::Task { task: id.to_owned(), at });
+            self.member.apply_locally(|at| Directive::StopTask { task: id.to_owned(), at });
         }
         is_in_pool || is_in_batch
     }
@@ -128,9 +128,9 @@ impl Tasks for Status {
     fn group(&self, group: &str, command: GroupCommand) -> bool {
         let name = group.to_owned();
         match command {
-            GroupCommand::Pause => self.member.apply_locally(|at| StandingOrder::Pause { pause: name, at }),
+            GroupCommand::Pause => self.member.apply_locally(|at| Directive::PauseGroup { pause: name, at }),
             GroupCommand::Resume => {
-                self.member.apply_locally(|at| StandingOrder::Resume { resume: name, at });
+                self.member.apply_locally(|at| Directive::ResumeGroup { resume: name, at });
             }
             GroupCommand::Stop => {
                 for lane in &self.lanes {

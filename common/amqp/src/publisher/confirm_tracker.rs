@@ -35,7 +35,7 @@ pub(super) struct ConfirmTracker {
 impl ConfirmTracker {
     pub(super) fn start(channel: Arc<Channel>, header_limit: usize) -> Self {
         let (rounds, receiver) = mpsc::unbounded_channel();
-        // Not restarted: the confirms of its messages are lost. The pool replaces the member instead.
+        // Not restarted: the confirms of its messages are lost. The pool replaces the connection instead.
         let task = supervise::isolated("confirm tracker", run(channel, header_limit, receiver));
         let task = task.spawn().detach();
         Self { rounds, task }

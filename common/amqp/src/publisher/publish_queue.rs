@@ -14,7 +14,7 @@ use deadpool::managed::{Object, Pool, PoolError};
 use futures_util::FutureExt;
 use garenne_common::supervise;
 
-use super::{error::PublishError, member::Members, pending_publish::PendingPublish};
+use super::{error::PublishError, pending_publish::PendingPublish, pooled_connection::ConnectionOpener};
 
 /// Most messages in a round.
 const MAX_ROUND: usize = 256;
@@ -24,7 +24,7 @@ const MAX_ROUND_BYTES: usize = 256 * 1024;
 
 /// The messages that wait for the connection, and the pool that opens and checks it.
 pub(super) struct PublishQueue {
-    pub(super) pool: Pool<Members>,
+    pub(super) pool: Pool<ConnectionOpener>,
     state: Mutex<State>,
 }
 
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl PublishQueue {
-    pub(super) fn new(pool: Pool<Members>) -> Arc<Self> {
+    pub(super) fn new(pool: Pool<ConnectionOpener>) -> Arc<Self> {
         Arc::new(Self { pool, state: Mutex::default() })
     }
 
@@ -55,7 +55,7 @@ impl PublishQueue {
     }
 
     /// Waits for the connection, which is opened if there is none.
-    pub(super) async fn member(&self) -> Result<Object<Members>, PublishError> {
+    pub(super) async fn connection(&self) -> Result<Object<ConnectionOpener>, PublishError> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => PublishError::Connect(error),
             _ => PublishError::Busy {
@@ -102,14 +102,14 @@ impl Writer {
         let mut round = Vec::new();
         while self.active {
             // Gets the connection before the messages: while they are in the queue, their senders can give up.
-            let member = self.queue.member().await;
+            let connection = self.queue.connection().await;
             self.queue.next(&mut round, &mut self.active);
             round.retain(PendingPublish::claim);
-            match member {
+            match connection {
                 _ if round.is_empty() => {}
-                Ok(member) => {
-                    member.replies.iter().for_each(|replies| replies.note(&round));
-                    round = member.confirm_tracker.write(round).await;
+                Ok(pooled) => {
+                    pooled.replies.iter().for_each(|replies| replies.note(&round));
+                    round = pooled.confirm_tracker.write(round).await;
                 }
                 Err(error) => {
                     round.drain(..).for_each(|publish| drop(publish.answer.send(Err(error.clone()))));

@@ -159,7 +159,7 @@ async fn a_body_over_the_limit_is_too_large_and_others_on_its_channel_are_in_dou
 }
 
 #[tokio::test]
-async fn a_member_whose_confirm_tracker_ended_is_replaced() {
+async fn a_connection_whose_confirm_tracker_ended_is_replaced() {
     let mut broker = FakeBroker::start(131_072).await;
     let metrics = Metrics::new("test").connection().clone();
     let known = Broker::new(&broker.url(), "test").unwrap();
@@ -168,7 +168,7 @@ async fn a_member_whose_confirm_tracker_ended_is_replaced() {
     let unanswered = publisher.send(message("k", "1")).await.unwrap();
     broker.next().await;
     match &publisher.outlet {
-        Outlet::Amqp(queue) => queue.member().await.unwrap().confirm_tracker.task.abort(),
+        Outlet::Amqp(queue) => queue.connection().await.unwrap().confirm_tracker.task.abort(),
         #[cfg(feature = "simulation")]
         Outlet::Simulated(_) => unreachable!("it is not simulated"),
     }

@@ -3,7 +3,7 @@ use std::time::SystemTime;
 use garenne_common::telemetry::{Metrics, metrics::TaskOutcome};
 use garenne_pool::{OnEnd, Pool, PoolConfig, Spec, Stop};
 use garenne_protocol::task::{
-    ContentType, DeadReason, Kind, NewTask, StandingOrder, TaskId, batch_properties, write_batch,
+    ContentType, DeadReason, Directive, Kind, NewTask, TaskId, batch_properties, write_batch,
 };
 use tokio::sync::{Semaphore, oneshot};
 
@@ -70,7 +70,7 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> Execution
     let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
     let directives = Directives::default();
     for task in stopped {
-        directives.apply(&StandingOrder::Task { task: (*task).to_owned(), at: 0 });
+        directives.apply(&Directive::StopTask { task: (*task).to_owned(), at: 0 });
     }
     let worker = WorkerContext { directives: Arc::new(directives), ..WorkerContext::default() };
     let attempt = Attempt {
@@ -253,12 +253,12 @@ fn a_record_is_found_while_its_batch_is_held() {
     assert!(!batches.contains_record("0"));
 }
 
-fn pause_kind() -> StandingOrder {
-    StandingOrder::PauseKind { pause_kind: "test.step".into(), at: 0 }
+fn pause_kind() -> Directive {
+    Directive::PauseKind { pause_kind: "test.step".into(), at: 0 }
 }
 
-fn pause_lane() -> StandingOrder {
-    StandingOrder::PauseLane { pause_lane: "fast".into(), at: 0 }
+fn pause_lane() -> Directive {
+    Directive::PauseLane { pause_lane: "fast".into(), at: 0 }
 }
 
 #[tokio::test(start_paused = true)]

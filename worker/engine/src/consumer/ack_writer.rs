@@ -167,7 +167,8 @@ impl<C: SettleChannel> AckWriter<C> {
             }
             outcome = outcome.and(result);
         }
-        if outcome.is_err() {
+        if let Err(error) = &outcome {
+            tracing::warn!(queue = self.queue, %error, "settlements could not be sent");
             self.ledger.generation.end();
         }
         outcome

@@ -143,8 +143,8 @@ impl ChannelGeneration {
         self.is_consuming.store(true, Ordering::Release);
     }
 
-    /// Records that the broker has cancelled the consumer: it sends no more deliveries.
-    pub(super) fn consumer_cancelled(&self) {
+    /// Records that the broker has answered our cancel: it sends no more deliveries.
+    pub(super) fn consumer_stopped(&self) {
         self.is_consuming.store(false, Ordering::Release);
     }
 

@@ -50,12 +50,12 @@ impl LaneIntake {
         }
     }
 
-    /// Completes when the intake satisfies `condition`, or when the worker dropped the sender.
     /// Completes when the worker stops.
     pub(crate) async fn closed(&mut self) {
         self.wait_for(|intake| intake == Intake::Closed).await;
     }
 
+    /// Completes when the intake satisfies `condition`, or when the worker dropped the sender.
     pub(super) async fn wait_for(&mut self, condition: impl Fn(Intake) -> bool) {
         while !condition(self.current()) {
             tokio::select! {

@@ -293,7 +293,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
                 () = intake.wait_for(|intake| intake != Intake::Open), if !cancelled => {
                     cancelled = true;
                     channel.cancel(&subscription.tag).await.map_err(|error| error.to_string())?;
-                    generation.consumer_cancelled();
+                    generation.consumer_stopped();
                     continue;
                 }
                 chunk = coalesced(&coalescer, chunks.next()) => chunk,

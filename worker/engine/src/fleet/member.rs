@@ -13,7 +13,7 @@ use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::{backoff::Backoff, clock, supervise};
 use garenne_protocol::amqp::BasicProperties;
 use garenne_protocol::{
-    task::{StandingOrder, WorkerIncarnation, epoch_ms, new_uuid},
+    task::{Directive, WorkerIncarnation, epoch_ms, new_uuid},
     topology::Names,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -79,7 +79,7 @@ pub(crate) struct Member {
     unread: Mutex<BTreeMap<String, String>>,
 }
 
-/// A record of one of the streams: an order or a lifecycle record, or a mark.
+/// A record of one of the streams: a directive or a lifecycle record, or a mark.
 ///
 /// A worker publishes a mark to learn when it has read all earlier records. Its first mark is its incarnation, the
 /// later ones are `<incarnation>/<number>`.
@@ -121,22 +121,22 @@ impl Member {
         self.handlers.catch_all
     }
 
-    /// Applies an order that is given now, on this worker alone. A later order to the fleet overrules it.
-    pub(crate) fn apply_locally(&self, order: impl FnOnce(i64) -> StandingOrder) {
-        self.directives.apply(&order(epoch_ms(clock::now())));
+    /// Applies a directive that is given now, on this worker alone. A later directive to the fleet overrules it.
+    pub(crate) fn apply_locally(&self, directive: impl FnOnce(i64) -> Directive) {
+        self.directives.apply(&directive(epoch_ms(clock::now())));
     }
 
     /// Applies a record of the directives stream, and calls `stop_task` for each task on this worker that it stops.
     /// Returns whether the record is this worker's first mark.
     pub(super) fn read_directive(&self, record: &[u8], stop_task: &impl Fn(&str)) -> bool {
-        self.read_record(record, "directive", |order: StandingOrder| {
-            // A stream may be read again. An old order must not stop tasks published since.
-            if !self.directives.apply(&order) {
+        self.read_record(record, "directive", |directive: Directive| {
+            // A stream may be read again. An old directive must not stop tasks published since.
+            if !self.directives.apply(&directive) {
                 return;
             }
-            match &order {
-                StandingOrder::Task { task, .. } => stop_task(task),
-                StandingOrder::Group { group, .. } => {
+            match &directive {
+                Directive::StopTask { task, .. } => stop_task(task),
+                Directive::StopGroup { group, .. } => {
                     let now = clock::now();
                     for task in self.grouped.tasks_of(group) {
                         if self.directives.effect_on(&task, None, now) == Some(DirectiveEffect::Stopped) {
@@ -145,13 +145,13 @@ impl Member {
                     }
                 }
                 // The pause of a lane stops its consumers. The others take effect when a task would start.
-                StandingOrder::Pause { .. }
-                | StandingOrder::Resume { .. }
-                | StandingOrder::PauseLane { .. }
-                | StandingOrder::ResumeLane { .. }
-                | StandingOrder::PauseKind { .. }
-                | StandingOrder::ResumeKind { .. }
-                | StandingOrder::Look { .. } => {}
+                Directive::PauseGroup { .. }
+                | Directive::ResumeGroup { .. }
+                | Directive::PauseLane { .. }
+                | Directive::ResumeLane { .. }
+                | Directive::PauseKind { .. }
+                | Directive::ResumeKind { .. }
+                | Directive::Look { .. } => {}
             }
         })
     }

@@ -93,7 +93,7 @@ impl Membership {
     /// Reads the streams to their end, for at most `read_timeout`, and then publishes the start record. The bindings of the
     /// worker's control queue are checked every `check_interval`.
     ///
-    /// `stop_task` is called for each task that an order stops, `on_command` for each command on the worker's
+    /// `stop_task` is called for each task that a directive stops, `on_command` for each command on the worker's
     /// control queue.
     ///
     /// # Errors

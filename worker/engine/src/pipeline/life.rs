@@ -1,10 +1,14 @@
 //! The life of a delivery, from top to bottom.
 //!
 //! ```text
-//! admit ─► wait for a place ─► execute ─► store in the sinks ─► publish follow-ups ─► ack ─► reply
-//!   │                             │
-//!   └─► dead-letter, defer,       └─► retry, dead-letter, defer, hand back, abandon
-//!       quarantine, hand back
+//! read ─► admit ─► wait for a place ─► execute ─► store in the sinks ─► publish follow-ups ─► ack ─► reply
+//!  │        │                             │
+//!  │        └─► dead-letter, defer,       └─► retry, dead-letter, defer, hand back, abandon
+//!  │            quarantine, hand back
+//!  ├─► unreadable or too large: dead-letter
+//!  ├─► a call that only Celery can run: pass on to Celery's workers
+//!  ├─► succeeded here before: ack
+//!  └─► still runs here: replace the lost delivery of that attempt
 //! ```
 //!
 //! One value owns the delivery all the time: [`InFlight`]. Dropping it at any step hands the delivery back. A result is
@@ -23,7 +27,7 @@ use garenne_pool::{Cause, Completion, Ending, Refusal};
 use garenne_protocol::task::DeadReason;
 use tokio::time::timeout;
 
-use super::{LanePipeline, Ready, admit::NotNow, dispatch::Dispatched};
+use super::{LanePipeline, Ready, checks::NotNow, dispatched::Dispatched};
 use crate::{
     consumer::Delivery,
     dead_channel::{CHECK_INTERVAL, take_dead},
@@ -38,7 +42,8 @@ use crate::{
 const NOT_READY: Duration = Duration::from_secs(5);
 
 impl LanePipeline {
-    /// Admission: returns the task if it may run now. Otherwise its settlement continues in the background.
+    /// Admission: returns the task if it may run now. Otherwise it is settled already, or its settlement continues in the
+    /// background.
     pub(super) fn admit(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<Ready> {
         let task = self.read(delivery, now)?;
         let task = self.unless_known(task)?;

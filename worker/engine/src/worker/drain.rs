@@ -112,7 +112,8 @@ impl<B: ConsumeBroker> Running<B> {
         timed_out || final_mode != mode
     }
 
-    /// Waits for the pools, the sinks, the copies and the sinks' background work, while commands may escalate the mode. Returns the final mode.
+    /// Waits for the pools, the sinks, the copies and the sinks' background work, while commands may escalate the mode. Returns
+    /// the final mode.
     async fn until_settled(
         &mut self,
         mode: Mode,

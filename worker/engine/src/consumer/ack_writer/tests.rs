@@ -95,7 +95,7 @@ impl Bench {
     /// Behavior of the consumer after the intake has closed.
     fn end_consumer(&self) {
         self.intake.send_replace(Intake::Closed);
-        self.generation.consumer_cancelled();
+        self.generation.consumer_stopped();
         self.drain.send_replace(true);
     }
 
@@ -190,7 +190,7 @@ async fn a_requeue_for_a_pause_or_a_stop_is_sent_after_the_consumer_is_cancelled
         bench.settle([3], Settlement::Acked);
         sleep(SHORT_WAIT).await;
         assert_eq!(bench.counts(), (1, 1, 0), "only the requeue is held");
-        bench.generation.consumer_cancelled();
+        bench.generation.consumer_stopped();
         sleep(SHORT_WAIT).await;
         assert_eq!(bench.counts(), (1, 2, 0));
     }

@@ -1,8 +1,8 @@
 //! The looks of operators at the messages of lanes.
 //!
 //! Before RabbitMQ 4.3, the broker counts the return after a look as a redelivery of the message. A task that was looked
-//! at would be suspected of crashing workers. The order is in the stream before the look begins, and a paused lane is
-//! resumed by a later order of the same stream, so a worker knows of a look before it receives what was looked at.
+//! at would be suspected of crashing workers. The directive is in the stream before the look begins, and a paused lane is
+//! resumed by a later directive of the same stream, so a worker knows of a look before it receives what was looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -138,7 +138,7 @@ async fn a_running_member_removes_expired_entries() {
     read(&member, &json!({"event": "hello", "worker": "w", "incarnation": "i", "at": 1000}));
     let resume = json!({"resume": "g", "at": 1000}).to_string();
     assert!(!member.read_directive(resume.as_bytes(), &|_| ()));
-    member.directives.apply(&StandingOrder::Pause { pause: "old".into(), at: 1000 });
+    member.directives.apply(&Directive::PauseGroup { pause: "old".into(), at: 1000 });
     assert_eq!((member.lifecycle().len(), member.directives.paused_groups().len()), (1, 1));
     let this = Arc::clone(&member);
     let maintaining = tokio::spawn(async move { this.maintain().await });
@@ -352,10 +352,10 @@ fn grouped(id: &str, group: &str, published: i64) -> Arc<Envelope> {
     Arc::new(Envelope::read("k", &task.properties(now), None, |_| true, now).unwrap())
 }
 
-/// Applies an order as read from the stream, and returns the tasks that it stops.
-fn stopped_by(member: &Member, order: &Value) -> Vec<String> {
+/// Applies a directive as read from the stream, and returns the tasks that it stops.
+fn stopped_by(member: &Member, directive: &Value) -> Vec<String> {
     let stopped = Mutex::new(Vec::new());
-    let first_mark = member.read_directive(order.to_string().as_bytes(), &|task: &str| {
+    let first_mark = member.read_directive(directive.to_string().as_bytes(), &|task: &str| {
         stopped.lock().unwrap().push(task.to_owned());
     });
     assert!(!first_mark);
@@ -369,7 +369,7 @@ fn a_stop_covers_no_task_published_after_it() {
     tasks.iter().for_each(|task| member.grouped.track(task));
     let stop = json!({"group": "g", "at": 5000});
     assert_eq!(stopped_by(&member, &stop), ["before"]);
-    assert!(stopped_by(&member, &stop).is_empty(), "the same order again changes nothing");
+    assert!(stopped_by(&member, &stop).is_empty(), "the same directive again changes nothing");
     assert_eq!(stopped_by(&member, &json!({"task": "t", "at": 1})), ["t"]);
     assert!(stopped_by(&member, &json!({"pause": "h", "at": 9})).is_empty());
     assert_eq!(member.directives.paused_groups(), ["h"]);
@@ -380,16 +380,16 @@ fn a_stop_covers_no_task_published_after_it() {
 #[test]
 fn local_orders_take_effect_at_once() {
     let (member, _fake) = member();
-    member.apply_locally(|at| StandingOrder::Pause { pause: "g".into(), at });
+    member.apply_locally(|at| Directive::PauseGroup { pause: "g".into(), at });
     assert_eq!(member.directives.paused_groups(), ["g"]);
     // Orders are compared by the millisecond, and the later one counts.
     let paused_at = now();
     while now() == paused_at {
         std::hint::spin_loop();
     }
-    member.apply_locally(|at| StandingOrder::Resume { resume: "g".into(), at });
+    member.apply_locally(|at| Directive::ResumeGroup { resume: "g".into(), at });
     assert!(member.directives.paused_groups().is_empty());
-    member.apply_locally(|at| StandingOrder::Task { task: "t".into(), at });
+    member.apply_locally(|at| Directive::StopTask { task: "t".into(), at });
     let task = Envelope { group: None, ..Envelope::clone(&grouped("t", "g", 1)) };
     assert_eq!(member.directives.effect_on(&task, None, clock::now()), Some(DirectiveEffect::Stopped));
 }

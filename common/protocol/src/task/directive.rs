@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 /// Times are milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum StandingOrder {
+pub enum Directive {
     /// Stop one task, queued or running.
-    Task {
+    StopTask {
         /// The task's id.
         task: String,
         /// When the directive was issued.
         at: i64,
     },
     /// Stop all tasks of a group that were published before the directive.
-    Group {
+    StopGroup {
         /// The group.
         group: String,
         /// When the directive was issued.
         at: i64,
     },
     /// Start no task of a group.
-    Pause {
+    PauseGroup {
         /// The group.
         pause: String,
         /// When the directive was issued.
         at: i64,
     },
     /// Start tasks of a paused group again.
-    Resume {
+    ResumeGroup {
         /// The group.
         resume: String,
         /// When the directive was issued.
@@ -74,7 +74,7 @@ pub enum StandingOrder {
     },
 }
 
-impl StandingOrder {
+impl Directive {
     /// The routing key of directives on the control exchange, which routes them to the stream.
     pub const ROUTING_KEY: &'static str = "stop.order";
 }
@@ -85,19 +85,19 @@ mod tests {
 
     #[test]
     fn json_round_trip() {
-        for (order, json) in [
-            (StandingOrder::Task { task: "t".into(), at: 1 }, r#"{"task":"t","at":1}"#),
-            (StandingOrder::Group { group: "g".into(), at: 2 }, r#"{"group":"g","at":2}"#),
-            (StandingOrder::Pause { pause: "g".into(), at: 3 }, r#"{"pause":"g","at":3}"#),
-            (StandingOrder::Resume { resume: "g".into(), at: 4 }, r#"{"resume":"g","at":4}"#),
-            (StandingOrder::PauseLane { pause_lane: "l".into(), at: 5 }, r#"{"pause_lane":"l","at":5}"#),
-            (StandingOrder::ResumeLane { resume_lane: "l".into(), at: 6 }, r#"{"resume_lane":"l","at":6}"#),
-            (StandingOrder::PauseKind { pause_kind: "k".into(), at: 7 }, r#"{"pause_kind":"k","at":7}"#),
-            (StandingOrder::ResumeKind { resume_kind: "k".into(), at: 8 }, r#"{"resume_kind":"k","at":8}"#),
-            (StandingOrder::Look { look: "l".into(), at: 9 }, r#"{"look":"l","at":9}"#),
+        for (directive, json) in [
+            (Directive::StopTask { task: "t".into(), at: 1 }, r#"{"task":"t","at":1}"#),
+            (Directive::StopGroup { group: "g".into(), at: 2 }, r#"{"group":"g","at":2}"#),
+            (Directive::PauseGroup { pause: "g".into(), at: 3 }, r#"{"pause":"g","at":3}"#),
+            (Directive::ResumeGroup { resume: "g".into(), at: 4 }, r#"{"resume":"g","at":4}"#),
+            (Directive::PauseLane { pause_lane: "l".into(), at: 5 }, r#"{"pause_lane":"l","at":5}"#),
+            (Directive::ResumeLane { resume_lane: "l".into(), at: 6 }, r#"{"resume_lane":"l","at":6}"#),
+            (Directive::PauseKind { pause_kind: "k".into(), at: 7 }, r#"{"pause_kind":"k","at":7}"#),
+            (Directive::ResumeKind { resume_kind: "k".into(), at: 8 }, r#"{"resume_kind":"k","at":8}"#),
+            (Directive::Look { look: "l".into(), at: 9 }, r#"{"look":"l","at":9}"#),
         ] {
-            assert_eq!(serde_json::to_string(&order).unwrap(), json);
-            assert_eq!(serde_json::from_str::<StandingOrder>(json).unwrap(), order);
+            assert_eq!(serde_json::to_string(&directive).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Directive>(json).unwrap(), directive);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Creates and checks the publisher's connections, the members of its pool.
+//! Creates and checks the publisher's connections, which its pool holds.
 
 use std::sync::{
     Arc,
@@ -20,7 +20,7 @@ use super::{
 use crate::{connect::Broker, error::BrokerError};
 
 /// The pool's manager.
-pub(super) struct Members {
+pub(super) struct ConnectionOpener {
     pub(super) broker: Broker,
     pub(super) observer: Option<Arc<dyn ConnectionObserver>>,
     pub(super) blocked: Arc<AtomicBool>,
@@ -30,7 +30,7 @@ pub(super) struct Members {
     pub(super) requests: Option<Arc<Requests>>,
 }
 
-impl Members {
+impl ConnectionOpener {
     /// Spawns a task that updates the observer and the `blocked` flag until the connection ends.
     fn observe(&self, connection: &Connection) {
         let observer = self.observer.clone();
@@ -73,18 +73,18 @@ impl Members {
 }
 
 /// A connection with its confirm channel. Dropping the connection would close the channel.
-pub(super) struct Member {
+pub(super) struct PooledConnection {
     pub(super) connection: Arc<Connection>,
     pub(super) channel: Arc<Channel>,
     pub(super) confirm_tracker: ConfirmTracker,
     pub(super) replies: Option<ReplyConsumer>,
 }
 
-impl Manager for Members {
-    type Type = Member;
+impl Manager for ConnectionOpener {
+    type Type = PooledConnection;
     type Error = BrokerError;
 
-    async fn create(&self) -> Result<Member, BrokerError> {
+    async fn create(&self) -> Result<PooledConnection, BrokerError> {
         let connection = self.broker.connect(Role::Publish).await?;
         let opening = async {
             let channel = connection.create_channel().await?;
@@ -98,16 +98,16 @@ impl Manager for Members {
         let (channel, replies) = opening.await.map_err(|error| self.broker.explain(&error))?;
         self.observe(&connection);
         let confirm_tracker = ConfirmTracker::start(Arc::clone(&channel), header_limit(&connection));
-        Ok(Member { connection: Arc::new(connection), channel, confirm_tracker, replies })
+        Ok(PooledConnection { connection: Arc::new(connection), channel, confirm_tracker, replies })
     }
 
-    async fn recycle(&self, member: &mut Member, _: &Metrics) -> RecycleResult<BrokerError> {
-        let problem = if !member.connection.status().connected() || !member.channel.status().connected() {
+    async fn recycle(&self, pooled: &mut PooledConnection, _: &Metrics) -> RecycleResult<BrokerError> {
+        let problem = if !pooled.connection.status().connected() || !pooled.channel.status().connected() {
             "the connection ended"
-        } else if !member.confirm_tracker.is_running() {
+        } else if !pooled.confirm_tracker.is_running() {
             tracing::error!("confirm tracker ended, replacing its connection");
             "the confirm tracker ended"
-        } else if member.replies.as_ref().is_some_and(|replies| !replies.is_running()) {
+        } else if pooled.replies.as_ref().is_some_and(|replies| !replies.is_running()) {
             "the consumer of replies ended"
         } else {
             return Ok(());
