@@ -68,6 +68,8 @@ pub(crate) struct Slot {
     pub(crate) is_tracked: bool,
     /// Whether a message is finished here.
     pub(crate) is_end: bool,
+    /// The prefetch that its consumers are configured with, if that is known.
+    pub(crate) prefetch: Option<usize>,
 }
 
 /// Whether the broker does anything.
@@ -260,13 +262,25 @@ impl SimBroker {
         (self.queues[id.index()].is_tracked, self.queues[id.index()].is_end) = (is_tracked, is_end);
     }
 
+    /// No consumer of the queue may have a larger prefetch.
+    pub(crate) fn limit_prefetch(&mut self, queue: &str, prefetch: u16) {
+        let id = self.queue_id(queue);
+        self.queues[id.index()].prefetch = Some(prefetch.into());
+    }
+
     pub(crate) fn queue_id(&mut self, name: &str) -> QueueId {
         if let Some(id) = self.names.get(name) {
             return *id;
         }
         let (id, name): (_, Arc<str>) = (QueueId(self.queues.len() as u32), name.into());
         self.names.insert(Arc::clone(&name), id);
-        self.queues.push(Slot { name, content: Content::Missing, is_tracked: false, is_end: false });
+        self.queues.push(Slot {
+            name,
+            content: Content::Missing,
+            is_tracked: false,
+            is_end: false,
+            prefetch: None,
+        });
         id
     }
 

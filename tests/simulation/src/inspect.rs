@@ -123,14 +123,22 @@ impl SimBroker {
         }
     }
 
-    /// Compares queues, channels and ledger with each other, and prefetch with what consumers hold. Each line names a
-    /// difference, which is an error of the simulation itself.
+    /// Compares queues, channels and ledger with each other, and prefetch with what consumers hold: each line names a difference,
+    /// which is an error of the simulation itself. A prefetch over the configured one is an error of the worker.
     pub fn audit(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut places: HashMap<_, Vec<QueueId>> = HashMap::new();
         for (slot, id) in self.queues.iter().zip(self.all_queues()) {
             let Content::Queue(queue) = &slot.content else { continue };
             queue.serials().for_each(|serial| places.entry(serial).or_default().push(id));
+            for consumer in
+                queue.consumers.iter().filter(|it| slot.prefetch.is_some_and(|most| it.prefetch > most))
+            {
+                found.push(format!(
+                    "{} of {} has a prefetch of {}",
+                    consumer.id, slot.name, consumer.prefetch
+                ));
+            }
             for consumer in queue.consumers.iter().filter(|it| it.held.len() > it.prefetch) {
                 found.push(format!(
                     "{} of {} holds {} messages, its prefetch is {}",

@@ -25,6 +25,7 @@ mod frame;
 mod history;
 mod id;
 mod inspect;
+mod known;
 mod ledger;
 mod message;
 mod net;

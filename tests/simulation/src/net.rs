@@ -281,10 +281,10 @@ impl State {
     }
 
     fn note_delivery(&mut self, channel: ChannelId, delivery: &Delivery) {
-        if delivery.offset.is_some() {
-            return;
-        }
         let owner = self.broker.owner_of(channel);
+        if delivery.offset.is_some() {
+            return self.watch.record_read(owner, &delivery.message, self.broker.now);
+        }
         let unacked = self.broker.channels[channel.index()].unacked.get(&delivery.tag);
         let Some(queue) = unacked.map(|unacked| unacked.queue) else { return };
         let queue = Arc::clone(&self.broker.queues[queue.index()].name);

@@ -7,7 +7,7 @@ use std::{
 
 use garenne_amqp::Message;
 use garenne_protocol::{
-    task::{DeadReason, header},
+    task::{DeadReason, Directive, header},
     topology::{Ladder, Names},
 };
 
@@ -16,12 +16,18 @@ use serde::Deserialize;
 use crate::{
     history::StopMode,
     id::{OwnerId, Serial},
-    message::Delivery,
-    plan::{Does, MAX_ATTEMPTS, Work, group_name},
+    known::KnownDirectives,
+    message::{self, Delivery},
+    plan::{Does, LONG, MAX_ATTEMPTS, SHORT, Work, group_name},
 };
 
-/// How long a worker may start tasks after a command to stop.
+/// How long a worker may start tasks after a command to stop, or after it has read a directive.
 const STOP_TAKES: Duration = Duration::from_millis(20);
+/// How long a task that ends when it is cancelled may run after its worker has read that it is stopped.
+const CANCEL_TAKES: Duration = Duration::from_millis(500);
+/// Most deliveries of a paused lane, or of one of its tasks in the quarantine, that a worker may get. Those that are on their
+/// way when it cancels its consumer are at most its prefetch.
+const MOST_OF_PAUSED: u32 = 20;
 
 /// Most runs of a task, for each of its messages. Each has a reason: a failed attempt, an interruption, a crash. Only a task
 /// that is put back again and again without being charged for it, or that crashes worker after worker, has more.
@@ -32,6 +38,8 @@ struct Run {
     id: String,
     owner: OwnerId,
     number: u64,
+    /// Since when it has been waiting for its cancellation.
+    hangs_since: Option<Duration>,
 }
 
 /// A record of the lifecycle stream about a run in the quarantine.
@@ -81,6 +89,9 @@ pub(crate) struct Watch {
     stopping: HashMap<OwnerId, (StopMode, Duration)>,
     /// Tasks that a worker handed back since it was told to stop.
     handed_back: HashSet<(OwnerId, String)>,
+    directives: HashMap<OwnerId, KnownDirectives>,
+    /// Deliveries that a worker got of a paused lane, or of one of its tasks in the quarantine, since it has read of the pause.
+    of_paused: HashMap<(OwnerId, String, Duration), u32>,
     /// Messages that a worker got and returned only to make the broker apply its settlements.
     flushed: HashMap<OwnerId, u64>,
     pub(crate) problems: Vec<(Duration, String)>,
@@ -150,6 +161,35 @@ impl Watch {
         } else {
             self.in_quarantine.remove(id);
         }
+        let Some(lane) = lane_of(&delivery.message) else { return };
+        let Some(since) = self.knows(owner, |known| known.lane_paused_since(lane)) else { return };
+        let what = if queue.ends_with(".quarantine") { id } else { lane };
+        let count = self.of_paused.entry((owner, what.to_owned(), since)).or_default();
+        *count += 1;
+        if *count == MOST_OF_PAUSED {
+            self.problem(
+                now,
+                format!("{what} is delivered {MOST_OF_PAUSED} times to a worker that knows of its pause"),
+            );
+        }
+    }
+
+    /// A worker reads a record of a stream.
+    pub(crate) fn record_read(&mut self, owner: OwnerId, message: &message::Message, now: Duration) {
+        if *message.routing_key == *Directive::ROUTING_KEY
+            && let Ok(directive) = serde_json::from_slice(&message.body)
+        {
+            self.directives.entry(owner).or_default().read(directive, now);
+        }
+    }
+
+    /// Since when a directive has been in force that a worker knows of.
+    fn knows(
+        &self,
+        owner: OwnerId,
+        since: impl Fn(&KnownDirectives) -> Option<Duration>,
+    ) -> Option<Duration> {
+        self.directives.get(&owner).and_then(since)
     }
 
     /// A handler starts. Returns the number of the run, and how often its task ran before. `messages` are those that the task
@@ -172,6 +212,21 @@ impl Watch {
         {
             self.problem(now, format!("{id} starts on a worker that was told to stop: {mode:?}"));
         }
+        let group = self.groups.get(id).map(|(group, _)| group.as_str());
+        let lane = if is_long { "long" } else { "short" };
+        let paused = self.knows(owner, |known| {
+            group.and_then(|group| known.group_paused_since(group)).or_else(|| known.lane_paused_since(lane))
+        });
+        if paused.is_some_and(|since| now > since + STOP_TAKES) {
+            self.problem(
+                now,
+                format!("{id} starts on a worker that knows of the pause of its group or lane"),
+            );
+        }
+        let stopped = self.knows(owner, |known| known.stopped_since(id));
+        if stopped.is_some_and(|since| now > since + STOP_TAKES) {
+            self.problem(now, format!("{id} starts on a worker that knows that it is stopped"));
+        }
         // The due time in the message has milliseconds.
         if let Some(due) = self.due.get(id).copied().filter(|due| now + Duration::from_millis(1) < *due) {
             self.problem(now, format!("{id} starts before {:.3} s, when it is due", due.as_secs_f64()));
@@ -183,7 +238,7 @@ impl Watch {
             self.problem(now, format!("{id} runs twice at once on one worker"));
         }
         self.runs += 1;
-        self.running.push(Run { id: id.to_owned(), owner, number: self.runs });
+        self.running.push(Run { id: id.to_owned(), owner, number: self.runs, hangs_since: None });
         let begun = self.begun.entry(id.to_owned()).or_default();
         *begun += 1;
         let begun = *begun;
@@ -193,10 +248,23 @@ impl Watch {
         (self.runs, begun - 1)
     }
 
+    /// A handler waits until it is cancelled, since `now`.
+    pub(crate) fn hangs(&mut self, number: u64, now: Duration) {
+        if let Some(run) = self.running.iter_mut().find(|run| run.number == number) {
+            run.hangs_since = Some(now);
+        }
+    }
+
     /// A handler's future ended, or was dropped. `is_charged` says that the attempt failed.
-    pub(crate) fn end(&mut self, number: u64, is_charged: bool) {
+    pub(crate) fn end(&mut self, number: u64, is_charged: bool, now: Duration) {
         let Some(at) = self.running.iter().position(|run| run.number == number) else { return };
         let run = self.running.swap_remove(at);
+        let stopped = self.knows(run.owner, |known| known.stopped_since(&run.id));
+        if let (Some(stopped), Some(hangs)) = (stopped, run.hangs_since)
+            && now > stopped.max(hangs) + CANCEL_TAKES
+        {
+            self.problem(now, format!("{} was stopped at {stopped:?}, and its run went on", run.id));
+        }
         if self.is_stopping(run.owner) {
             *self.ended_late.entry(run.owner).or_default() += 1;
         }
@@ -302,5 +370,15 @@ impl Watch {
     /// Tasks that began, for progress reports.
     pub(crate) fn runs(&self) -> u64 {
         self.runs
+    }
+}
+
+/// The lane that a task is of, by its kind: copies have it as their type, others as their routing key.
+fn lane_of(message: &message::Message) -> Option<&'static str> {
+    let kind = message.properties.kind().as_ref().map_or(&*message.routing_key, |kind| kind.as_str());
+    match kind {
+        LONG => Some("long"),
+        SHORT => Some("short"),
+        _ => None,
     }
 }

@@ -32,7 +32,9 @@ struct Run {
 impl Drop for Run {
     fn drop(&mut self) {
         let has_timed_out = self.client.net.now() >= self.began + DEADLINE;
-        self.client.net.with(|state| state.watch.end(self.number, self.is_charged || has_timed_out));
+        self.client
+            .net
+            .with(|state| state.watch.end(self.number, self.is_charged || has_timed_out, state.broker.now));
     }
 }
 
@@ -72,6 +74,7 @@ pub(crate) async fn run(
                 return Err(TaskError::reject("as planned"));
             }
             Does::Hang => {
+                client.with(|state| state.watch.hangs(number, state.broker.now));
                 context.token().cancelled().await;
                 return Err(TaskError::interrupted());
             }

@@ -80,6 +80,10 @@ impl Prepared {
         let mut broker = SimBroker::new(version, 0, timings);
         broker.declare(&topology);
         broker.set_use(&names.dead(), true, true);
+        for (name, lane) in config.lanes.iter() {
+            broker.limit_prefetch(&names.lane(name), lane.prefetch);
+        }
+        broker.limit_prefetch(&names.quarantine(), 1);
         Self { broker, config }
     }
 }
