@@ -80,6 +80,7 @@ mutants_count() { cat "$log_dir/mutants/$2-"*/mutants.out/"$1.txt" 2>/dev/null |
 # The faults that only a unit test finds, with its name. The others must be found by histories.
 declare -A mutants_of_unit_tests=(
     [backoff-grows-too-late]=handler::retry::tests::back_offs_grow_up_to_the_cap
+    [batch-ends-in-reverse-order]=settlement::tests::records::each_record_of_a_batch_is_settled_by_its_own_end
     [clean-stop-is-a-crash]=fleet::lifecycle::tests::clean_restarts_are_no_crashes
     [confirmed-messages-are-published-again]=settlement::tests::follow_ups::follow_ups_are_confirmed_before_their_parent_is_acked
     [enqueue-errors-swapped]=client::error::tests::a_refusal_is_no_doubt
@@ -87,11 +88,17 @@ declare -A mutants_of_unit_tests=(
     [follow-up-ids-are-random]=handler::follow_up::tests::a_task_that_runs_again_requests_the_same_follow_ups
     [hand-back-before-cancel]=consumer::ack_writer::tests::a_requeue_for_a_pause_or_a_stop_is_sent_after_the_consumer_is_cancelled
     [hanging-record-is-no-attempt]=batch::tests::a_record_that_hangs_spends_an_attempt_and_the_others_keep_their_ends
+    [hanging-record-loses-its-deadline]=settlement::tests::records::a_record_that_hung_until_the_deadline_of_its_batch_continues_with_that_deadline
     [no-backoff-reset]=consumer::subscriber::tests::only_a_settlement_resets_the_pause_before_the_next_channel
     [older-directives-win]=fleet::directives::tests::a_resume_outlasts_an_older_pause_that_arrives_late
     [one-frame-for-acks-and-requeues]=consumer::ledger::tests::acks_and_requeues_get_frames_of_their_own
+    [orphans-are-dropped]=settlement::tests::orphans::only_messages_that_the_broker_does_not_deliver_again_are_published_again
+    [own-attempts-are-a-minimum]=settlement::tests::the_attempts_of_a_kind_replace_those_of_the_worker
     [place-of-a-key-not-freed]=pipeline::key_limits::tests::a_key_has_a_cap_while_it_has_tasks_and_at_most_half_of_the_prefetch
     [quarantine-after-one-crash]=pipeline::quarantine::tests::a_task_that_came_back_twice_runs_after_one_crash_and_is_quarantined_after_two
+    [record-leaves-with-the-whole-batch]=in_flight::tests::a_record_leaves_its_batch_with_its_own_id_and_payload
+    [redelivered-batch-keeps-what-succeeded]=pipeline::tests::a_redelivered_batch_is_admitted_without_the_records_that_succeeded_here
+    [refused-part-without-follow-ups-is-dropped]=settlement::tests::follow_ups::what_a_handler_refuses_is_a_dead_letter_also_without_follow_ups
     [reply-before-the-ack]=settlement::tests::replies::a_reply_follows_the_ack_and_is_counted_if_its_queue_does_not_exist
     [requeued-part-is-forgotten]=consumer::delivery::tests::a_split_message_is_settled_once_and_requeued_if_any_part_is
     [run-that-ended-counts]=fleet::member::tests::a_run_does_not_count_if_it_ended_while_its_worker_was_looked_for

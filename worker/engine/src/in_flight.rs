@@ -50,3 +50,20 @@ impl InFlight {
         shares.map(task).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settlement::tests::settler_of;
+
+    #[tokio::test]
+    async fn a_record_leaves_its_batch_with_its_own_id_and_payload() {
+        let test = settler_of(Vec::new());
+        let tasks = test.batch_of(&["a", "b"]).into_tasks();
+        let own = |task: &InFlight| (task.envelope.id.to_string(), task.delivery.body.to_vec());
+        let expected = [("a", "\"a\""), ("b", "\"b\"")].map(|(id, body)| (id.to_owned(), body.into()));
+        assert_eq!(tasks.iter().map(own).collect::<Vec<_>>(), expected);
+        drop(tasks);
+        assert_eq!(test.generation.requested_settlements(), [(1, Settlement::Requeued)]);
+    }
+}

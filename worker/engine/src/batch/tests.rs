@@ -24,6 +24,13 @@ struct Step {
 }
 json_payload!(Step, "test.step");
 
+impl Batch {
+    /// Says how its next record ended, without a run.
+    pub(crate) fn record_ended(&self, end: AttemptEnd) {
+        lock(&self.ends).push(end);
+    }
+}
+
 fn closed_gate() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(0))
 }
@@ -222,7 +229,7 @@ fn the_end_of_a_batch_that_did_not_start_depends_on_the_cause() {
 #[test]
 fn a_panic_of_the_batch_counts_for_each_record_without_an_end() {
     let batch = batch_of_two();
-    lock(&batch.ends).push(AttemptEnd::not_started(Outcome::Defer { wait: Duration::ZERO }));
+    batch.record_ended(AttemptEnd::not_started(Outcome::Defer { wait: Duration::ZERO }));
     let ending = Ending::Panicked { message: "boom".into() };
     let BatchEnd::Apart(ends) = batch.end(ending) else { panic!("each record has an end") };
     assert_eq!(

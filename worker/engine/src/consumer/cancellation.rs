@@ -119,6 +119,15 @@ mod tests {
     use super::*;
     use crate::consumer::{ChannelGeneration, SettlementCounters, delivery::Delivery};
 
+    impl Cancellation {
+        /// That of a consumer whose timeout passed, or whose queue was deleted.
+        pub(crate) fn decided(delivers_again: bool) -> Self {
+            let cancellation = Self::default();
+            cancellation.decide(if delivers_again { Reason::Timeout } else { Reason::Deletion });
+            cancellation
+        }
+    }
+
     /// A message of another channel, as it is delivered again, and its fingerprint.
     fn redelivered(id: Option<&str>, body: &[u8]) -> (Delivery, Option<u64>) {
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };

@@ -1,5 +1,5 @@
 use garenne_common::shutdown::Settlement;
-use garenne_protocol::task::header;
+use garenne_protocol::task::{TaskId, header};
 
 use super::{quarantine::tests::env, *};
 
@@ -65,4 +65,19 @@ async fn a_panic_in_the_background_counts_as_one_of_the_admission() {
     }
     let panic = env.test.settler.redeliveries.take_too_many_panics(message);
     assert_eq!(panic.as_deref(), Some("panicked: out of range"));
+}
+
+#[tokio::test]
+async fn a_redelivered_batch_is_admitted_without_the_records_that_succeeded_here() {
+    let env = env().await;
+    env.test.settler.redeliveries.mark_succeeded(&TaskId::parse("done").unwrap());
+    let admitted = |ids: &[&str]| {
+        let mut task = env.test.batch_of(ids);
+        task.delivery.head_mut().redelivered = true;
+        let batch = env.pipeline.unless_known(task)?.batch.unwrap();
+        Some(batch.records.iter().map(|record| record.envelope.id.to_string()).collect::<Vec<_>>())
+    };
+    assert_eq!(admitted(&["done"]), None);
+    assert_eq!(env.test.generation.requested_settlements(), [(1, Settlement::Acked)]);
+    assert_eq!(admitted(&["a", "done", "b"]), Some(vec!["a".to_owned(), "b".to_owned()]));
 }

@@ -2,14 +2,15 @@ use std::sync::Mutex;
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{Broker, PublisherConfig};
-use garenne_protocol::task::{ContentType, Envelope, Kind};
+use garenne_protocol::task::{ContentType, Envelope, Kind, TaskId, batch_properties, write_batch};
 use prometheus::Registry as Prometheus;
 use serde::Deserialize;
 use tokio::time::sleep;
 
 use super::*;
 use crate::{
-    Output, TaskError, Worker, WorkerConfig,
+    Output, RetryPolicy, TaskError, Worker, WorkerConfig,
+    batch::Batch,
     consumer::{ChannelGeneration, ConsumerConnection, Delivery, SettlementCounters},
     execute::{AttemptEnd, Outcome},
     json_payload,
@@ -23,6 +24,7 @@ mod copies;
 mod dead_letters;
 mod fake_broker;
 mod follow_ups;
+mod orphans;
 mod records;
 mod replies;
 mod told;
@@ -63,7 +65,7 @@ fn answering(answer: SinkAnswer) -> Vec<Arc<dyn Sink>> {
 }
 
 /// A settler whose broker is unreachable.
-fn settler_of(sinks: Vec<Arc<dyn Sink>>) -> TestSettler {
+pub(crate) fn settler_of(sinks: Vec<Arc<dyn Sink>>) -> TestSettler {
     test_settler(sinks, "amqp://127.0.0.1:1/%2f", Routes::default())
 }
 
@@ -150,6 +152,22 @@ impl TestSettler {
     pub(crate) fn task_of(&self, delivery: Delivery) -> InFlight {
         let (lane, envelope) = (Arc::clone(&self.lane), Arc::clone(&self.envelope));
         InFlight { lane, delivery, envelope, span: AttemptSpan::default(), batch: None }
+    }
+
+    /// A batch of tasks with these ids, which are also their payloads.
+    pub(crate) fn batch_of(&self, ids: &[&str]) -> InFlight {
+        let (kind, now) = (&self.envelope.kind, SystemTime::now());
+        let task = |id: &&str| {
+            let (id, body) = (TaskId::parse(id).unwrap(), format!("{id:?}").into_bytes());
+            NewTask::with_id(id, kind.clone(), ContentType::Json, body)
+        };
+        let body = write_batch(&ids.iter().map(task).collect::<Vec<_>>()).unwrap();
+        let mut delivery = Delivery::mock(&self.generation, 1, &body);
+        delivery.set_properties(batch_properties(kind, None, now));
+        let envelope = Envelope::read("any.thing", &delivery.head.properties, None, |_| true, now).unwrap();
+        let batch = Batch::read(&envelope, &delivery.body, &Arc::default()).unwrap();
+        let (envelope, batch) = (Arc::new(envelope), Some(Arc::new(batch)));
+        InFlight { envelope, batch, ..self.task_of(delivery) }
     }
 
     /// Begins a step of a settlement.
@@ -273,5 +291,20 @@ async fn the_last_failed_attempt_makes_a_dead_letter_and_earlier_ones_a_retry() 
         let counts = test.metrics.kind_counts();
         let counted = counts.get("any.thing").map_or(0, |kind| kind.dead.values().sum::<u64>());
         assert_eq!(counted, dead, "attempt {} of 3", spent + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_attempts_of_a_kind_replace_those_of_the_worker() {
+    for (attempts, spent, dead) in [(2, 0, 0), (2, 1, 1), (4, 2, 0), (4, 3, 1)] {
+        let mut test = settler_of(Vec::new());
+        test.metrics.register_kinds(["any.thing"]);
+        let entry = Arc::get_mut(&mut test.entry).unwrap();
+        entry.options.retry = RetryPolicy::default().attempts(attempts);
+        test.envelope = Arc::new(Envelope { attempt: spent, ..Envelope::clone(&test.envelope) });
+        test.settle(Outcome::Retry { error: "io".into(), after: None });
+        let counts = test.metrics.kind_counts();
+        let counted = counts.get("any.thing").map_or(0, |kind| kind.dead.values().sum::<u64>());
+        assert_eq!(counted, dead, "attempt {} of {attempts}", spent + 1);
     }
 }

@@ -42,10 +42,9 @@ async fn follow_ups_are_confirmed_before_their_parent_is_acked() {
     assert_eq!(env.settlement().await, Settlement::Acked);
 }
 
-#[tokio::test]
-async fn what_a_handler_refuses_is_a_dead_letter_that_is_confirmed_before_the_ack() {
-    let mut env = env().await;
-    let Outcome::Done { mut output, started_at, took } = done_with(&env, &["bench.noop"]) else { panic!() };
+/// A success whose handler refused a part and requested follow-ups of these kinds.
+fn done_but_for_a_part(env: &TestEnv, kinds: &[&str]) -> Outcome {
+    let Outcome::Done { mut output, started_at, took } = done_with(env, kinds) else { panic!() };
     output.refused = Some(RefusedPart {
         reason: DeadReason::Unmapped,
         error: "record 1: b: not a finite number".to_owned(),
@@ -53,7 +52,13 @@ async fn what_a_handler_refuses_is_a_dead_letter_that_is_confirmed_before_the_ac
         payload: b"{\"b\":NaN}".to_vec(),
         content_type: Some(ContentType::SenmlJson),
     });
-    env.test.settle(Outcome::Done { output, started_at, took });
+    Outcome::Done { output, started_at, took }
+}
+
+#[tokio::test]
+async fn what_a_handler_refuses_is_a_dead_letter_that_is_confirmed_before_the_ack() {
+    let mut env = env().await;
+    env.test.settle(done_but_for_a_part(&env, &["bench.noop"]));
     let mut copies = [env.copy().await, env.copy().await];
     copies.sort_by_key(|copy| copy.key.clone());
     let [letter, follow_up] = copies;
@@ -71,6 +76,17 @@ async fn what_a_handler_refuses_is_a_dead_letter_that_is_confirmed_before_the_ac
     letter.ack();
     assert_eq!(env.settlement().await, Settlement::Acked);
     assert_eq!(refused(&env), 1);
+}
+
+#[tokio::test]
+async fn what_a_handler_refuses_is_a_dead_letter_also_without_follow_ups() {
+    let mut env = env().await;
+    env.test.settle(done_but_for_a_part(&env, &[]));
+    assert_eq!(env.test.generation.requested_settlements(), [], "the dead letter is not confirmed");
+    let letter = env.copy().await;
+    assert_eq!((letter.key.as_str(), letter.body.as_slice()), ("garenne.dead", &b"{\"b\":NaN}"[..]));
+    letter.ack();
+    assert_eq!(env.settlement().await, Settlement::Acked);
 }
 
 #[tokio::test]

@@ -1,9 +1,58 @@
-//! Records of a batch that all leave it at once.
+//! Records of a batch: their ends, and how they leave it.
 
 use bytes::Bytes;
-use garenne_protocol::task::{Copied, DeadReason};
+use garenne_pool::{Cause, Ending};
+use garenne_protocol::task::{Copied, DeadReason, header};
 
-use super::{super::records::COPY_BYTES, fake_broker::FakeBroker, *};
+use super::{
+    super::records::COPY_BYTES,
+    copies::{TestEnv, env},
+    fake_broker::{FakeBroker, Published},
+    *,
+};
+
+const DEADLINE: Duration = Duration::from_secs(7);
+
+/// Settles a batch after these ends of its first records. Returns the copies of the two records that leave it, by their ids.
+async fn copies_after(
+    env: &mut TestEnv,
+    ids: &[&str],
+    ends: Vec<Outcome>,
+    ending: Ending<()>,
+) -> [(String, Published); 2] {
+    let task = env.test.batch_of(ids);
+    let batch = Arc::clone(task.batch.as_ref().unwrap());
+    ends.into_iter().for_each(|outcome| batch.record_ended(AttemptEnd::not_started(outcome)));
+    env.test.settler.settle_batch(task, &batch, &env.test.entry, ending, DEADLINE);
+    let mut copies = [env.copy().await, env.copy().await]
+        .map(|copy| (copy.properties.message_id().as_ref().unwrap().to_string(), copy));
+    copies.sort_by(|(one, _), (other, _)| one.cmp(other));
+    copies
+}
+
+#[tokio::test]
+async fn each_record_of_a_batch_is_settled_by_its_own_end() {
+    let mut env = env().await;
+    let retry = Outcome::Retry { error: "io".into(), after: None };
+    let dead = Outcome::Dead { reason: DeadReason::Rejected, error: "no".into() };
+    let ending = Ending::Finished { output: (), told: None };
+    let copies = copies_after(&mut env, &["a", "b", "c"], vec![success(), retry, dead], ending).await;
+    let queues = copies.each_ref().map(|(id, copy)| (id.as_str(), copy.key.as_str()));
+    assert_eq!(queues, [("b", "garenne.retry.fast.1s"), ("c", "garenne.dead")]);
+    copies.iter().for_each(|(_, copy)| copy.ack());
+    assert_eq!(env.settlement().await, Settlement::Acked);
+}
+
+#[tokio::test]
+async fn a_record_that_hung_until_the_deadline_of_its_batch_continues_with_that_deadline() {
+    let mut env = env().await;
+    let ending = Ending::GaveUp { cause: Cause::Deadline, stuck: false };
+    let copies = copies_after(&mut env, &["hung", "waited"], Vec::new(), ending).await;
+    let timeouts = copies.each_ref().map(|(id, copy)| (id.as_str(), copy.number(header::TIMEOUT_MS)));
+    assert_eq!(timeouts, [("hung", Some(7000)), ("waited", None)]);
+    copies.iter().for_each(|(_, copy)| copy.ack());
+    assert_eq!(env.settlement().await, Settlement::Retried);
+}
 
 #[tokio::test]
 async fn a_bounded_number_of_records_is_copied_at_a_time_and_all_are_in_the_end() {
