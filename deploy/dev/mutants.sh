@@ -81,21 +81,30 @@ mutants_count() { cat "$log_dir/mutants/$2-"*/mutants.out/"$1.txt" 2>/dev/null |
 declare -A mutants_of_unit_tests=(
     [backoff-grows-too-late]=handler::retry::tests::back_offs_grow_up_to_the_cap
     [batch-ends-in-reverse-order]=settlement::tests::records::each_record_of_a_batch_is_settled_by_its_own_end
+    [cap-of-a-key-ends-too-early]=pipeline::key_limits::tests::a_key_keeps_its_cap_while_one_of_its_tasks_runs
     [clean-stop-is-a-crash]=fleet::lifecycle::tests::clean_restarts_are_no_crashes
     [confirmed-messages-are-published-again]=settlement::tests::follow_ups::follow_ups_are_confirmed_before_their_parent_is_acked
+    [copies-of-sharded-lanes-are-not-believed]=pipeline::checks::tests::the_attempts_of_a_copy_are_believed_in_a_lane_with_several_queues_and_those_of_a_publisher_are_not
     [enqueue-errors-swapped]=client::error::tests::a_refusal_is_no_doubt
+    [escalated-stop-still-waits]=worker::drain::tests::a_stop_that_is_escalated_to_hard_gives_up_what_waits_for_a_sink_or_a_broker
     [first-checkpoint-stays]=handler::checkpoint::tests::the_next_attempt_reads_the_checkpoint_of_an_attempt_that_did_not_succeed
     [follow-up-ids-are-random]=handler::follow_up::tests::a_task_that_runs_again_requests_the_same_follow_ups
+    [grouped-tasks-escape-the-key-limit]=pipeline::dispatched::tests::a_task_with_a_key_enters_the_pool_in_the_group_of_its_key_also_if_it_has_a_group
     [hand-back-before-cancel]=consumer::ack_writer::tests::a_requeue_for_a_pause_or_a_stop_is_sent_after_the_consumer_is_cancelled
     [hanging-record-is-no-attempt]=batch::tests::a_record_that_hangs_spends_an_attempt_and_the_others_keep_their_ends
     [hanging-record-loses-its-deadline]=settlement::tests::records::a_record_that_hung_until_the_deadline_of_its_batch_continues_with_that_deadline
     [no-backoff-reset]=consumer::subscriber::tests::only_a_settlement_resets_the_pause_before_the_next_channel
+    [not-ready-is-handed-back]=pipeline::life::tests::a_task_whose_handler_is_not_ready_is_deferred_while_its_lane_is_consumed_and_else_handed_back
     [older-directives-win]=fleet::directives::tests::a_resume_outlasts_an_older_pause_that_arrives_late
     [one-frame-for-acks-and-requeues]=consumer::ledger::tests::acks_and_requeues_get_frames_of_their_own
+    [one-unready-kind-quiets-the-lane]=worker::lane_readiness::tests::a_lane_is_quiet_only_while_none_of_its_handlers_is_ready
     [orphans-are-dropped]=settlement::tests::orphans::only_messages_that_the_broker_does_not_deliver_again_are_published_again
+    [overdue-tasks-stay]=worker::lane::tests::a_task_that_waits_too_long_for_the_consumer_timeout_is_requeued_until_its_pool_closes
     [own-attempts-are-a-minimum]=settlement::tests::the_attempts_of_a_kind_replace_those_of_the_worker
+    [paused-quarantine-hands-back]=pipeline::checks::tests::a_quarantined_task_of_a_paused_lane_is_deferred_and_a_task_in_the_lane_is_handed_back
     [place-of-a-key-not-freed]=pipeline::key_limits::tests::a_key_has_a_cap_while_it_has_tasks_and_at_most_half_of_the_prefetch
     [quarantine-after-one-crash]=pipeline::quarantine::tests::a_task_that_came_back_twice_runs_after_one_crash_and_is_quarantined_after_two
+    [reconnect-skips-a-record]=consumer::stream_reader::tests::a_stream_is_read_across_reconnects_without_gaps_and_without_records_twice
     [record-leaves-with-the-whole-batch]=in_flight::tests::a_record_leaves_its_batch_with_its_own_id_and_payload
     [redelivered-batch-keeps-what-succeeded]=pipeline::tests::a_redelivered_batch_is_admitted_without_the_records_that_succeeded_here
     [refused-part-without-follow-ups-is-dropped]=settlement::tests::follow_ups::what_a_handler_refuses_is_a_dead_letter_also_without_follow_ups
@@ -103,8 +112,10 @@ declare -A mutants_of_unit_tests=(
     [requeued-part-is-forgotten]=consumer::delivery::tests::a_split_message_is_settled_once_and_requeued_if_any_part_is
     [run-that-ended-counts]=fleet::member::tests::a_run_does_not_count_if_it_ended_while_its_worker_was_looked_for
     [same-crash-counts-twice]=fleet::member::tests::a_run_does_not_count_if_it_is_counted_ended_or_our_own
+    [soft-timeout-counts-twice]=worker::drain::tests::a_stop_with_a_timeout_waits_for_sinks_and_copies_in_the_time_that_its_tasks_have_left
     [stopped-task-starts]=execute::tests::a_task_that_is_stopped_while_it_waits_in_the_pool_does_not_start
     [success-not-remembered]=settlement::tests::a_redelivered_task_is_remembered_as_done
+    [tasks-with-a-timeout-are-not-tracked]=pipeline::dispatched::tests::the_redelivery_of_a_task_with_a_timeout_of_its_publisher_does_not_run_beside_it
 )
 
 # history_mutants [NAME…]: applies each patch of tests/simulation/mutations to a copy of the sources, and runs histories until

@@ -128,4 +128,6 @@ impl LanePipeline {
 }
 
 #[cfg(test)]
+pub(crate) use quarantine::tests::lane_env;
+#[cfg(test)]
 mod tests;

@@ -139,3 +139,34 @@ impl<B: ConsumeBroker, F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> Str
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::consumer::subscriber::tests::EndingBroker;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_is_read_across_reconnects_without_gaps_and_without_records_twice() {
+        let mut records = Vec::new();
+        let mut reader = StreamReader {
+            broker: EndingBroker::default(),
+            metrics: Metrics::new("test"),
+            stream: "directives".to_owned(),
+            next: None,
+            progress: watch::Sender::default(),
+            on_record: |body: &[u8]| {
+                records.push(String::from_utf8(body.to_vec()).unwrap());
+                false
+            },
+            on_state: |_, _| {},
+            is_new: false,
+        };
+        // Each channel delivers two records.
+        let _ = tokio::time::timeout(Duration::from_secs(10), reader.run()).await;
+        assert!(records.len() > 10, "{records:?}");
+        let expected: Vec<_> = (0..records.len()).map(|offset| offset.to_string()).collect();
+        assert_eq!(records, expected);
+    }
+}

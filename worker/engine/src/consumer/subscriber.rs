@@ -373,4 +373,4 @@ async fn coalesced<C>(coalescer: &DeliveryCoalescer, next_chunk: impl Future<Out
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

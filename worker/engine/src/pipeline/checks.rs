@@ -241,3 +241,52 @@ impl LanePipeline {
         self.settler.settle_each(task, dead_letter).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use garenne_common::clock;
+    use garenne_protocol::{
+        amqp::{BasicProperties, FieldTable},
+        task::{Directive, epoch_ms, header},
+    };
+
+    use super::*;
+    use crate::pipeline::quarantine::tests::{env, lane_env};
+
+    #[tokio::test]
+    async fn the_attempts_of_a_copy_are_believed_in_a_lane_with_several_queues_and_those_of_a_publisher_are_not()
+     {
+        let env = lane_env().await;
+        let attempt_through = |exchange: &str| {
+            let mut delivery = Delivery::mock(&env.test.generation, 1, b"{}");
+            delivery.head_mut().exchange = exchange.into();
+            let mut headers = FieldTable::default();
+            headers.insert(header::ATTEMPT.into(), 2.into());
+            delivery.set_properties(BasicProperties::default().with_headers(headers));
+            let delivery = env.pipeline.without_untrusted_headers(delivery);
+            header::get(delivery.head.properties.headers(), header::ATTEMPT).and_then(header::integer)
+        };
+        let names = &env.test.settler.names;
+        assert_eq!(attempt_through(&names.shards("fast")), Some(2));
+        assert_eq!(attempt_through(&names.shards("other")), None);
+        assert_eq!(attempt_through(&names.tasks()), None);
+    }
+
+    /// The quarantine is consumed while the lane is paused, and would deliver it again at once.
+    #[tokio::test]
+    async fn a_quarantined_task_of_a_paused_lane_is_deferred_and_a_task_in_the_lane_is_handed_back() {
+        for (env, is_quarantine) in [(env().await, true), (lane_env().await, false)] {
+            let now = clock::now();
+            let pause = Directive::PauseLane { pause_lane: "fast".into(), at: epoch_ms(now) };
+            env.pipeline.member.directives.apply(&pause);
+            let envelope = Envelope { lane: Some("fast".into()), ..Envelope::clone(&env.test.envelope) };
+            let task = env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}"));
+            let task = InFlight { envelope: Arc::new(envelope), ..task };
+            match env.pipeline.check(&task, now) {
+                Err(NotNow::Deferred(Duration::ZERO)) => assert!(is_quarantine),
+                Err(NotNow::LanePaused) => assert!(!is_quarantine),
+                _ => panic!("the lane is paused"),
+            }
+        }
+    }
+}

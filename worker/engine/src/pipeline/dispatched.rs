@@ -59,3 +59,65 @@ impl LanePipeline {
         (spec, execution, Dispatched { pipeline: Arc::clone(self), task, entry, place, run })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use garenne_common::telemetry::Metrics;
+    use garenne_protocol::task::Envelope;
+
+    use super::*;
+    use crate::{
+        consumer::{ChannelGeneration, Delivery, SettlementCounters},
+        handler::TaskOptions,
+        pipeline::quarantine::tests::{TestEnv, lane_env},
+    };
+
+    fn in_flight(env: &TestEnv, envelope: Envelope) -> InFlight {
+        let task = env.test.task_of(Delivery::mock(&env.test.generation, 1, b"pump"));
+        InFlight { envelope: Arc::new(envelope), ..task }
+    }
+
+    /// Only that group has the cap of the key.
+    #[tokio::test]
+    async fn a_task_with_a_key_enters_the_pool_in_the_group_of_its_key_also_if_it_has_a_group() {
+        let env = lane_env().await;
+        let options = TaskOptions::short()
+            .half_of_lane_per_key(|body: &[u8]| Some(String::from_utf8_lossy(body).into_owned()));
+        let group_of = |group: Option<&str>, has_key: bool| {
+            let envelope =
+                Envelope { group: group.map(str::to_owned), ..Envelope::clone(&env.test.envelope) };
+            let task = in_flight(&env, envelope);
+            let place = env.pipeline.key_limits.take(&task.delivery, &task.envelope, &options).unwrap();
+            let place = place.filter(|_| has_key);
+            let (spec, ..) = env.pipeline.prepare(task, Arc::clone(&env.test.entry), place, None);
+            spec.group.map(|group| group.to_string())
+        };
+        assert_eq!(group_of(Some("import"), true).as_deref(), Some("garenne-key=pump"));
+        assert_eq!(group_of(None, true).as_deref(), Some("garenne-key=pump"));
+        assert_eq!(group_of(Some("import"), false).as_deref(), Some("import"));
+    }
+
+    /// With a timeout it is a long task, although its kind is short. Short tasks are not tracked.
+    #[tokio::test]
+    async fn the_redelivery_of_a_task_with_a_timeout_of_its_publisher_does_not_run_beside_it() {
+        for timeout in [Some(Duration::from_secs(60)), None] {
+            let env = lane_env().await;
+            assert_eq!(env.test.entry.options.deadline, None, "its kind is short");
+            let envelope = || Envelope { timeout, ..Envelope::clone(&env.test.envelope) };
+            let task = in_flight(&env, envelope());
+            let _ready = env.pipeline.prepare(task, Arc::clone(&env.test.entry), None, None);
+            env.test.generation.end();
+
+            let counters =
+                SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("fast") };
+            let generation = Arc::new(ChannelGeneration::new(counters, 1));
+            let mut delivery = Delivery::mock(&generation, 1, b"pump");
+            delivery.head_mut().redelivered = true;
+            let redelivered = InFlight { delivery, ..in_flight(&env, envelope()) };
+            assert_eq!(env.pipeline.unless_known(redelivered).is_some(), timeout.is_none());
+            assert_eq!(generation.outstanding(), u64::from(timeout.is_some()), "the task that runs owns it");
+        }
+    }
+}

@@ -226,4 +226,25 @@ mod tests {
         let _place = take(&set, &unlimited, b"pump").unwrap().unwrap();
         assert_eq!(caps(), [("garenne-key=pump".to_owned(), Some(3))]);
     }
+
+    #[tokio::test]
+    async fn a_key_keeps_its_cap_while_one_of_its_tasks_runs() {
+        let env = env().await;
+        let limits = KeyLimits::new(&Lane { prefetch: 6, ..Lane::default() }, env.pipeline.pool.clone());
+        let options = TaskOptions::short().half_of_lane_per_key(key_of);
+        let take = || {
+            let delivery = Delivery::mock(&env.test.generation, 1, b"pump");
+            limits.take(&delivery, &task("t", None), &options)
+        };
+        let caps = || env.pipeline.pool.snapshot().groups.iter().map(|group| group.cap).collect::<Vec<_>>();
+        let (first, second) = (take().unwrap(), take().unwrap());
+        drop(first);
+        assert_eq!(caps(), [Some(2)]);
+        let others: Vec<_> = (0..2).map(|_| take().unwrap()).collect();
+        assert!(take().is_err(), "the task that runs has one of three places");
+        drop(second);
+        assert_eq!(caps(), [Some(2)]);
+        drop(others);
+        assert_eq!(caps(), []);
+    }
 }

@@ -200,3 +200,31 @@ impl Settler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use garenne_common::shutdown::Settlement;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::{consumer::LaneQuiet, pipeline::quarantine::tests::lane_env};
+
+    /// A lane that is consumed would deliver it again at once, and in one that is not, a copy is needless.
+    #[tokio::test]
+    async fn a_task_whose_handler_is_not_ready_is_deferred_while_its_lane_is_consumed_and_else_handed_back() {
+        for is_unready in [true, false] {
+            let mut env = lane_env().await;
+            let quiet = watch::Sender::new(LaneQuiet { is_unready, ..LaneQuiet::default() });
+            Arc::get_mut(&mut env.pipeline).unwrap().quiet = quiet.subscribe();
+            let task = env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}"));
+            tokio::spawn(Arc::clone(&env.pipeline).settle_unadmitted(task, NotNow::NotReady));
+            if !is_unready {
+                let copy = env.broker.next().await;
+                assert_eq!(copy.key, "garenne.retry.fast.5s");
+                copy.ack();
+            }
+            let expected = if is_unready { Settlement::Requeued } else { Settlement::Retried };
+            assert_eq!(env.settlement().await, expected);
+        }
+    }
+}

@@ -14,7 +14,7 @@ use crate::{
     consumer::{ChannelGeneration, ConsumerConnection, Delivery, SettlementCounters},
     execute::{AttemptEnd, Outcome},
     json_payload,
-    registry::Entry,
+    registry::{Entry, Registry},
     reply_queues::ReplyQueues,
     sink::{FinishedTask, Sink, SinkError, SinkMetrics},
     spans::AttemptSpan,
@@ -53,6 +53,7 @@ impl Sink for FixedSink {
 /// A settler, and what a task of its lane `fast` consists of.
 pub(crate) struct TestSettler {
     pub(crate) settler: Arc<Settler>,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) entry: Arc<Entry>,
     lane: Arc<str>,
     pub(crate) generation: Arc<ChannelGeneration>,
@@ -116,13 +117,15 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
     });
     let builder =
         Worker::builder(config).handle(async |_: Anything| Ok::<_, TaskError>(serde_json::json!({})));
-    let entry = Arc::clone(builder.build().unwrap().into_parts().0.get("any.thing").unwrap());
+    let registry = builder.build().unwrap().into_parts().0;
+    let entry = Arc::clone(registry.get("any.thing").unwrap());
     let counters = SettlementCounters { tally: Arc::default(), lane: metrics.lane("test") };
     let task = NewTask::new(Kind::parse("any.thing").unwrap(), ContentType::Json, Vec::new());
     let now = SystemTime::now();
     let envelope = Envelope::read("any.thing", &task.properties(now), None, |_| true, now).unwrap();
     let generation = Arc::new(ChannelGeneration::new(counters, 1));
-    TestSettler { settler, entry, lane: "fast".into(), generation, envelope: Arc::new(envelope), metrics }
+    let (lane, envelope) = ("fast".into(), Arc::new(envelope));
+    TestSettler { settler, registry, entry, lane, generation, envelope, metrics }
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,6 +17,7 @@ use tokio::{
     sync::{mpsc, watch},
     time::{Instant, timeout},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{companion::Companions, handler_runtime::HandlerRuntime, lane::Consumers};
 use crate::{
@@ -120,46 +121,23 @@ impl<B: ConsumeBroker> Running<B> {
         commands: &mut mpsc::Receiver<Command>,
         config: &WorkerConfig,
     ) -> Mode {
-        let WorkerConfig { shutdown_timeout, hard_grace, .. } = *config;
         let Self { status, intake, background, .. } = self;
         let settler = &status.settler;
         let started = Instant::now();
-        let mut current_mode = mode;
         let settled = async {
             join_all(status.lanes.iter().map(|lane| lane.pool.stopped())).await;
             // All tasks have ended. An unavailable sink or broker is waited for as long as the mode allows; then
             // its deliveries are requeued.
-            let remaining = match mode {
-                Mode::Light | Mode::Soft => shutdown_timeout,
-                Mode::SoftTimeout => {
-                    (shutdown_timeout + hard_grace).saturating_sub(started.elapsed()).max(SETTLE_TIME / 2)
-                }
-                Mode::Hard => hard_grace.saturating_sub(started.elapsed()).max(SETTLE_TIME / 2),
-            };
             let stopped = async {
                 settler.idle().await;
                 background.stop().await;
             };
-            if timeout(remaining, stopped).await.is_err() {
+            if timeout(time_to_settle(mode, started.elapsed(), config), stopped).await.is_err() {
                 settler.force_close.cancel();
             }
         };
-        let mut settled = std::pin::pin!(settled);
-        loop {
-            let requested = tokio::select! {
-                biased;
-                () = &mut settled => return current_mode,
-                requested = requested_stop(commands, intake) => requested,
-            };
-            if current_mode.escalates_to(requested) {
-                tracing::warn!(mode = %requested, "shutdown escalated");
-                current_mode = requested;
-                stop_pools(status, requested, config);
-            }
-            if requested == Mode::Hard {
-                settler.force_close.cancel();
-            }
-        }
+        let stop_pools = |mode| stop_pools(status, mode, config);
+        settle_or_escalate(settled, mode, commands, intake, stop_pools, &settler.force_close).await
     }
 
     async fn close(self, grace: Duration) {
@@ -193,6 +171,44 @@ impl<B: ConsumeBroker> Running<B> {
     }
 }
 
+/// How long sinks, copies and background work are waited for when all tasks have ended, `elapsed` after the stop began.
+fn time_to_settle(mode: Mode, elapsed: Duration, config: &WorkerConfig) -> Duration {
+    let WorkerConfig { shutdown_timeout, hard_grace, .. } = *config;
+    match mode {
+        Mode::Light | Mode::Soft => shutdown_timeout,
+        Mode::SoftTimeout => (shutdown_timeout + hard_grace).saturating_sub(elapsed).max(SETTLE_TIME / 2),
+        Mode::Hard => hard_grace.saturating_sub(elapsed).max(SETTLE_TIME / 2),
+    }
+}
+
+/// Waits for `settled`, while commands may escalate the mode of the stop. Returns the final mode.
+async fn settle_or_escalate(
+    settled: impl Future<Output = ()>,
+    mode: Mode,
+    commands: &mut mpsc::Receiver<Command>,
+    intake: &watch::Sender<Intake>,
+    stop_pools: impl Fn(Mode),
+    force_close: &CancellationToken,
+) -> Mode {
+    let mut current_mode = mode;
+    let mut settled = std::pin::pin!(settled);
+    loop {
+        let requested = tokio::select! {
+            biased;
+            () = &mut settled => return current_mode,
+            requested = requested_stop(commands, intake) => requested,
+        };
+        if current_mode.escalates_to(requested) {
+            tracing::warn!(mode = %requested, "shutdown escalated");
+            current_mode = requested;
+            stop_pools(requested);
+        }
+        if requested == Mode::Hard {
+            force_close.cancel();
+        }
+    }
+}
+
 fn stop_pools(status: &Status, mode: Mode, config: &WorkerConfig) {
     let WorkerConfig { shutdown_timeout: timeout, hard_grace: grace, .. } = *config;
     for lane in &status.lanes {
@@ -202,5 +218,41 @@ fn stop_pools(status: &Status, mode: Mode, config: &WorkerConfig) {
             Mode::SoftTimeout => Stop::SoftTimeout { timeout, grace },
             Mode::Hard => Stop::Hard { grace },
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const GRACE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_stop_with_a_timeout_waits_for_sinks_and_copies_in_the_time_that_its_tasks_have_left() {
+        let config = WorkerConfig { shutdown_timeout: MINUTE, hard_grace: GRACE, ..WorkerConfig::default() };
+        let time = |mode, elapsed| time_to_settle(mode, elapsed, &config);
+        assert_eq!(time(Mode::SoftTimeout, Duration::ZERO), MINUTE + GRACE);
+        assert_eq!(time(Mode::SoftTimeout, MINUTE), GRACE);
+        assert_eq!(time(Mode::SoftTimeout, MINUTE + GRACE), SETTLE_TIME / 2);
+        assert_eq!(time(Mode::Hard, GRACE / 2), GRACE / 2);
+        assert_eq!(time(Mode::Hard, GRACE), SETTLE_TIME / 2);
+        // These wait for tasks without a timeout.
+        assert_eq!([Mode::Light, Mode::Soft].map(|mode| time(mode, 10 * MINUTE)), [MINUTE; 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_that_is_escalated_to_hard_gives_up_what_waits_for_a_sink_or_a_broker() {
+        let (commands, mut requested) = mpsc::channel(1);
+        let (intake, force_close) = (watch::Sender::new(Intake::Closed), CancellationToken::new());
+        let stops = RefCell::new(Vec::new());
+        let given_up = force_close.cancelled();
+        let stop = |mode| stops.borrow_mut().push(mode);
+        commands.try_send(Command::Escalate).unwrap();
+        let ended = settle_or_escalate(given_up, Mode::Soft, &mut requested, &intake, stop, &force_close);
+        assert_eq!(timeout(MINUTE, ended).await, Ok(Mode::Hard));
+        assert_eq!(stops.into_inner(), [Mode::Hard], "the pools are told once");
     }
 }

@@ -163,3 +163,44 @@ pub(super) fn update_gauges(lanes: &[(LanePool, LaneMetrics)], stuck: &IntGauge)
     }
     stuck.set(i64::try_from(stuck_tasks).unwrap_or(i64::MAX));
 }
+
+#[cfg(test)]
+mod tests {
+    use garenne_common::{clock, shutdown::Settlement, telemetry::Metrics};
+    use garenne_pool::Stop;
+    use garenne_protocol::task::{ContentType, Kind, NewTask};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::{consumer::Delivery, pipeline::lane_env};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_waits_too_long_for_the_consumer_timeout_is_requeued_until_its_pool_closes() {
+        let mut env = lane_env().await;
+        let metrics = Metrics::new("test").lane("fast");
+        let pool = start_pool("fast", &LaneConfig::default(), MINUTE, &metrics, Handle::current()).unwrap();
+        Arc::get_mut(&mut env.pipeline).unwrap().pool = pool.clone();
+        let sweep = tokio::spawn({
+            let pool = pool.clone();
+            async move { requeue_overdue_tasks(&pool, MINUTE).await }
+        });
+        pool.group("import").pause();
+        let kind = Kind::parse("any.thing").unwrap();
+        let task =
+            NewTask { group: Some("import".into()), ..NewTask::new(kind, ContentType::Json, Vec::new()) };
+        let mut delivery = Delivery::mock(&env.test.generation, 1, b"{}");
+        delivery.head_mut().routing_key = "any.thing".into();
+        delivery.set_properties(task.properties(clock::now()));
+        env.pipeline.process(vec![delivery]).await.unwrap();
+        assert_eq!(pool.snapshot().queued, 1);
+
+        sleep(MINUTE).await;
+        assert_eq!(env.test.generation.requested_settlements(), []);
+        sleep(2 * SWEEP_INTERVAL).await;
+        assert_eq!(env.test.generation.requested_settlements(), [(1, Settlement::Requeued)]);
+        pool.begin_shutdown(Stop::Light);
+        timeout(MINUTE, sweep).await.expect("the sweep ends with the pool").unwrap();
+    }
+}

@@ -85,3 +85,34 @@ impl Lane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use garenne_common::{config::Lane as LaneConfig, telemetry::Metrics};
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::worker::lane::start_pool;
+
+    #[tokio::test]
+    async fn a_lane_is_quiet_only_while_none_of_its_handlers_is_ready() {
+        let metrics = Metrics::new("test").lane("fast");
+        let pool = start_pool("fast", &LaneConfig::default(), Duration::ZERO, &metrics, Handle::current());
+        let handlers = ["mail", "sms"].map(|kind| (kind, watch::Sender::new(Err("starts".to_owned()))));
+        let readiness =
+            handlers.iter().map(|(kind, ready)| ((*kind).to_owned(), ready.subscribe())).collect();
+        let worker = watch::Sender::new(Intake::Open).subscribe();
+        let quiet = watch::Sender::new(LaneQuiet::default());
+        let mut lane =
+            Lane { name: "fast".into(), pool: pool.unwrap(), readiness, worker, quiet: quiet.clone() };
+        let mut is_quiet = |ready: [bool; 2]| {
+            for ((_, handler), is_ready) in handlers.iter().zip(ready) {
+                handler.send_modify(|it| *it = is_ready.then_some(()).ok_or_else(|| "restarts".to_owned()));
+            }
+            lane.update();
+            quiet.borrow().is_unready
+        };
+        let states = [[false, false], [true, false], [true, true], [false, true], [false, false]];
+        assert_eq!(states.map(&mut is_quiet), [true, false, false, false, true]);
+    }
+}

@@ -3,7 +3,10 @@ use std::sync::Mutex;
 use futures_util::stream::BoxStream;
 use garenne_amqp::declare::TopologyError;
 use garenne_common::shutdown::Settlement;
-use garenne_protocol::topology::{BrokerVersion, Topology};
+use garenne_protocol::{
+    amqp::{BasicProperties, FieldTable},
+    topology::{BrokerVersion, Topology},
+};
 
 use super::*;
 use crate::consumer::{
@@ -13,9 +16,9 @@ use crate::consumer::{
 
 type Delivered = Result<RawDelivery, ChannelError>;
 
-/// A broker whose channels end at once, or after the settlement of one message.
+/// A broker whose channels end at once, or after the settlement of one message, or after two records of a stream.
 #[derive(Clone, Default)]
-struct EndingBroker {
+pub(in crate::consumer) struct EndingBroker {
     delivers: bool,
     /// When each channel was opened.
     opened: Arc<Mutex<Vec<Instant>>>,
@@ -23,7 +26,7 @@ struct EndingBroker {
 
 /// Its channel. `deliveries` is set while there is a consumer.
 #[derive(Clone, Default)]
-struct EndingChannel {
+pub(in crate::consumer) struct EndingChannel {
     delivers: bool,
     deliveries: Arc<Mutex<Option<mpsc::UnboundedSender<Delivered>>>>,
 }
@@ -91,8 +94,17 @@ impl ConsumeChannel for EndingChannel {
         Err(ended())
     }
 
-    async fn consume_stream(&self, _: &str, _: Option<i64>) -> Result<Self::Deliveries, ChannelError> {
-        Err(ended())
+    /// The body of a record is its offset.
+    async fn consume_stream(&self, _: &str, from: Option<i64>) -> Result<Self::Deliveries, ChannelError> {
+        let record = |offset: i64| {
+            let mut headers = FieldTable::default();
+            headers.insert("x-stream-offset".into(), offset.into());
+            let properties = BasicProperties::default().with_headers(headers);
+            RawDelivery { properties, body: offset.to_string().into(), ..message() }
+        };
+        let first = from.unwrap_or_default();
+        let records = [Ok(record(first)), Ok(record(first + 1)), Err(ended())];
+        Ok(futures_util::stream::iter(records).boxed())
     }
 
     async fn cancel(&self, _: &str) -> Result<(), ChannelError> {

@@ -49,11 +49,19 @@ fn a_second_crash_makes_a_task_poison_only_if_the_first_stands() {
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The quarantine of one worker, its broker, and the lifecycle records of the fleet.
-pub(in crate::pipeline) struct TestEnv {
-    pub(in crate::pipeline) test: TestSettler,
-    pub(in crate::pipeline) broker: FakeBroker,
-    pub(in crate::pipeline) fleet: Arc<Fleet>,
-    pub(in crate::pipeline) pipeline: Arc<LanePipeline>,
+pub(crate) struct TestEnv {
+    pub(crate) test: TestSettler,
+    pub(crate) broker: FakeBroker,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) pipeline: Arc<LanePipeline>,
+}
+
+/// The lane `fast` of one worker.
+pub(crate) async fn lane_env() -> TestEnv {
+    let mut env = env().await;
+    let pipeline = Arc::get_mut(&mut env.pipeline).unwrap();
+    (pipeline.lane, pipeline.is_quarantine) = ("fast".into(), false);
+    env
 }
 
 pub(in crate::pipeline) async fn env() -> TestEnv {
@@ -88,7 +96,7 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
         default_kind: None,
         max_payload: 1000,
         worker: worker_context,
-        registry: Arc::default(),
+        registry: Arc::clone(&test.registry),
         key_limits: KeyLimits::new(&Lane::default(), pool.clone()),
         pool,
         settler,
@@ -131,7 +139,7 @@ impl TestEnv {
         WorkerIncarnation::new(worker, before)
     }
 
-    async fn settlement(&self) -> Settlement {
+    pub(in crate::pipeline) async fn settlement(&self) -> Settlement {
         let settling = async {
             while self.test.generation.requested_settlements().is_empty() {
                 yield_now().await;

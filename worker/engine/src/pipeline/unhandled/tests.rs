@@ -1,15 +1,13 @@
 use garenne_common::shutdown::Settlement;
 use garenne_protocol::task::{ContentType, Kind, NewTask, UnhandledRecord, header};
-use tokio::{task::yield_now, time::timeout};
 
 use super::*;
 use crate::{
     fleet::tests::hello_in,
-    pipeline::quarantine::tests::{TestEnv, env},
+    pipeline::quarantine::tests::{TestEnv, lane_env},
 };
 
 const TEN_MINUTES: Duration = Duration::from_secs(600);
-const TIMEOUT: Duration = Duration::from_secs(20);
 const KIND: &str = "any.thing";
 
 /// A fleet of `lane_consumers` workers of a lane, of which one has the kind.
@@ -70,14 +68,6 @@ fn a_task_waits_since_the_time_on_record() {
     assert_eq!(waiting_since(&task(None), Duration::ZERO, now), None, "without a wait");
 }
 
-/// The lane `fast` of one worker.
-async fn lane_env() -> TestEnv {
-    let mut env = env().await;
-    let pipeline = Arc::get_mut(&mut env.pipeline).unwrap();
-    (pipeline.lane, pipeline.is_quarantine) = ("fast".into(), false);
-    env
-}
-
 /// Settles a task of a kind that the worker does not have, with this record.
 fn settle(env: &TestEnv, record: UnhandledRecord, delivery_count: u32) {
     let delivery = crate::consumer::Delivery::mock(&env.test.generation, 1, b"{}");
@@ -85,16 +75,6 @@ fn settle(env: &TestEnv, record: UnhandledRecord, delivery_count: u32) {
         Envelope { unhandled: Some(record.into()), delivery_count, ..Envelope::clone(&env.test.envelope) };
     let task = InFlight { envelope: Arc::new(envelope), ..env.test.task_of(delivery) };
     env.pipeline.admit_later(None, Arc::clone(&env.pipeline).settle_unhandled(task));
-}
-
-async fn settlement(env: &TestEnv) -> Settlement {
-    let settling = async {
-        while env.test.generation.requested_settlements().is_empty() {
-            yield_now().await;
-        }
-    };
-    timeout(TIMEOUT, settling).await.expect("the task is settled");
-    env.test.generation.requested_settlements()[0].1
 }
 
 fn waiting_names(env: &TestEnv) -> Vec<(String, String, u64)> {
@@ -114,7 +94,7 @@ async fn a_task_is_passed_on_to_a_running_worker_of_its_lane_with_its_redeliveri
     assert_eq!((copy.number(header::PASSED_ON), copy.number(header::RETURNS)), (Some(4), Some(3)));
     assert_eq!(copy.number(header::UNHANDLED_SINCE), None, "its kind lives, so that it does not wait");
     copy.ack();
-    assert_eq!(settlement(&env).await, Settlement::Retried);
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
@@ -127,7 +107,7 @@ async fn a_task_that_a_full_queue_rejects_goes_through_the_retry_queue() {
     let copy = env.broker.next().await;
     assert_eq!((copy.key.as_str(), copy.number(header::PASSED_ON)), ("garenne.retry.fast.1s", Some(1)));
     copy.ack();
-    assert_eq!(settlement(&env).await, Settlement::Retried);
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
@@ -152,7 +132,7 @@ async fn a_task_of_a_kind_that_no_running_worker_has_waits_and_is_finally_dead_l
     assert_eq!((copy.number(header::PASSED_ON), copy.number(header::RETURNS)), (None, Some(2)));
     assert_eq!(copy.number(header::ATTEMPT), None, "no attempt is spent");
     copy.ack();
-    assert_eq!(settlement(&env).await, Settlement::Retried);
+    assert_eq!(env.settlement().await, Settlement::Retried);
     assert_eq!(waiting_names(&env), [("fast".into(), KIND.into(), 1)]);
 
     let mut env = lane_env().await;
