@@ -368,5 +368,5 @@ impl Play {
 }
 
 fn lane_name(lane: u8) -> String {
-    ["long", "short"][usize::from(lane) % 2].to_owned()
+    ["long", "fast"][usize::from(lane) % 2].to_owned()
 }

@@ -213,7 +213,7 @@ impl Watch {
             self.problem(now, format!("{id} starts on a worker that was told to stop: {mode:?}"));
         }
         let group = self.groups.get(id).map(|(group, _)| group.as_str());
-        let lane = if is_long { "long" } else { "short" };
+        let lane = if is_long { "long" } else { "fast" };
         let paused = self.knows(owner, |known| {
             group.and_then(|group| known.group_paused_since(group)).or_else(|| known.lane_paused_since(lane))
         });
@@ -378,7 +378,7 @@ fn lane_of(message: &message::Message) -> Option<&'static str> {
     let kind = message.properties.kind().as_ref().map_or(&*message.routing_key, |kind| kind.as_str());
     match kind {
         LONG => Some("long"),
-        SHORT => Some("short"),
+        SHORT => Some("fast"),
         _ => None,
     }
 }

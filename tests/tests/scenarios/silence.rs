@@ -263,7 +263,7 @@ async fn a_stop_publishes_the_alerts_of_the_last_readings() -> Result<()> {
     })
     .await?;
     worker.signal(Signal::TERM)?;
-    worker.until_logged("stopping").await?;
+    worker.until_logged("\"message\":\"stopping\"").await?;
     locking.batch_execute("COMMIT").await?;
     let receipt = worker.stopped().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (1, 0), "{receipt:?}");

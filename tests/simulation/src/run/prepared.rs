@@ -52,7 +52,7 @@ impl Prepared {
             concurrency: Concurrency { min: 1, max },
             ..Lane::bound_to([kind])
         };
-        let lanes: Lanes = [("long".to_owned(), lane(LONG, 5, 2)), ("short".to_owned(), lane(SHORT, 6, 3))]
+        let lanes: Lanes = [("long".to_owned(), lane(LONG, 5, 2)), ("fast".to_owned(), lane(SHORT, 6, 3))]
             .into_iter()
             .collect();
         let mut config = WorkerConfig {

@@ -123,21 +123,26 @@ impl<B: ConsumeBroker> Running<B> {
     ) -> Mode {
         let Self { status, intake, background, .. } = self;
         let settler = &status.settler;
-        let started = Instant::now();
-        let settled = async {
-            join_all(status.lanes.iter().map(|lane| lane.pool.stopped())).await;
-            // All tasks have ended. An unavailable sink or broker is waited for as long as the mode allows; then
-            // its deliveries are requeued.
-            let stopped = async {
-                settler.idle().await;
-                background.stop().await;
-            };
-            if timeout(time_to_settle(mode, started.elapsed(), config), stopped).await.is_err() {
-                settler.force_close.cancel();
-            }
+        let mut escalation = Escalation {
+            mode,
+            since: Instant::now(),
+            commands,
+            intake,
+            stop_pools: |mode| stop_pools(status, mode, config),
+            force_close: &settler.force_close,
         };
-        let stop_pools = |mode| stop_pools(status, mode, config);
-        settle_or_escalate(settled, mode, commands, intake, stop_pools, &settler.force_close).await
+        escalation.until(join_all(status.lanes.iter().map(|lane| lane.pool.stopped()))).await;
+        // All tasks have ended. An unavailable sink or broker is waited for as long as the mode allows; then its deliveries
+        // are requeued.
+        let remaining = time_to_settle(escalation.mode, escalation.since.elapsed(), config);
+        let settled = async {
+            settler.idle().await;
+            background.stop().await;
+        };
+        if escalation.until(timeout(remaining, settled)).await.is_err() {
+            settler.force_close.cancel();
+        }
+        escalation.mode
     }
 
     async fn close(self, grace: Duration) {
@@ -171,7 +176,8 @@ impl<B: ConsumeBroker> Running<B> {
     }
 }
 
-/// How long sinks, copies and background work are waited for when all tasks have ended, `elapsed` after the stop began.
+/// How long sinks, copies and background work are waited for when all tasks have ended, `elapsed` after the stop in this mode
+/// began.
 fn time_to_settle(mode: Mode, elapsed: Duration, config: &WorkerConfig) -> Duration {
     let WorkerConfig { shutdown_timeout, hard_grace, .. } = *config;
     match mode {
@@ -181,30 +187,36 @@ fn time_to_settle(mode: Mode, elapsed: Duration, config: &WorkerConfig) -> Durat
     }
 }
 
-/// Waits for `settled`, while commands may escalate the mode of the stop. Returns the final mode.
-async fn settle_or_escalate(
-    settled: impl Future<Output = ()>,
+/// A stop whose mode commands may escalate.
+struct Escalation<'a, S> {
     mode: Mode,
-    commands: &mut mpsc::Receiver<Command>,
-    intake: &watch::Sender<Intake>,
-    stop_pools: impl Fn(Mode),
-    force_close: &CancellationToken,
-) -> Mode {
-    let mut current_mode = mode;
-    let mut settled = std::pin::pin!(settled);
-    loop {
-        let requested = tokio::select! {
-            biased;
-            () = &mut settled => return current_mode,
-            requested = requested_stop(commands, intake) => requested,
-        };
-        if current_mode.escalates_to(requested) {
-            tracing::warn!(mode = %requested, "shutdown escalated");
-            current_mode = requested;
-            stop_pools(requested);
-        }
-        if requested == Mode::Hard {
-            force_close.cancel();
+    /// When the stop in this mode began.
+    since: Instant,
+    commands: &'a mut mpsc::Receiver<Command>,
+    intake: &'a watch::Sender<Intake>,
+    /// Tells the pools of a stricter mode.
+    stop_pools: S,
+    force_close: &'a CancellationToken,
+}
+
+impl<S: Fn(Mode)> Escalation<'_, S> {
+    /// Waits for a part of the stop, and executes commands meanwhile.
+    async fn until<T>(&mut self, part: impl Future<Output = T>) -> T {
+        let mut part = std::pin::pin!(part);
+        loop {
+            let requested = tokio::select! {
+                biased;
+                ended = &mut part => return ended,
+                requested = requested_stop(self.commands, self.intake) => requested,
+            };
+            if self.mode.escalates_to(requested) {
+                tracing::warn!(mode = %requested, "shutdown escalated");
+                (self.mode, self.since) = (requested, Instant::now());
+                (self.stop_pools)(requested);
+            }
+            if requested == Mode::Hard {
+                self.force_close.cancel();
+            }
         }
     }
 }
@@ -223,7 +235,7 @@ fn stop_pools(status: &Status, mode: Mode, config: &WorkerConfig) {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::{cell::RefCell, future::pending};
 
     use super::*;
 
@@ -248,11 +260,19 @@ mod tests {
         let (commands, mut requested) = mpsc::channel(1);
         let (intake, force_close) = (watch::Sender::new(Intake::Closed), CancellationToken::new());
         let stops = RefCell::new(Vec::new());
-        let given_up = force_close.cancelled();
-        let stop = |mode| stops.borrow_mut().push(mode);
+        let mut escalation = Escalation {
+            mode: Mode::Soft,
+            since: Instant::now(),
+            commands: &mut requested,
+            intake: &intake,
+            stop_pools: |mode| stops.borrow_mut().push(mode),
+            force_close: &force_close,
+        };
+        let ended = escalation.until(timeout(MINUTE, pending::<()>())).await;
+        assert!(ended.is_err() && !force_close.is_cancelled());
         commands.try_send(Command::Escalate).unwrap();
-        let ended = settle_or_escalate(given_up, Mode::Soft, &mut requested, &intake, stop, &force_close);
-        assert_eq!(timeout(MINUTE, ended).await, Ok(Mode::Hard));
+        assert_eq!(timeout(MINUTE, escalation.until(force_close.cancelled())).await, Ok(()));
+        assert_eq!((escalation.mode, escalation.since.elapsed()), (Mode::Hard, Duration::ZERO));
         assert_eq!(stops.into_inner(), [Mode::Hard], "the pools are told once");
     }
 }
