@@ -15,6 +15,7 @@ pub mod clock;
 pub mod config;
 pub mod connection;
 pub mod exit;
+pub mod lock;
 pub mod log_limit;
 pub mod parse_error;
 pub mod pattern;

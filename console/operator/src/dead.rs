@@ -7,7 +7,9 @@ use std::collections::HashMap;
 
 use garenne_common::exit::Failure;
 
-pub use dead_letter::{BROKER_REASONS, DeadLetter, FIELD_HEADERS, UNKNOWN, first_routing_key, rfc3339};
+pub use dead_letter::{
+    BROKER_REASONS, DeadLetter, FIELD_HEADERS, UNKNOWN, as_rfc3339, first_routing_key, rfc3339,
+};
 pub use held_queue::HeldQueue;
 
 use crate::{operator::Operator, queues::QueueWalk};

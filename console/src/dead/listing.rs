@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use garenne_operator::dead::{DeadLetter, rfc3339};
-use serde::{Serialize, Serializer};
+use garenne_operator::dead::{DeadLetter, as_rfc3339};
+use serde::Serialize;
 
 use super::error_pattern::error_pattern;
 
@@ -53,10 +53,6 @@ impl ErrorGroup {
         self.newest = self.newest.max(died_at);
         self.oldest = [self.oldest, died_at].into_iter().flatten().min();
     }
-}
-
-fn as_rfc3339<S: Serializer>(ms: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
-    ms.and_then(rfc3339).serialize(serializer)
 }
 
 /// A page that is filled while the queue is read.

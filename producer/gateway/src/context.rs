@@ -1,4 +1,4 @@
-//! The state that all connections of a gateway share.
+//! What every connection of a gateway is given.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub struct GatewayContext {
     pub maps: Maps,
     /// Memory budget of requests and lines.
     pub budget: MemoryBudget,
-    /// Metrics.
+    /// Counts and times of connections, requests and lines.
     pub instruments: Instruments,
     /// Spans of requests and lines.
     pub traces: Traces,

@@ -12,7 +12,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -20,7 +20,7 @@ use std::{
 
 use deadpool_postgres::{Object, Transaction};
 use futures_util::future::join_all;
-use garenne_common::{backoff::Backoff, resilience::deadline};
+use garenne_common::{backoff::Backoff, lock::lock, resilience::deadline};
 use garenne_database::{DatabaseError, PostgresPool, QueryResult, Tables};
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -253,10 +253,6 @@ impl Relay {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a statement with a time limit.

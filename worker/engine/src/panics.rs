@@ -1,13 +1,11 @@
-//! Panics: each is logged as one line that names the task, and does not make the worker's locks unusable.
+//! Panics: each is logged as one line that names the task, and locks stay usable.
 //!
 //! The panic hook runs on the panicking thread before the panic is caught, so the task must be known there. A
 //! task-local variable names it.
 
-use std::{
-    env, panic,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{env, panic, sync::Arc};
 
+pub(crate) use garenne_common::lock::lock;
 use garenne_protocol::task::Envelope;
 
 tokio::task_local! {
@@ -35,9 +33,4 @@ pub(crate) fn install_hook() {
             print_backtrace(panic);
         }
     }));
-}
-
-/// Locks a mutex, also if a thread panicked while it held the lock.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,6 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use garenne::{TaskContext, TaskError, handler};
+use garenne_common::lock::lock;
 use garenne_protocol::task::matches_binding;
 use serde_json::{Value, value::RawValue};
 use tokio::{
@@ -27,7 +28,6 @@ use crate::{
     answer::{Answer, output},
     frame::{self, CancelReason, FollowUp, FromChild, Level, PROTOCOL, Rejection, Run, ToChild},
     guardian::Order,
-    lock::lock,
     logs::Logs,
     metrics::Counters,
     process::{Ended, Process},

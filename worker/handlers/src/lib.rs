@@ -20,7 +20,6 @@ pub mod frame;
 pub mod guardian;
 mod handler;
 mod http;
-mod lock;
 mod logs;
 mod memory;
 mod metrics;

@@ -7,13 +7,11 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::supervise;
+use garenne_common::{lock::lock, supervise};
 use prometheus::IntCounter;
 use rustix::io::ioctl_fionread;
 use tokio::{net::unix::pipe, time::timeout};
 use tokio_util::task::TaskTracker;
-
-use crate::lock::lock;
 
 /// How long the rest of the output is read after a process has ended. Its guardian has closed the pipes then.
 const LAST_OUTPUT: Duration = Duration::from_millis(100);

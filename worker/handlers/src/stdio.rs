@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use garenne::{HeaderValue, TaskContext, TaskError, layer::Task, task::Cause};
 use garenne_common::{
     backoff::Backoff,
+    lock::lock,
     random,
     supervise::{self, TaskHandle},
 };
@@ -30,7 +31,6 @@ use crate::{
     child::{Child, Work},
     frame::{self, CancelReason, Run, TaskHead, ToChild},
     handler::{Handler, Ready},
-    lock::lock,
     logs::Logs,
     metrics::Counters,
     process::Ended,

@@ -15,7 +15,7 @@ use tokio_postgres::Row;
 
 use garenne_alarms::{ChangedReading, NewReading};
 
-use crate::versions::{Replaced, VersionStatements, accepted, is_other_unit};
+use crate::versions::{Replaced, VersionStatements, accepted_at_of, is_other_unit};
 use garenne::sink::FinishedTask;
 use garenne_sensors::reading::Flag;
 use garenne_sensors::reading_row::{ReadingRow, ReadingRows};
@@ -223,7 +223,7 @@ impl ReadingStatements {
         let parameters: Parameters<'_, 6> = [device, metric, time, raw, raw_unit, place];
         let found = transaction.query(&statement, &parameters).await?;
         let conflict = |found: &Row| {
-            let (index, _, row) = &rows[place_of(found)];
+            let (index, _, row) = &rows[index_of(found)];
             Some(((*index, conflict(found)?), (*index, key(row))))
         };
         Ok(found.iter().filter_map(conflict).unzip())
@@ -276,8 +276,8 @@ impl<'a> Columns<'a> {
             task_id: column(rows, |(_, finished, _)| finished.envelope.id.as_str()),
             worker: column(rows, |(_, finished, _)| &*finished.worker),
             place: (0..).take(rows.len()).collect(),
-            accepted_at: column(rows, |(_, finished, _)| accepted(finished).0),
-            sequence: column(rows, |(_, finished, _)| accepted(finished).1),
+            accepted_at: column(rows, |(_, finished, _)| accepted_at_of(finished).0),
+            sequence: column(rows, |(_, finished, _)| accepted_at_of(finished).1),
             start_time: column(rows, |(.., row)| row.sent_counter?.start.map(Into::into)),
         }
     }
@@ -316,7 +316,7 @@ fn key(row: &ReadingRow) -> ReadingKey<'_> {
 }
 
 /// The index of a row.
-fn place_of(row: &Row) -> usize {
+fn index_of(row: &Row) -> usize {
     usize::try_from(row.get::<_, i32>(0)).expect("an index of the rows")
 }
 

@@ -10,7 +10,7 @@ use garenne_sensors::reading_row::ReadingRow;
 use time::OffsetDateTime;
 use tokio_postgres::types::Json;
 
-use crate::versions::accepted;
+use crate::versions::accepted_at_of;
 
 /// The statement that updates a fleet's series.
 pub(super) fn update_statement(tables: &Tables) -> String {
@@ -137,7 +137,7 @@ pub(super) async fn update(
     for (_, finished, row) in declaring {
         let key = (&*row.device, &*row.metric);
         let declaration =
-            Declaration { row, accepted: accepted(finished), task: finished.envelope.id.as_str() };
+            Declaration { row, accepted: accepted_at_of(finished), task: finished.envelope.id.as_str() };
         let first = || (Newest { row, declaring: None }, StaleHours::default());
         let (newest, _) = series.entry(key).or_insert_with(first);
         if newest.declaring.is_none_or(|known| declaration.order() > known.order()) {

@@ -98,7 +98,7 @@ impl PostgresSink {
     ) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
         Box::pin(async move {
             match self.store(batch).await {
-                Ok(accepted) => Ok(accepted),
+                Ok(answers) => Ok(answers),
                 Err(error) if error.kind != ErrorKind::Row => {
                     Err(SinkError { sink: Self::NAME, detail: error.detail })
                 }
@@ -111,9 +111,9 @@ impl PostgresSink {
                 }
                 Err(_) => {
                     let (first, second) = batch.split_at(batch.len() / 2);
-                    let mut accepted = self.store_bisecting(first).await?;
-                    accepted.extend(self.store_bisecting(second).await?);
-                    Ok(accepted)
+                    let mut answers = self.store_bisecting(first).await?;
+                    answers.extend(self.store_bisecting(second).await?);
+                    Ok(answers)
                 }
             }
         })
@@ -134,14 +134,14 @@ impl PostgresSink {
         batch: &[FinishedTask],
     ) -> QueryResult<Vec<SinkAnswer>> {
         let transaction = client.transaction().await?;
-        let mut accepted = vec![SinkAnswer::Stored; batch.len()];
+        let mut answers = vec![SinkAnswer::Stored; batch.len()];
         self.alarms.lock(&transaction, batch).await?;
         let StoredReadings { changed, conflicts, restored, places, declaring } =
             self.readings.store(&transaction, batch).await?;
         for (index, detail) in conflicts {
-            accepted[index] = SinkAnswer::Conflict(detail);
+            answers[index] = SinkAnswer::Conflict(detail);
         }
-        let stored = batch.iter().zip(&accepted).filter(|(_, accepted)| **accepted == SinkAnswer::Stored);
+        let stored = batch.iter().zip(&answers).filter(|(_, answer)| **answer == SinkAnswer::Stored);
         let stored: Vec<_> = stored.map(|(finished, _)| finished).collect();
         self.results.store(&transaction, &stored).await?;
         // Also those of tasks that have another reading with a conflict: they are stored.
@@ -158,7 +158,7 @@ impl PostgresSink {
             self.derived.write(&transaction, &restored, &derived).await?;
         }
         self.alarms.commit(transaction, judged, batch, &changed, &stored).await?;
-        Ok(accepted)
+        Ok(answers)
     }
 }
 

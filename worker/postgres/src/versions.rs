@@ -242,7 +242,7 @@ fn completed<'v>(versions: impl Iterator<Item = &'v ReadingVersion>) -> Option<R
 impl ReadingVersion {
     fn arrived(&(_, finished, row): &NewReading<'_>) -> Self {
         Self {
-            accepted: Some(accepted(finished)),
+            accepted: Some(accepted_at_of(finished)),
             task_id: finished.envelope.id.as_str().to_owned(),
             value: row.value,
             unit: row.unit.map(str::to_owned),
@@ -299,7 +299,7 @@ pub(super) fn is_other_unit(one: &str, other: &str) -> bool {
 }
 
 /// When the task of a reading was accepted, as the table has it.
-pub(super) fn accepted(finished: &FinishedTask) -> (OffsetDateTime, i32) {
+pub(super) fn accepted_at_of(finished: &FinishedTask) -> (OffsetDateTime, i32) {
     let (micros, sequence) = finished.envelope.version.parts();
     let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000);
     (at.expect("a version is at most a day ahead of the clock"), sequence)

@@ -144,7 +144,11 @@ pub fn rfc3339(ms: i64) -> Option<String> {
     OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?.format(&Rfc3339).ok()
 }
 
-fn as_rfc3339<S: Serializer>(ms: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
+/// Milliseconds since 1970 as RFC 3339, for `serialize_with`.
+///
+/// # Errors
+/// That of the serializer.
+pub fn as_rfc3339<S: Serializer>(ms: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
     ms.and_then(rfc3339).serialize(serializer)
 }
 

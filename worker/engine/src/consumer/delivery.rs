@@ -24,8 +24,8 @@ use super::{
 /// An unsettled message. [`settle`](Self::settle) consumes it; dropping it requeues the message.
 pub(crate) struct Delivery {
     ownership: Ownership,
-    /// The place of a part of a message among those that are copied. Free again when the part is settled.
-    place: Option<OwnedSemaphorePermit>,
+    /// Held while a part of a message is copied, until the part is settled: few are copied at once.
+    copy_permit: Option<OwnedSemaphorePermit>,
     /// Shared by the parts of a message, and because a delivery is moved often.
     pub(crate) head: Arc<MessageHead>,
     pub(crate) body: Bytes,
@@ -92,7 +92,7 @@ impl Delivery {
         let unreadable = take_unreadable(&mut message.properties).map(Into::into);
         Self {
             ownership: Ownership::new(Owned::Message { generation, tag: message.tag }),
-            place: None,
+            copy_permit: None,
             head: Arc::new(MessageHead {
                 routing_key: message.routing_key,
                 exchange: message.exchange,
@@ -120,9 +120,9 @@ impl Delivery {
         Arc::make_mut(&mut self.head).unreadable = Some(problem.into());
     }
 
-    /// Holds a place until it is settled or dropped.
-    pub(crate) fn hold(&mut self, place: OwnedSemaphorePermit) {
-        self.place = Some(place);
+    /// Holds a permit to be copied until it is settled or dropped.
+    pub(crate) fn hold(&mut self, copy_permit: OwnedSemaphorePermit) {
+        self.copy_permit = Some(copy_permit);
     }
 
     /// Whether its channel is open, so that it can still be settled.
@@ -165,7 +165,7 @@ impl Delivery {
         let split = Arc::new(SplitMessage { whole, head: Arc::clone(&head), body, settlements });
         bodies.into_iter().map(move |body| Self {
             ownership: Ownership::new(Owned::Part(Arc::clone(&split))),
-            place: None,
+            copy_permit: None,
             head: Arc::clone(&head),
             body,
         })
@@ -254,7 +254,7 @@ mod tests {
         pub(crate) fn for_test(generation: &Arc<ChannelGeneration>, tag: u64) -> Self {
             Self {
                 ownership: Ownership::new(Owned::Message { generation: Arc::clone(generation), tag }),
-                place: None,
+                copy_permit: None,
                 head: Arc::new(MessageHead {
                     routing_key: "k".into(),
                     exchange: ShortString::default(),

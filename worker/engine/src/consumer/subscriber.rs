@@ -16,6 +16,7 @@ use garenne_common::{
     supervise::{self, caught, count_panic},
     telemetry::Metrics,
 };
+use thiserror::Error;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until},
@@ -43,8 +44,22 @@ const MAX_CHUNK: usize = 64;
 /// How often a quiet subscriber checks whether its channel is open.
 const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The broker ended the consumer.
-const CANCELLED: &str = "the broker cancelled the consumer (was the queue deleted?)";
+/// Why consuming on a channel has failed.
+#[derive(Debug, Error)]
+enum ConsumeError {
+    /// The broker ended the consumer.
+    #[error("the broker cancelled the consumer (was the queue deleted?)")]
+    Cancelled,
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl<T: Into<String>> From<T> for ConsumeError {
+    fn from(problem: T) -> Self {
+        Self::Failed(problem.into())
+    }
+}
+
 /// What is logged when messages are orphans.
 const QUEUE_DELETED: &str = "a queue was deleted; messages that it had delivered and that do not run to their end here are \
                              kept until it exists again, then published to it; a stop copies them to the dead letters";
@@ -169,7 +184,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
 
         let consumed = self.consume_until_closed(&channel, &generation).await;
         if let Err(problem) = &consumed {
-            if problem == CANCELLED && generation.outstanding() > 0 {
+            if matches!(problem, ConsumeError::Cancelled) && generation.outstanding() > 0 {
                 self.consumer_cancelled(&generation).await;
             }
             generation.end();
@@ -190,7 +205,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
             // broker processed the last of them is unknown. At a shutdown they are counted as lost.
             unconfirmed.confirm_all();
         }
-        consumed
+        consumed.map_err(|error| error.to_string())
     }
 
     /// Follows the intake on one channel until the intake is closed.
@@ -198,7 +213,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         &mut self,
         channel: &B::Channel,
         generation: &Arc<ChannelGeneration>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ConsumeError> {
         loop {
             match self.intake.current() {
                 Intake::Closed => return Ok(()),
@@ -264,7 +279,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         channel: &B::Channel,
         consumer: Consumer<B>,
         generation: &Arc<ChannelGeneration>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ConsumeError> {
         let Self { broker, metrics, subscription, intake, accept, problem, cancellation, .. } = self;
         let ready_messages = || ready_messages(broker, &subscription.queue);
         let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(generation), ready_messages);
@@ -314,13 +329,13 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
                 Some(Ok(deliveries)) => (deliveries, None),
                 Some(Err(TryReadyChunksError(deliveries, error))) => (deliveries, Some(error)),
                 None if cancelled => return Ok(()),
-                None => return Err(CANCELLED.into()),
+                None => return Err(ConsumeError::Cancelled),
             };
             let more_ready = deliveries.len() == MAX_CHUNK;
             coalescer.record_received(deliveries.len(), more_ready, Instant::now());
             let accepted = caught(accept(deliveries)).await.flatten();
             if let Some(error) = error {
-                return Err(error.to_string());
+                return Err(error.to_string().into());
             }
             if let Err(panic) = accepted {
                 count_panic("admission");

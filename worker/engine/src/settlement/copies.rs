@@ -237,8 +237,8 @@ impl Settler {
             while delivery.alive() {
                 let only_letters = messages.iter().all(|message| self.letters.takes(&message.target));
                 if only_letters && held.is_none() && self.letters.is_closed() {
-                    let Ok(place) = self.held_letter.try_acquire() else { return Published::Closed };
-                    held = Some(place);
+                    let Ok(permit) = self.held_letter.try_acquire() else { return Published::Closed };
+                    held = Some(permit);
                 }
                 let publishing = messages.iter().map(|message| async {
                     match self.letters.takes(&message.target) {

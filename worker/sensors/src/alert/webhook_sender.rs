@@ -3,13 +3,14 @@
 use std::{
     collections::BTreeMap,
     num::NonZeroUsize,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use garenne_common::{
     backoff::Backoff,
     config::ConfigError,
+    lock::lock,
     reloaded::Reloaded,
     resilience::{BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, Retry, Semaphore},
 };
@@ -181,10 +182,6 @@ impl WebhookSender {
         });
         WebhookQueue { sender, batcher }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

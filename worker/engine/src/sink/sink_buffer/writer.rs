@@ -62,10 +62,10 @@ impl SinkWriter {
                     self.health.write_succeeded();
                     backoff.reset();
                     let sink = self.sink.name();
-                    for (task, accepted) in tasks.into_iter().zip(answers) {
-                        task.span.record_sink_write(sink, size, began, accepted.error());
+                    for (task, answer) in tasks.into_iter().zip(answers) {
+                        task.span.record_sink_write(sink, size, began, answer.error());
                         // Nothing waits any more if the settlement has panicked.
-                        let _ = task.answer.send(accepted);
+                        let _ = task.answer.send(answer);
                     }
                 }
                 Some(Err(problem)) => {
