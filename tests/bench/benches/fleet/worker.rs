@@ -48,7 +48,7 @@ const fn rival(
 const FEWER_IN_PYTHON: usize = 10;
 
 /// Prefetch, and a number of tasks that takes a second or two.
-const LOADS: [(u16, usize); 3] = [(10, 8_000), (100, 40_000), (1000, 100_000)];
+const LOADS: [(u16, usize); 4] = [(10, 8_000), (100, 40_000), (200, 60_000), (1000, 100_000)];
 
 pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     let rounds = number("--rounds", 3).map_err(anyhow::Error::msg)?;
