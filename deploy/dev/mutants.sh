@@ -138,7 +138,7 @@ history_mutants() {
                 cargo test --quiet -p garenne --lib --no-run || exit 2
                 cargo test --quiet -p garenne --lib -- "$test"
             else
-                cargo build --quiet --release -p garenne-simulation --bin histories || exit 2
+                CARGO_PROFILE_RELEASE_LTO=off cargo build --quiet --release -p garenne-simulation --bin histories || exit 2
                 target/release/histories --for 1m --no-shrink
             fi
         ) >"$log_dir/mutants/$name.log" 2>&1 || rc=$?
