@@ -302,6 +302,8 @@ async fn the_attempts_of_a_kind_replace_those_of_the_worker() {
     for (attempts, spent, dead) in [(2, 0, 0), (2, 1, 1), (4, 2, 0), (4, 3, 1)] {
         let mut test = settler_of(Vec::new());
         test.metrics.register_kinds(["any.thing"]);
+        // Only the test has the entry then.
+        test.registry = Arc::default();
         let entry = Arc::get_mut(&mut test.entry).unwrap();
         entry.options.retry = RetryPolicy::default().attempts(attempts);
         test.envelope = Arc::new(Envelope { attempt: spent, ..Envelope::clone(&test.envelope) });
