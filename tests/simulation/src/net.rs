@@ -23,7 +23,7 @@ use crate::{
     broker::SimBroker,
     event::{Answer, CloseReason, Event},
     id::{ChannelId, ConnectionId, ConsumerId, OwnerId, RequestId},
-    message::Delivery,
+    message::{Delivery, Message},
     watch::Watch,
 };
 
@@ -67,6 +67,8 @@ pub(crate) struct State {
     /// Connections whose end their clients know.
     ended: BTreeSet<ConnectionId>,
     blocked: BTreeMap<ConnectionId, Arc<AtomicBool>>,
+    /// Records of streams that clients have not acked. A worker acks a record when it has read it.
+    unread: BTreeMap<(ChannelId, u64), Arc<Message>>,
 }
 
 /// A publish without a confirm.
@@ -97,6 +99,7 @@ impl Net {
             channels: BTreeMap::new(),
             ended: BTreeSet::new(),
             blocked: BTreeMap::new(),
+            unread: BTreeMap::new(),
         };
         let (state, began) = (Mutex::new(state), Instant::now());
         Self(Arc::new(Shared { state, began, is_due: Notify::new(), has_changed: Notify::new() }))
@@ -281,14 +284,23 @@ impl State {
     }
 
     fn note_delivery(&mut self, channel: ChannelId, delivery: &Delivery) {
-        let owner = self.broker.owner_of(channel);
         if delivery.offset.is_some() {
-            return self.watch.record_read(owner, &delivery.message, self.broker.now);
+            self.unread.insert((channel, delivery.tag), Arc::clone(&delivery.message));
+            return;
         }
+        let owner = self.broker.owner_of(channel);
         let unacked = self.broker.channels[channel.index()].unacked.get(&delivery.tag);
         let Some(queue) = unacked.map(|unacked| unacked.queue) else { return };
         let queue = Arc::clone(&self.broker.queues[queue.index()].name);
         self.watch.delivered(owner, delivery, &queue, self.broker.now);
+    }
+
+    /// A client acks a record of a stream, or the delivery of a queue.
+    fn records_read(&mut self, channel: ChannelId, tag: u64) {
+        if let Some(record) = self.unread.remove(&(channel, tag)) {
+            let owner = self.broker.owner_of(channel);
+            self.watch.record_read(owner, &record, self.broker.now);
+        }
     }
 
     /// The client of a channel learns that it has ended.

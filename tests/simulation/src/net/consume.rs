@@ -254,7 +254,10 @@ impl SettleChannel for Channel {
     async fn send(&self, frame: &Frame) -> Result<(), ChannelError> {
         let Frame { disposition, tag, multiple, .. } = *frame;
         let sent = self.0.send(|state, id| match disposition {
-            Disposition::Ack => state.broker.ack(id, tag, multiple),
+            Disposition::Ack => {
+                state.records_read(id, tag);
+                state.broker.ack(id, tag, multiple);
+            }
             Disposition::Requeue => {
                 let owner = state.broker.owner_of(id);
                 let first = if multiple { 0 } else { tag };
