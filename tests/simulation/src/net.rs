@@ -67,7 +67,7 @@ pub(crate) struct State {
     /// Connections whose end their clients know.
     ended: BTreeSet<ConnectionId>,
     blocked: BTreeMap<ConnectionId, Arc<AtomicBool>>,
-    /// Records of streams that clients have not acked. A worker acks a record when it has read it.
+    /// Records of streams that clients have not acked, on channels that are open to them. A worker acks a record when it has read it.
     unread: BTreeMap<(ChannelId, u64), Arc<Message>>,
 }
 
@@ -296,7 +296,7 @@ impl State {
     }
 
     /// A client acks a record of a stream, or the delivery of a queue.
-    fn records_read(&mut self, channel: ChannelId, tag: u64) {
+    fn acked(&mut self, channel: ChannelId, tag: u64) {
         if let Some(record) = self.unread.remove(&(channel, tag)) {
             let owner = self.broker.owner_of(channel);
             self.watch.record_read(owner, &record, self.broker.now);
@@ -307,6 +307,7 @@ impl State {
     fn channel_ended(&mut self, channel: ChannelId, reason: &CloseReason) {
         let Some((_, known @ None)) = self.channels.get_mut(&channel) else { return };
         *known = Some(reason.clone());
+        self.unread.retain(|(of, _), _| *of != channel);
         let error = error_of(reason);
         let consumers: Vec<_> = self.consumers.extract_if(.., |_, it| it.0 == channel).collect();
         for (_, (_, sender)) in consumers {

@@ -13,8 +13,12 @@ use crate::random::Random;
 
 /// The kind of short tasks.
 pub(crate) const SHORT: &str = "sim.short";
+/// The lane of short tasks.
+pub(crate) const SHORT_LANE: &str = "fast";
 /// The kind of long tasks.
 pub(crate) const LONG: &str = "sim.long";
+/// The lane of long tasks. It is not the first one by name, so that a stop must reach all.
+pub(crate) const LONG_LANE: &str = "long";
 /// The deadline of long tasks.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(4);
 /// Attempts of a task.

@@ -15,7 +15,7 @@ use crate::{
     connection::Role,
     history::{Action, History, StopMode},
     net::{Client, Net, PublishLink},
-    plan::{Plan, group_name},
+    plan::{LONG_LANE, Plan, SHORT_LANE, group_name},
     watch::Watch,
 };
 
@@ -368,5 +368,5 @@ impl Play {
 }
 
 fn lane_name(lane: u8) -> String {
-    ["long", "fast"][usize::from(lane) % 2].to_owned()
+    [LONG_LANE, SHORT_LANE][usize::from(lane) % 2].to_owned()
 }

@@ -18,7 +18,7 @@ use crate::{
     id::{OwnerId, Serial},
     known::KnownDirectives,
     message::{self, Delivery},
-    plan::{Does, LONG, MAX_ATTEMPTS, SHORT, Work, group_name},
+    plan::{Does, LONG, LONG_LANE, MAX_ATTEMPTS, SHORT, SHORT_LANE, Work, group_name},
 };
 
 /// How long a worker may start tasks after a command to stop, or after it has read a directive.
@@ -89,6 +89,7 @@ pub(crate) struct Watch {
     stopping: HashMap<OwnerId, (StopMode, Duration)>,
     /// Tasks that a worker handed back since it was told to stop.
     handed_back: HashSet<(OwnerId, String)>,
+    /// The directives that each process has read.
     directives: HashMap<OwnerId, KnownDirectives>,
     /// Deliveries that a worker got of a paused lane, or of one of its tasks in the quarantine, since it has read of the pause.
     of_paused: HashMap<(OwnerId, String, Duration), u32>,
@@ -213,7 +214,7 @@ impl Watch {
             self.problem(now, format!("{id} starts on a worker that was told to stop: {mode:?}"));
         }
         let group = self.groups.get(id).map(|(group, _)| group.as_str());
-        let lane = if is_long { "long" } else { "fast" };
+        let lane = if is_long { LONG_LANE } else { SHORT_LANE };
         let paused = self.knows(owner, |known| {
             group.and_then(|group| known.group_paused_since(group)).or_else(|| known.lane_paused_since(lane))
         });
@@ -377,8 +378,8 @@ impl Watch {
 fn lane_of(message: &message::Message) -> Option<&'static str> {
     let kind = message.properties.kind().as_ref().map_or(&*message.routing_key, |kind| kind.as_str());
     match kind {
-        LONG => Some("long"),
-        SHORT => Some("fast"),
+        LONG => Some(LONG_LANE),
+        SHORT => Some(SHORT_LANE),
         _ => None,
     }
 }

@@ -255,7 +255,7 @@ impl SettleChannel for Channel {
         let Frame { disposition, tag, multiple, .. } = *frame;
         let sent = self.0.send(|state, id| match disposition {
             Disposition::Ack => {
-                state.records_read(id, tag);
+                state.acked(id, tag);
                 state.broker.ack(id, tag, multiple);
             }
             Disposition::Requeue => {

@@ -8,7 +8,7 @@ use garenne_protocol::topology::{BrokerVersion, Names, Topology};
 
 use crate::{
     broker::{SimBroker, Timings},
-    plan::{LONG, MAX_ATTEMPTS, SHORT},
+    plan::{LONG, LONG_LANE, MAX_ATTEMPTS, SHORT, SHORT_LANE},
 };
 
 /// What is the same for all histories of a broker's version.
@@ -52,9 +52,10 @@ impl Prepared {
             concurrency: Concurrency { min: 1, max },
             ..Lane::bound_to([kind])
         };
-        let lanes: Lanes = [("long".to_owned(), lane(LONG, 5, 2)), ("fast".to_owned(), lane(SHORT, 6, 3))]
-            .into_iter()
-            .collect();
+        let lanes: Lanes =
+            [(LONG_LANE.to_owned(), lane(LONG, 5, 2)), (SHORT_LANE.to_owned(), lane(SHORT, 6, 3))]
+                .into_iter()
+                .collect();
         let mut config = WorkerConfig {
             lanes,
             retry: Retry { delays: vec![ms(200), ms(1_000), ms(4_000)] },

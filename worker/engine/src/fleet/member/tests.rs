@@ -4,7 +4,10 @@ use garenne_protocol::{
     topology::LIFECYCLE_KEPT,
 };
 use serde_json::{Value, json};
-use tokio::{task::yield_now, time::advance};
+use tokio::{
+    task::{JoinHandle, yield_now},
+    time::advance,
+};
 
 use super::*;
 use crate::fleet::crash_detector::{ALIVE_AFTER, RECONNECT_GRACE};
@@ -37,6 +40,12 @@ pub(crate) fn hello_in(member: &Member, worker: &str, kind: &str, lanes: &[&str]
 pub(crate) fn run(member: &Member, worker: &str, incarnation: &str, task: &str) {
     let record = json!({"event": "run-started", "worker": worker, "incarnation": incarnation, "at": now(), "task": task});
     assert!(!read(member, &record));
+}
+
+/// Asks beside the test whether the last run of task `t` crashed its worker.
+fn look_for_crash(member: &Arc<Member>) -> JoinHandle<Option<WorkerIncarnation>> {
+    let member = Arc::clone(member);
+    tokio::spawn(async move { member.crashed_run("t", None).await })
 }
 
 fn incarnation_of(worker: &str, incarnation: &str) -> WorkerIncarnation {
@@ -209,8 +218,7 @@ async fn a_run_does_not_count_if_it_ended_while_its_worker_was_looked_for() {
     let (member, _fake) = member();
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
-    let this = Arc::clone(&member);
-    let crashed = tokio::spawn(async move { this.crashed_run("t", None).await });
+    let crashed = look_for_crash(&member);
     sleep(Duration::from_secs(1)).await;
     assert!(!crashed.is_finished());
     read(
@@ -228,8 +236,7 @@ async fn a_run_does_not_count_if_its_worker_is_running() {
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
     // The worker lost its connection and reconnects in time.
-    let this = Arc::clone(&member);
-    let crashed = tokio::spawn(async move { this.crashed_run("t", None).await });
+    let crashed = look_for_crash(&member);
     sleep(RECONNECT_GRACE - Duration::from_secs(1)).await;
     assert!(!crashed.is_finished());
     hello(&member, "w", "a");
@@ -247,8 +254,7 @@ async fn a_run_is_undecided_while_the_broker_does_not_answer() {
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
     fake.set_control_queue("w", None);
-    let this = Arc::clone(&member);
-    let crashed = tokio::spawn(async move { this.crashed_run("t", None).await });
+    let crashed = look_for_crash(&member);
     sleep(Duration::from_secs(3600)).await;
     assert!(!crashed.is_finished());
     fake.set_control_queue("w", Some(false));
