@@ -60,9 +60,6 @@ Examples:
 
 impl Cli {
     /// Runs the stock worker until a signal or the admin port stops it.
-    ///
-    /// # Errors
-    /// The reason why the worker did not start, with the exit code.
     pub async fn run(self) -> Result<Exit, Failure> {
         let mut own = Table::try_from(&self).expect("flags are texts and switches");
         if !self.handlers.is_empty() {
@@ -73,9 +70,6 @@ impl Cli {
 }
 
 /// A worker with the stock kinds and the sink `postgres`, as the settings say.
-///
-/// # Errors
-/// A calibration or rules file that cannot be used, or a database URL that cannot be parsed.
 pub fn stock(mut config: StockConfig) -> Result<WorkerBuilder, Failure> {
     garenne_handlers::fit_lanes(&mut config.worker, &config.handlers, STOCK_KINDS);
     let calibration = config.calibration.as_deref().map(reading::Calibration::load).transpose();

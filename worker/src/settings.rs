@@ -129,9 +129,6 @@ impl AsRef<WorkerConfig> for StockConfig {
 
 impl StockConfig {
     /// The database of `postgres_url`, if it is set.
-    ///
-    /// # Errors
-    /// The URL cannot be parsed, or asks for an unsupported mode.
     pub fn database(&self) -> Option<Result<Database, String>> {
         self.postgres_url.clone().map(|url| Database::new(url, self.postgres_tls.clone()))
     }

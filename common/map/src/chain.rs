@@ -16,17 +16,11 @@ pub struct MapChain(Vec<Map>);
 
 impl MapChain {
     /// Loads shipped maps, such as `builtin:zigbee2mqtt`, and files, in this order.
-    ///
-    /// # Errors
-    /// As [`Map::load`].
     pub fn load<N: AsRef<str>>(names: &[N]) -> Result<Self, InvalidMap> {
         names.iter().map(|name| Map::load(name.as_ref())).collect()
     }
 
-    /// Maps a payload. `now` is the time of readings without one.
-    ///
-    /// # Errors
-    /// Why no reading comes out.
+    /// Maps a payload, or says why no reading comes out. `now` is the time of readings without one.
     pub fn apply(
         &self,
         source: Source<'_>,

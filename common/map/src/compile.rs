@@ -22,10 +22,7 @@ use crate::{
     time::TimeFormats,
 };
 
-/// Compiles a rule.
-///
-/// # Errors
-/// Names the field and the problem.
+/// Compiles a rule. An error names the field and the problem.
 pub(crate) fn compile(entry: RuleEntry) -> Result<Rule, String> {
     let lengths = [
         ("has", entry.has.len()),

@@ -73,10 +73,8 @@ impl fmt::Display for Value<'_> {
 }
 
 impl<'a> Document<'a> {
-    /// Parses a payload: JSON, or else text such as `ON`. `None` if it is empty.
-    ///
-    /// # Errors
-    /// The payload is not UTF-8, begins as an object, an array or a string and is not JSON, or is beyond a limit.
+    /// Parses a payload: JSON, or else text such as `ON`. `None` if it is empty. What begins as an object, an array or
+    /// a string must be JSON.
     pub(crate) fn parse(payload: &'a [u8]) -> Result<Option<Self>, Reason> {
         let text = std::str::from_utf8(payload)
             .map_err(|error| Reason::Malformed(format!("not UTF-8 from byte {} on", error.valid_up_to())))?;

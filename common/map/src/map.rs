@@ -94,9 +94,6 @@ pub struct InvalidMap {
 
 impl Map {
     /// Loads a shipped map, such as `builtin:zigbee2mqtt`, or a file.
-    ///
-    /// # Errors
-    /// There is no such map, or the file cannot be read or is invalid.
     pub fn load(name: &str) -> Result<Self, InvalidMap> {
         let invalid = |problem: String| InvalidMap { file: name.to_owned(), problem };
         if let Some(builtin) = name.strip_prefix(builtin::PREFIX) {
@@ -117,20 +114,14 @@ impl Map {
     }
 
     /// Compiles rules in TOML. `file` is the name for errors.
-    ///
-    /// # Errors
-    /// The text is not TOML, or a rule is invalid.
     pub fn parse(file: &str, text: &str) -> Result<Self, InvalidMap> {
         parse(text)
             .map(|(parameters, rules)| Self { parameters, rules, nodes: Mutex::default() })
             .map_err(|problem| InvalidMap { file: file.to_owned(), problem })
     }
 
-    /// Maps a payload. `now` is the time of readings without one. A value that is refused does not take the others with
-    /// it.
-    ///
-    /// # Errors
-    /// Why no reading comes out.
+    /// Maps a payload, or says why no reading comes out. `now` is the time of readings without one. A value that is
+    /// refused does not take the others with it.
     pub fn apply(
         &self,
         source: Source<'_>,
@@ -142,9 +133,6 @@ impl Map {
     }
 
     /// As [`Map::apply`]. `skipped` is told of each value that becomes no reading, and why.
-    ///
-    /// # Errors
-    /// As [`Map::apply`].
     pub fn explain(
         &self,
         source: Source<'_>,

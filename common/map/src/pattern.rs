@@ -46,10 +46,7 @@ impl<'a> Captures<'a> {
 }
 
 impl Pattern {
-    /// A pattern whose levels are separated by `separator`.
-    ///
-    /// # Errors
-    /// It is empty or too long, has a wildcard beside other characters, `#` before the end, or too many wildcards.
+    /// A pattern whose levels are separated by `separator`. A wildcard is a level of its own, and `#` the last one.
     pub(crate) fn parse(text: &str, separator: char) -> Result<Self, String> {
         if text.is_empty() || text.len() > MAX_TEXT_BYTES {
             return Err(format!("{} bytes; expected 1 to {MAX_TEXT_BYTES}", text.len()));

@@ -81,9 +81,6 @@ pub(crate) enum Field {
 
 impl Name {
     /// The name, checked.
-    ///
-    /// # Errors
-    /// A part is missing, or the result is not a valid name.
     pub(crate) fn text(&self, field: &'static str, scope: &Scope<'_, '_>) -> Result<Arc<str>, Reason> {
         match self {
             Self::Constant(name) => Ok(Arc::clone(name)),
@@ -98,9 +95,6 @@ impl Name {
 
 impl UnitPlan {
     /// The unit. A unit from the payload that is missing or empty is none.
-    ///
-    /// # Errors
-    /// The text is not a unit.
     pub(crate) fn unit(&self, units: &Units, scope: &Scope<'_, '_>) -> Result<Option<Unit>, Reason> {
         let symbol = match self {
             Self::None => return Ok(None),
@@ -123,10 +117,7 @@ impl UnitPlan {
 
 impl Numbers {
     /// The number of a value. `Ok(None)` for null and what is in `none` of the rule or in `own`. With `parse_text`, a
-    /// text such as `21.5` is a number.
-    ///
-    /// # Errors
-    /// The value is no finite number. The text describes it.
+    /// text such as `21.5` is a number. An error describes the value.
     pub(crate) fn read(
         &self,
         value: &Value<'_>,

@@ -23,9 +23,6 @@ struct Step {
 
 impl Pointer {
     /// Parses a pointer. An empty text is the whole payload, `.` the current element.
-    ///
-    /// # Errors
-    /// The text is not a pointer, or is beyond a limit.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > MAX_TEXT_BYTES {
             return Err(format!("{} bytes; at most {MAX_TEXT_BYTES}", text.len()));

@@ -72,10 +72,8 @@ impl<'l> Readings<'l> {
         }
     }
 
-    /// Refuses the value of `field`, so that the others are kept.
-    ///
-    /// # Errors
-    /// `reason`, if it is one of the whole payload; or there are too many values.
+    /// Refuses the value of `field`, so that the others are kept. Fails with `reason` if it is one of the whole
+    /// payload, or if there are too many values.
     pub(crate) fn refuse(&mut self, field: &str, reason: Reason) -> Result<(), Reason> {
         if reason.is_about_payload() {
             return Err(reason);
@@ -114,17 +112,12 @@ impl<'l> Readings<'l> {
     }
 
     /// Refuses a time that is too far ahead or before the earliest one. `given` is the number that it was read from.
-    ///
-    /// # Errors
-    /// [`Reason::Invalid`], which guesses the unit that was probably meant.
+    /// The error guesses the unit that was probably meant.
     pub(crate) fn check_time(&self, time: Timestamp, given: Option<i64>) -> Result<(), Reason> {
         self.limits.check_read_time("time", (time, given), self.now).map_err(|error| self.invalid(error))
     }
 
     /// Adds a reading of a number.
-    ///
-    /// # Errors
-    /// The reading is not valid, or there are too many.
     pub(crate) fn push(
         &mut self,
         origin: &Origin,
@@ -159,10 +152,9 @@ impl<'l> Readings<'l> {
         Reason::Invalid(error.in_record(self.position()))
     }
 
-    /// The readings, and the values that are refused. Of readings with the same key and different values the first is kept.
-    ///
-    /// # Errors
-    /// There is no reading: the reason of the first refusal; or none was refused, and `allow_empty` is false.
+    /// The readings, and the values that are refused. Of readings with the same key and different values the first is
+    /// kept. Without a reading, fails with the reason of the first refusal; if none was refused, only unless
+    /// `allow_empty`.
     pub(crate) fn finish(mut self, allow_empty: bool) -> Result<Finished, Reason> {
         if has_duplicate(&self.records) {
             self.refuse_duplicates();

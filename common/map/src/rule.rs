@@ -157,9 +157,6 @@ impl Rule {
 impl JsonAction {
     /// Adds the readings of a payload. Without `each`, a problem of device, id or time is one of the payload; any other
     /// refuses a value, or an element of `each`.
-    ///
-    /// # Errors
-    /// The payload is refused as a whole.
     pub(crate) fn run(
         &self,
         document: &Document<'_>,

@@ -67,10 +67,7 @@ impl Message {
 }
 
 impl EdgeNodes {
-    /// The readings of a message.
-    ///
-    /// # Errors
-    /// The message is not Sparkplug B, or one of its readings is not valid.
+    /// The readings of a message. One that is not valid fails the message.
     pub(crate) fn run(
         &mut self,
         action: &SparkplugAction,

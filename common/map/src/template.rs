@@ -51,9 +51,6 @@ pub(crate) struct Allowed {
 
 impl Template {
     /// Parses a template. `{{` and `}}` are braces.
-    ///
-    /// # Errors
-    /// The template is beyond a limit, or a placeholder is invalid or not allowed here.
     pub(crate) fn parse(text: &str, allowed: Allowed) -> Result<Self, String> {
         if text.len() > MAX_TEXT_BYTES {
             return Err(format!("{} bytes; at most {MAX_TEXT_BYTES}", text.len()));
@@ -182,9 +179,6 @@ pub(crate) struct Alternatives(Vec<Template>);
 
 impl Alternatives {
     /// Parses the templates.
-    ///
-    /// # Errors
-    /// There are none or too many, or one is invalid.
     pub(crate) fn parse<'t>(
         texts: impl ExactSizeIterator<Item = &'t str>,
         allowed: Allowed,
@@ -200,10 +194,7 @@ impl Alternatives {
         self.0[0].constant()
     }
 
-    /// The value of the first alternative that is not missing.
-    ///
-    /// # Errors
-    /// The value that the last alternative lacks.
+    /// The value of the first alternative that is not missing. If all are, the error is what the last one lacks.
     pub(crate) fn value<'v>(
         &'v self,
         field: &'static str,
@@ -219,10 +210,7 @@ impl Alternatives {
         Err(missing.expect("there is an alternative"))
     }
 
-    /// As [`Alternatives::value`], as text.
-    ///
-    /// # Errors
-    /// As there; or it is an array or an object.
+    /// As [`Alternatives::value`], as text, which an array or an object is not.
     pub(crate) fn text<'v>(
         &'v self,
         field: &'static str,

@@ -34,10 +34,7 @@ const DEFAULT: [&str; 2] = ["rfc3339", "unix"];
 const NOT_A_TEXT: &str = "not a text";
 
 impl TimeFormats {
-    /// Parses the fields `time_formats` and `zone`.
-    ///
-    /// # Errors
-    /// A format or the zone is unknown; a format without an offset has no zone. Names the field.
+    /// Parses the fields `time_formats` and `zone`. An error names the field.
     pub(crate) fn parse(formats: &[String], zone: Option<&str>) -> Result<Self, String> {
         let default = DEFAULT.map(str::to_owned);
         let formats = if formats.is_empty() { &default } else { formats };
@@ -51,9 +48,6 @@ impl TimeFormats {
     }
 
     /// The time of a value.
-    ///
-    /// # Errors
-    /// The value is in none of the formats. The text says why.
     pub(crate) fn read(&self, value: &Value<'_>) -> Result<Timestamp, String> {
         let mut problem = None;
         for format in &self.formats {

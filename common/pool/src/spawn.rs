@@ -69,9 +69,6 @@ pub(crate) fn restarting<F: Future<Output = ()> + Send + 'static>(
 }
 
 /// Spawns a thread. `body` must catch the panics of what it runs.
-///
-/// # Errors
-/// The operating system cannot start another thread.
 pub(crate) fn thread(pool: &str, number: u64, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // A null byte in a thread's name makes the standard library panic.
     let title = format!("{pool}-{number}").replace('\0', "");

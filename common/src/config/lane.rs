@@ -230,8 +230,8 @@ impl Lane {
         Self::deserialize(Value::Object(all))
     }
 
-    /// # Errors
-    /// The first invalid field of the lane with this name. `prefix` begins the names of Garenne's own exchanges.
+    /// Returns the first invalid field of the lane with this name. `prefix` begins the names of Garenne's own
+    /// exchanges.
     pub(super) fn validate(&self, name: &str, prefix: &str) -> Result<(), Invalid> {
         validate_name(name)?;
         validate_numbers(name, self)?;

@@ -52,8 +52,7 @@ impl Layer {
         layer
     }
 
-    /// # Errors
-    /// The file cannot be read or is not TOML. `named_by` is the flag or variable that names it.
+    /// Reads a TOML file. `named_by` is the flag or variable that names it.
     pub(super) fn file(path: &Path, named_by: &str) -> Result<Self, ConfigError> {
         let refused = |problem| ConfigError::file("configuration file", path, named_by, problem);
         let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
@@ -64,8 +63,8 @@ impl Layer {
         Ok(layer)
     }
 
-    /// # Errors
-    /// A variable is not UTF-8, the file of a `…_FILE` cannot be read, or a setting is given directly and by file.
+    /// Fails if a variable is not UTF-8, the file of a `…_FILE` cannot be read, or a setting is given directly and by
+    /// file.
     pub(super) fn environment(
         variables: &Variables,
         standard: Vec<Given>,
@@ -118,10 +117,8 @@ impl Layer {
         }
     }
 
-    /// Removes the settings that this program does not have, and returns them.
-    ///
-    /// # Errors
-    /// The first of them that is a flag, or probably a typo of one of this program's settings.
+    /// Removes the settings that this program does not have, and returns them. Fails on the first that is a flag, or
+    /// probably a typo of one of this program's settings.
     pub(super) fn remove_unknown(&mut self, known: &Known) -> Result<Option<IgnoredSettings>, ConfigError> {
         let mut names = BTreeSet::new();
         let mut source = None;

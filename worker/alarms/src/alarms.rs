@@ -44,17 +44,11 @@ impl Alarms {
     }
 
     /// Locks the series of a batch that are judged, until the transaction ends. Must precede every write of the transaction.
-    ///
-    /// # Errors
-    /// Those of the database.
     pub async fn lock(&self, transaction: &Transaction<'_>, batch: &[FinishedTask]) -> QueryResult<()> {
         self.evaluator.lock(transaction, batch).await
     }
 
     /// Judges the changed readings of a batch and updates the alarms.
-    ///
-    /// # Errors
-    /// Those of the database.
     pub async fn judge<'a>(
         &'a self,
         transaction: &Transaction<'_>,
@@ -66,9 +60,6 @@ impl Alarms {
 
     /// Ends silences and stores the notices, and commits the transaction. Must follow the update of the series. `stored` are
     /// the tasks of the batch that have results now: some may be those of notices.
-    ///
-    /// # Errors
-    /// Those of the database.
     pub async fn commit<'a>(
         &self,
         transaction: Transaction<'_>,

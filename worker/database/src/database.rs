@@ -17,9 +17,6 @@ impl Database {
     /// With `sslmode=require` or `sslmode=verify-full` the connection uses TLS. Both check that the server's
     /// certificate is signed by an authority of the system or of `certificates` and names the host. Without
     /// `sslmode`, or with `disable` or `prefer`, the connection is not encrypted.
-    ///
-    /// # Errors
-    /// The URL cannot be parsed, or has an unsupported `sslmode`.
     pub fn new(url: SecretUrl, certificates: Certificates) -> Result<Self, String> {
         let config = parse_url(&url)?;
         Ok(Self { url, certificates, config })

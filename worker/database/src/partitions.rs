@@ -146,10 +146,7 @@ pub(crate) async fn problems(client: &Client, tables: &Tables) -> QueryResult<Ve
     Ok(lacks(client, tables).await?.iter().map(|lack| lack.problem(tables)).collect())
 }
 
-/// Adds what is missing of the partitions. Returns what was added, one text each.
-///
-/// # Errors
-/// A partition is detached, or the database refused it.
+/// Adds what is missing of the partitions. Returns what was added, one text each. Fails if a partition is detached.
 pub(crate) async fn repair(client: &Client, tables: &Tables) -> Result<Vec<String>, DatabaseError> {
     let mut done = Vec::new();
     for lack in lacks(client, tables).await? {

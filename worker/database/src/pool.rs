@@ -62,9 +62,6 @@ impl PostgresPool {
     }
 
     /// A connection, which [`finish`] returns or closes after work with a time limit.
-    ///
-    /// # Errors
-    /// No connection could be opened, or none became free in time.
     pub async fn client(&self) -> Result<Connection, DatabaseError> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => {
@@ -87,10 +84,7 @@ impl PostgresPool {
 }
 
 /// The outcome of work on a connection that had a time limit. If the limit was exceeded, the connection is closed: a
-/// late answer would be taken for that of the next statement.
-///
-/// # Errors
-/// The work failed, or was not done in time, which is transient.
+/// late answer would be taken for that of the next statement. The error is transient then.
 pub fn finish<T>(
     connection: Connection,
     outcome: Result<QueryResult<T>, DeadlineExceeded>,

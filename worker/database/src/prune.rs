@@ -25,10 +25,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSES: u32 = 50;
 
 /// Computes stale rollups, so that their readings can be removed. Leaves them to another program that does. Returns the
-/// series whose rollups cannot be computed.
-///
-/// # Errors
-/// The database cannot be used. What was computed stays.
+/// series whose rollups cannot be computed. After an error, what was computed stays.
 pub async fn roll_up(pool: &PostgresPool, tables: &Tables) -> Result<Vec<FailingSeries>, DatabaseError> {
     let (roll_up, mut place, mut pauses) = (RollUp::new(tables), Place::default(), 0);
     loop {
@@ -47,18 +44,13 @@ pub async fn roll_up(pool: &PostgresPool, tables: &Tables) -> Result<Vec<Failing
 }
 
 /// The series whose rollups cannot be computed, and whose readings are kept therefore.
-///
-/// # Errors
-/// The database cannot be used.
 pub async fn failing(pool: &PostgresPool, tables: &Tables) -> Result<Vec<FailingSeries>, DatabaseError> {
     Ok(rollups::failing(&*pool.client().await?, tables).await?)
 }
 
 /// Removes expired rows: a partition as a whole, others by and by. Returns the exact number of rows; it is less than
-/// [`Expired::rows`] for a series with stale rollups. `None`: a partition with stale rollups is kept.
-///
-/// # Errors
-/// The database refused it. What was removed before stays removed.
+/// [`Expired::rows`] for a series with stale rollups. `None`: a partition with stale rollups is kept. After an error,
+/// what was removed before stays removed.
 pub async fn remove(
     pool: &PostgresPool,
     tables: &Tables,
@@ -87,11 +79,8 @@ pub async fn remove(
     }
 }
 
-/// Deletes some rows of the history of lanes that are older than 14 days, which no policy keeps. Returns whether there may be
-/// more.
-///
-/// # Errors
-/// The database refused it.
+/// Deletes some rows of the history of lanes that are older than 14 days, which no policy keeps. Returns whether there
+/// may be more.
 pub async fn lane_history(client: &Connection, tables: &Tables) -> QueryResult<bool> {
     let old = "time < now() - interval '14 days'";
     let delete = delete(tables, "lane_history", "time, lane, step_seconds", old);

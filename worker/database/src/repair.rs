@@ -25,11 +25,8 @@ const MEANINGFUL: [(&str, &str); 5] = [
     ("readings", "raw"),
 ];
 
-/// Creates what is missing of the tables of this version, and restores what was changed. Returns what was done, one text
-/// each.
-///
-/// # Errors
-/// Rows would lose what cannot be computed again, or the database refused it. Nothing is changed then.
+/// Creates what is missing of the tables of this version, and restores what was changed. Returns what was done, one
+/// text each. Changes nothing if rows would lose what cannot be computed again.
 pub(crate) async fn repair(
     client: &mut Client,
     tables: &Tables,

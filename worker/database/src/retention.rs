@@ -142,9 +142,6 @@ impl SeriesTable {
 
 impl Retention {
     /// Parses a policy.
-    ///
-    /// # Errors
-    /// The text is not TOML, or holds an invalid rule.
     pub fn parse(text: &str) -> Result<Self, String> {
         let RetentionFile { results, retention } = parse_toml(text)?;
         let rule = |(number, entry)| {
@@ -160,9 +157,6 @@ impl Retention {
     }
 
     /// Stored rows that the policy no longer keeps. Whole partitions come first.
-    ///
-    /// # Errors
-    /// The database cannot be asked.
     pub async fn expired(&self, pool: &PostgresPool, tables: &Tables) -> Result<Vec<Expired>, DatabaseError> {
         let client = maintenance(pool).await?;
         let now = SystemTime::now();

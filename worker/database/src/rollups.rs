@@ -126,9 +126,6 @@ impl Display for FailingSeries {
 }
 
 /// The series whose rollups cannot be computed.
-///
-/// # Errors
-/// The database cannot be asked.
 pub async fn failing(client: &Client, tables: &Tables) -> QueryResult<Vec<FailingSeries>> {
     let select = format!(
         "SELECT device, metric, rollup_error FROM {tables}_series WHERE rollup_error IS NOT NULL ORDER BY 1, 2"
@@ -180,9 +177,6 @@ impl RollUp {
 
     /// Computes rollups of the next series that has stale ones of hours that ended five minutes ago. A step is one
     /// transaction: interrupted, it did nothing.
-    ///
-    /// # Errors
-    /// The database cannot be used.
     pub async fn step(&self, client: &mut Connection, place: &mut Place) -> QueryResult<Step> {
         let transaction = client.transaction().await?;
         transaction.batch_execute(&format!("SET LOCAL statement_timeout = '{STEP_TIMEOUT}'")).await?;

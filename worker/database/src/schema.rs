@@ -41,10 +41,7 @@ pub struct Migrated {
 
 /// Makes sure that the tables have the version that this program needs, and are complete, at its start. With
 /// `may_migrate`, older ones are changed, if the user has the rights. Retries transient failures with back-off within
-/// `timeout`, and a refused login whose URL is read again from a file.
-///
-/// # Errors
-/// The last failure, or which version was found, or what is missing; at once if it is not transient.
+/// `timeout`, and a refused login whose URL is read again from a file. Other failures are returned at once.
 pub async fn prepare(
     pool: &PostgresPool,
     tables: &Tables,
@@ -119,12 +116,10 @@ fn outdated(tables: &Tables, found: i32) -> String {
     format!("the tables {tables}_* have version {found}, and version {VERSION} is needed")
 }
 
-/// Changes the tables to the version that this program needs, one program at a time, and creates what is missing of them.
-/// `applied` is called with the name of each script. Complete tables of that version are left alone.
-///
-/// # Errors
-/// A table of this name is not one of Garenne's, what is missing cannot be created without a loss, a script failed (its changes are undone), or another program is
-/// changing the tables, which is transient.
+/// Changes the tables to the version that this program needs, one program at a time, and creates what is missing of
+/// them. `applied` is called with the name of each script. Complete tables of that version are left alone. A script
+/// that fails has its changes undone. Fails if a table of this name is not one of Garenne's, if what is missing cannot
+/// be created without a loss, and, transiently, while another program changes the tables.
 pub async fn migrate(
     pool: &PostgresPool,
     tables: &Tables,
@@ -171,10 +166,8 @@ pub async fn migrate(
     Ok(migrated)
 }
 
-/// The version of tables without a history: that of this program; 0 if they are from before there was one.
-///
-/// # Errors
-/// They have had a history, and are not complete.
+/// The version of tables without a history: that of this program; 0 if they are from before there was one. Fails if
+/// they have had a history and are not complete.
 async fn complete_version(client: &Client, tables: &Tables) -> Result<i32, DatabaseError> {
     let problems = columns::problems(client, tables, VERSION, false).await?;
     if problems.is_empty() {
@@ -194,9 +187,6 @@ async fn complete_version(client: &Client, tables: &Tables) -> Result<i32, Datab
 
 /// Grants a role what a worker needs at run time: to read and write rows, and to add partitions. No right to change
 /// tables.
-///
-/// # Errors
-/// The role does not exist, or the user may not grant.
 pub async fn grant(pool: &PostgresPool, tables: &Tables, role: &str) -> Result<(), DatabaseError> {
     let names: Vec<_> = columns::table_names(tables).into_iter().collect();
     let grants = format!(
@@ -213,10 +203,8 @@ pub async fn grant(pool: &PostgresPool, tables: &Tables, role: &str) -> Result<(
     Ok(client.batch_execute(grants.get(0)).await?)
 }
 
-/// Problems of the tables, one text each: another version, what is missing or changed of tables, missing partitions, series whose rollups cannot be computed.
-///
-/// # Errors
-/// The database cannot be asked.
+/// Problems of the tables, one text each: another version, what is missing or changed of tables, missing partitions,
+/// series whose rollups cannot be computed.
 pub async fn check(pool: &PostgresPool, tables: &Tables) -> Result<Vec<String>, DatabaseError> {
     let client = pool.client().await?;
     if let Err(error) = check_version(tables, found_version(&client, tables).await?) {

@@ -25,10 +25,7 @@ const BROKER_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const MAX_BATCH_TIME: Duration = Duration::from_secs(30);
 
 /// Validates the timeouts against each other, and that the longest task of each lane ends before the consumer timeout
-/// of its delivery.
-///
-/// # Errors
-/// [`ConfigError::Together`] with the sum that is too large and the setting to change.
+/// of its delivery. An error names the sum that is too large and the setting to change.
 pub(crate) fn check<'a>(
     config: &WorkerConfig,
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,

@@ -46,10 +46,7 @@ fn limits(folder: &Path, path: &str, file: &str) -> Vec<Size> {
 }
 
 /// Validates that the bodies of as many deliveries as the worker's lanes prefetch take at most three quarters of
-/// `limit`.
-///
-/// # Errors
-/// [`ConfigError::Together`] with the sum that is too large and the settings to change.
+/// `limit`. An error names the sum that is too large and the settings to change.
 pub(crate) fn check(config: &WorkerConfig, limit: Option<Size>) -> Result<(), ConfigError> {
     let Some(limit) = limit else { return Ok(()) };
     // Quarantine prefetches one.

@@ -76,12 +76,9 @@ pub(crate) struct LanePipeline {
 }
 
 impl LanePipeline {
-    /// Processes deliveries until each is in the pool or on its way to its settlement. Waits while the pool is
-    /// full, which only happens if it still holds tasks of a dead channel.
-    ///
-    /// # Errors
-    /// The message of the last panic during an admission. The delivery concerned is handed back, and the others
-    /// are processed.
+    /// Processes deliveries until each is in the pool or on its way to its settlement. Waits while the pool is full,
+    /// which only happens if it still holds tasks of a dead channel. A panic during an admission hands its delivery
+    /// back; the others are processed, and the error is the message of the last one.
     pub(crate) async fn process(self: &Arc<Self>, deliveries: Vec<Delivery>) -> Result<(), String> {
         let now = clock::now();
         let mut ready = VecDeque::with_capacity(deliveries.len());

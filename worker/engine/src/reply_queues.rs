@@ -31,8 +31,7 @@ pub(crate) const REPLY_TO: &str = "reply_to";
 pub struct ReplyQueues(#[serde(with = "list")] pub Vec<String>);
 
 impl ReplyQueues {
-    /// # Errors
-    /// The first invalid pattern, or the first that covers a queue of the fleet with this prefix.
+    /// Returns the first invalid pattern, or the first that covers a queue of the fleet with this prefix.
     pub(crate) fn validate(&self, prefix: &str) -> Result<(), Invalid> {
         let own = format!("{prefix}.");
         for text in self.0.iter().filter(|text| *text != ANY_UUID) {

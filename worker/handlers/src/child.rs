@@ -95,10 +95,8 @@ struct Hello {
 }
 
 impl Child {
-    /// Starts a child and waits for its hello. Returns it with its next frames.
-    ///
-    /// # Errors
-    /// Why there is no child, with the last line that it printed.
+    /// Starts a child and waits for its hello. Returns it with its next frames, or why there is none, with the last
+    /// line that it printed.
     pub(crate) async fn start(
         order: &Order,
         kinds: &[String],
@@ -461,9 +459,6 @@ impl Frames {
     }
 
     /// The next frame.
-    ///
-    /// # Errors
-    /// What the protocol does not allow.
     async fn next(&mut self) -> Result<Option<(FromChild, Bytes)>, String> {
         let frame = match frame::read(&mut self.output, self.max_body).await {
             Ok(frame) => frame,

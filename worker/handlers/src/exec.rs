@@ -65,9 +65,6 @@ impl Exec {
 }
 
 /// The environment variables of a task.
-///
-/// # Errors
-/// One of its values is none of an environment variable.
 fn variables(context: &TaskContext, content_type: ContentType) -> Result<Vec<(String, String)>, TaskError> {
     let left = context.deadline().map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
     let trace = context.trace();

@@ -255,10 +255,7 @@ pub fn variables(max_body: usize) -> [(String, String); 4] {
     values.map(|(name, value)| (format!("GARENNE_HANDLER_{name}"), value))
 }
 
-/// A frame as bytes.
-///
-/// # Errors
-/// The head is larger than [`MAX_HEAD`].
+/// A frame as bytes. Fails if the head is larger than [`MAX_HEAD`].
 pub fn encode(head: &impl Serialize, body: &[u8]) -> io::Result<Vec<u8>> {
     let mut frame = Vec::with_capacity(SIZES + 256 + body.len());
     frame.extend_from_slice(&[0; SIZES]);
@@ -276,10 +273,8 @@ pub fn encode(head: &impl Serialize, body: &[u8]) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Reads a frame. Returns [`None`] at the end of the input.
-///
-/// # Errors
-/// The input ends within a frame, a part is too large, or the head is not JSON of its type. The text is for people.
+/// Reads a frame. Returns [`None`] at the end of the input. An input that ends within a frame is an error, whose text
+/// is for people.
 pub async fn read<T: DeserializeOwned>(
     input: &mut (impl AsyncRead + Unpin),
     max_body: usize,

@@ -142,8 +142,6 @@ impl Http {
         self.settings.url.as_deref().unwrap_or_default().parse().unwrap_or_default()
     }
 
-    /// # Errors
-    /// One of the task's values is none of a header.
     fn request(
         &self,
         context: &TaskContext,

@@ -71,10 +71,8 @@ impl fmt::Display for Ended {
 }
 
 impl Process {
-    /// Starts a process and waits until its program is executed. It gets `descriptors` by the numbers of the order.
-    ///
-    /// # Errors
-    /// Why there is no process: most likely the program does not exist.
+    /// Starts a process and waits until its program is executed. It gets `descriptors` by the numbers of the order. The
+    /// most likely error is that the program does not exist.
     pub(crate) async fn start(order: &Order, descriptors: Vec<OwnedFd>, logs: &Logs) -> io::Result<Self> {
         let (own, theirs) = StdStream::pair()?;
         let (stdout, stdout_of_child) = io::pipe()?;

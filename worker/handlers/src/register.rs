@@ -24,9 +24,6 @@ use crate::{
 pub type Handlers = BTreeMap<String, HandlerSettings>;
 
 /// Validates all handlers.
-///
-/// # Errors
-/// The first invalid setting.
 pub fn validate(handlers: &Handlers) -> Result<(), Invalid> {
     handlers.iter().try_for_each(|(name, handler)| handler.validate(name))
 }

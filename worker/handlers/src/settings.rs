@@ -174,8 +174,7 @@ impl HandlerSettings {
         if self.kinds.is_empty() { vec![name] } else { self.kinds.iter().map(String::as_str).collect() }
     }
 
-    /// # Errors
-    /// The first invalid field of the handler with this name.
+    /// Returns the first invalid field of the handler with this name.
     pub fn validate(&self, name: &str) -> Result<(), Invalid> {
         let setting = |field: &str| format!("handlers.{name}.{field}");
         for kind in self.kinds(name) {

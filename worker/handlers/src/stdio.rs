@@ -420,10 +420,8 @@ impl Asking {
         children.remove(taken)
     }
 
-    /// Waits for a child that asks, or for one without a task if the task is to run `alone`.
-    ///
-    /// # Errors
-    /// The task is cancelled before, or there is none for too long: no attempt is spent on the failures of a handler.
+    /// Waits for a child that asks, or for one without a task if the task is to run `alone`. Fails if the task is
+    /// cancelled before, or there is none for too long: no attempt is spent on the failures of a handler.
     async fn wait(&self, context: &TaskContext, alone: bool) -> Result<Arc<Child>, TaskError> {
         let (notify, (longest, part)) = match alone {
             true => (&self.asked_for_suspects, LONGEST_WAIT_ALONE),

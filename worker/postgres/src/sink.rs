@@ -62,11 +62,8 @@ impl PostgresSink {
     /// The name in the setting `sinks`, in logs and in metrics.
     pub const NAME: &'static str = "postgres";
 
-    /// Connects, and makes sure that the tables of the fleet with this prefix have the version that this program needs
-    /// ([`schema::prepare`]).
-    ///
-    /// # Errors
-    /// The server did not answer within `timeout` or refused the connection, or the tables have another version.
+    /// Connects within `timeout`, and makes sure that the tables of the fleet with this prefix have the version that
+    /// this program needs ([`schema::prepare`]).
     pub async fn connect(
         database: Database,
         prefix: &str,

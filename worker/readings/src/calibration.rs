@@ -85,18 +85,12 @@ struct CalibrationFile {
 }
 
 impl Calibration {
-    /// Reads a calibration file.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not TOML, or holds an invalid rule. Names the first problem.
+    /// Reads a calibration file. An error names the first problem.
     pub fn load(path: &Path) -> Result<Self, String> {
         toml_file::load("calibration file", path, Self::parse)
     }
 
-    /// Parses rules in TOML.
-    ///
-    /// # Errors
-    /// The text is not TOML, or holds an invalid rule: names the rule, the value, and the allowed values.
+    /// Parses rules in TOML. An error names the rule, the value, and the allowed values.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: CalibrationFile = parse_toml(text)?;
         let plausible = Plausible::from_entries(file.plausible)?;

@@ -54,10 +54,7 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl Plausible {
-    /// Checks the entries of a file.
-    ///
-    /// # Errors
-    /// Names the entry, the field, the limit and the value.
+    /// Checks the entries of a file. An error names the entry, the field, the limit and the value.
     pub(crate) fn from_entries(entries: Vec<PlausibleEntry>) -> Result<Self, String> {
         if entries.len() > MAX_ENTRIES {
             return Err(format!("plausible: {} entries; at most {MAX_ENTRIES}", entries.len()));

@@ -4,10 +4,7 @@ use std::path::Path;
 
 use garenne_protocol::sensor::Unit;
 
-/// Reads a file and parses its text.
-///
-/// # Errors
-/// The required content of the file, its path, and the problem, on one line.
+/// Reads a file and parses its text. An error is one line: the required content of the file, its path, and the problem.
 pub fn load<T>(kind: &str, path: &Path, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
     let parsed = text.and_then(|text| parse(&text));

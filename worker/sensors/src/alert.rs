@@ -94,10 +94,8 @@ fn default_type() -> String {
 }
 
 impl Alert {
-    /// Checks the fields, except for the destination, which depends on the settings.
-    ///
-    /// # Errors
-    /// Names the field and the allowed values.
+    /// Checks the fields, except for the destination, which depends on the settings. An error names the field and the
+    /// allowed values.
     pub fn check(&self) -> Result<(), String> {
         if self.webhook.is_some() && self.url.is_some() {
             return Err("webhook and url are both given; expected one of them".to_owned());
@@ -119,9 +117,6 @@ impl Alert {
 
 /// Registers the kind. `has_alarms` says that a sink of the worker stores alarms, and so records the end of their notices.
 /// Other workers tell it by a task of the kind [`NOTIFIED_KIND`].
-///
-/// # Errors
-/// A file of a webhook cannot be used.
 pub fn register(
     builder: WorkerBuilder,
     settings: AlertSettings,

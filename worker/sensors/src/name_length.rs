@@ -2,8 +2,7 @@
 
 use garenne_protocol::sensor::Limits;
 
-/// # Errors
-/// The name is longer than any that is stored. It would be copied into results, queries and errors.
+/// Refuses a name that is longer than any that is stored. It would be copied into results, queries and errors.
 pub(crate) fn check_length(field: &str, name: &str) -> Result<(), String> {
     let (length, most) = (name.len(), Limits::TEXT_BYTES);
     match length <= most {

@@ -144,10 +144,8 @@ async fn answer(cx: TaskContext, payload: Payload) -> Result<Answer, TaskError> 
     })
 }
 
-/// Analyzes the samples. Calls `on_progress` with the completed fraction, 0 to 1; it can stop the analysis.
-///
-/// # Errors
-/// [`SpectrumError`]; [`SpectrumError::Stopped`] if `on_progress` stopped it.
+/// Analyzes the samples. Calls `on_progress` with the completed fraction, 0 to 1; it can stop the analysis
+/// ([`SpectrumError::Stopped`]).
 pub fn analyze(
     payload: &Payload,
     on_progress: &mut (dyn FnMut(f64) -> ControlFlow<()> + Send),

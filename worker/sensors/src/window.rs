@@ -167,11 +167,8 @@ async fn answer(payload: Payload, store: Option<&dyn ReadingStore>) -> Result<An
     }
 }
 
-/// Analyzes a window whose unit is unknown. `exact` as [`Payload::exact`].
-///
-/// # Errors
-/// There are no values, too many, or other than times, or one is NaN or infinite, which JSON cannot express but other
-/// callers can.
+/// Analyzes a window whose unit is unknown. `exact` as [`Payload::exact`]. Fails if there are no values, too many, or
+/// other than times, or if one is NaN or infinite, which JSON cannot express but other callers can.
 pub fn analyze(series: &Series, exact: bool) -> Result<Answer, String> {
     let Series { times, values } = series;
     let count = values.len();

@@ -27,9 +27,6 @@ type Filtered = FrameStream<Box<dyn Transport>>;
 
 /// Connects as lapin does, with a filter between its parser and the stream. With an `amqps` URI, TLS lies below the
 /// filter; to lapin the stream is a plain one. `version` is set when the broker's `connection.start` has passed.
-///
-/// # Errors
-/// Those of lapin.
 pub(crate) async fn connect(
     uri: AMQPUri,
     properties: ConnectionProperties,

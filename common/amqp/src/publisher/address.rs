@@ -16,8 +16,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// # Errors
-    /// [`PublishError::TooLarge`] if the exchange or the routing key is too long.
+    /// Fails with [`PublishError::TooLarge`] if the exchange or the routing key is too long.
     pub(super) fn of(target: Target) -> Result<Self, PublishError> {
         let fit = |what, name: String| {
             let bytes = name.len();

@@ -42,8 +42,7 @@ impl Claim {
 }
 
 impl PendingPublish {
-    /// # Errors
-    /// [`PublishError::TooLarge`] if the exchange or the routing key is too long.
+    /// Fails with [`PublishError::TooLarge`] if the exchange or the routing key is too long.
     pub(super) fn new(
         message: Message,
         permit: OwnedSemaphorePermit,

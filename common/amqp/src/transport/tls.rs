@@ -15,9 +15,6 @@ pub(crate) struct Tls(Option<TlsConnector>);
 
 impl Tls {
     /// Reads the certificate files if the URI begins with `amqps`.
-    ///
-    /// # Errors
-    /// [`BrokerError::Certificate`].
     pub(crate) fn read(uri: &AMQPUri, files: &Certificates) -> Result<Self, BrokerError> {
         if uri.scheme != AMQPScheme::AMQPS {
             return Ok(Self(None));
@@ -26,8 +23,6 @@ impl Tls {
         Ok(Self(Some(Arc::new(config).into())))
     }
 
-    /// # Errors
-    /// The broker's certificate is not trusted, or the connection ends.
     pub(super) async fn open(&self, host: &str, stream: TcpStream) -> io::Result<Box<dyn Transport>> {
         let Some(connector) = &self.0 else { return Ok(Box::new(stream)) };
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;

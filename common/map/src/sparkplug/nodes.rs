@@ -50,10 +50,8 @@ impl Default for EdgeNodes {
 }
 
 impl EdgeNodes {
-    /// Replaces what is known of the node (an empty device) and its devices, or of one device.
-    ///
-    /// # Errors
-    /// A name is not valid, or the node has too many metrics. Then nothing is replaced.
+    /// Replaces what is known of the node (an empty device) and its devices, or of one device. An error replaces
+    /// nothing.
     pub(super) fn announce(&mut self, key: &str, device: &str, payload: &Payload) -> Result<(), Reason> {
         let new = Announcement::of(payload)?;
         let mut node = self.nodes.pop(key).unwrap_or_default();

@@ -70,10 +70,7 @@ mod datatype {
 }
 
 impl Payload {
-    /// Decodes a payload.
-    ///
-    /// # Errors
-    /// It is not Sparkplug B, or has more than [`MAX_VALUES`] metrics.
+    /// Decodes a payload of at most [`MAX_VALUES`] metrics.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Reason> {
         let malformed = |error| Reason::Malformed(format!("not a Sparkplug B payload: {error}"));
         // Counted first, because a metric of two bytes needs a hundred in memory.
@@ -84,9 +81,6 @@ impl Payload {
     }
 
     /// The time of sending.
-    ///
-    /// # Errors
-    /// It is after the year 9999.
     pub(super) fn sent_at(&self) -> Result<Option<Timestamp>, Reason> {
         time(self.timestamp)
     }
@@ -163,10 +157,7 @@ impl Metric {
     }
 }
 
-/// A time in milliseconds since 1970.
-///
-/// # Errors
-/// It is after the year 9999.
+/// A time in milliseconds since 1970, until the year 9999.
 pub(super) fn time(millis: Option<u64>) -> Result<Option<Timestamp>, Reason> {
     let Some(millis) = millis else { return Ok(None) };
     let micros = i64::try_from(millis).ok().and_then(|millis| millis.checked_mul(1_000));

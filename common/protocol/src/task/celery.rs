@@ -214,8 +214,7 @@ fn is_celerys(name: &str) -> bool {
     )
 }
 
-/// # Errors
-/// If the body would have to be decompressed, or is not JSON.
+/// Fails if the body would have to be decompressed, or is not JSON.
 fn check_encoding(properties: &BasicProperties) -> Result<(), BadCall> {
     let is_json = |it: &str| it.is_empty() || it.starts_with("application/json");
     let content_type = properties.content_type().as_ref().map_or("", |it| it.as_str());

@@ -47,9 +47,6 @@ pub(super) fn validate(name: &str, lane: &Lane, prefix: &str) -> Result<(), Inva
 }
 
 /// Checks that no lane passes calls on to a queue that a lane consumes: they would go round without end.
-///
-/// # Errors
-/// The first lane that does.
 pub(in crate::config) fn validate_queues<'a>(
     lanes: impl Iterator<Item = (&'a str, &'a Lane)> + Clone,
 ) -> Result<(), Invalid> {

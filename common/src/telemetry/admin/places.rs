@@ -58,10 +58,7 @@ pub(super) fn is_probe(path: &str) -> bool {
 }
 
 impl Places {
-    /// A place for a request of this path.
-    ///
-    /// # Errors
-    /// All places of such requests are taken, or all of this address.
+    /// A place for a request of this path. Refused if all places of such requests are taken, or all of this address.
     pub(super) fn take(self: &Arc<Self>, path: &str, visitor: Visitor) -> Result<Place, Refusal> {
         let kind = match path {
             "/metrics" => Kind::Machine,

@@ -52,9 +52,6 @@ impl LastProblem {
 
 impl CollectorClient {
     /// A client that trusts the system's certificate authorities, which are loaded only if `secure`.
-    ///
-    /// # Errors
-    /// The system's certificate authorities cannot be loaded.
     pub(super) fn new(secure: bool, timeout: Duration, runtime: Handle) -> Result<Self, String> {
         let provider = ring::default_provider();
         let builder = HttpsConnectorBuilder::new();

@@ -25,9 +25,6 @@ use crate::telemetry::Metrics;
 const MAX_WAITING: usize = 4096;
 
 /// Starts the export to `url`, within `timeout` per batch.
-///
-/// # Errors
-/// Why the exporter cannot be built, on one line.
 pub(super) fn start(
     url: String,
     timeout: Duration,

@@ -45,10 +45,8 @@ impl History {
         self.loaded.push((span, samples));
     }
 
-    /// The newest reading before `at` that the rule can judge. Most are at most `horizon` before `at`.
-    ///
-    /// # Errors
-    /// The answer needs a span that is not loaded.
+    /// The newest reading before `at` that the rule can judge. Most are at most `horizon` before `at`. The error is a
+    /// span that is needed and not loaded.
     pub(super) fn newest_before(
         &self,
         rule: &Rule,
@@ -63,11 +61,8 @@ impl History {
         Ok(newest)
     }
 
-    /// Visits the readings before `at` that the rule can judge, newest first. Most visits end within `horizon`
-    /// before `at`.
-    ///
-    /// # Errors
-    /// The visit needs a span that is not loaded.
+    /// Visits the readings before `at` that the rule can judge, newest first. Most visits end within `horizon` before
+    /// `at`. The error is a span that is needed and not loaded.
     pub(super) fn visit_all(
         &self,
         rule: &Rule,

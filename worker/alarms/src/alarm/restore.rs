@@ -27,11 +27,8 @@ pub(super) struct Restored {
     pub(super) from: Micros,
 }
 
-/// Returns the rule's judge before the reading at `start`, where the alarm `open` was open. `pending` is the rule's state
-/// after the newest reading that did not change, if known.
-///
-/// # Errors
-/// These spans are needed, too.
+/// Returns the rule's judge before the reading at `start`, where the alarm `open` was open. `pending` is the rule's
+/// state after the newest reading that did not change, if known. The error is the spans that are needed, too.
 pub(super) fn restore(
     rule: &Rule,
     counter: Option<Counter>,

@@ -116,18 +116,12 @@ struct RuleEntry {
 }
 
 impl Rules {
-    /// Reads a file of rules.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not TOML, or holds an invalid rule. Names the first problem.
+    /// Reads a file of rules. An error names the first problem.
     pub fn load(path: &Path) -> Result<Self, String> {
         toml_file::load("rules file", path, Self::parse)
     }
 
-    /// Parses rules in TOML.
-    ///
-    /// # Errors
-    /// The text is not TOML, or holds an invalid rule: names the rule, the value, and the allowed values.
+    /// Parses rules in TOML. An error names the rule, the value, and the allowed values.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: RulesFile = parse_toml(text)?;
         if file.rule.len() > MAX_RULES {

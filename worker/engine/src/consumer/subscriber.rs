@@ -169,10 +169,8 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         }
     }
 
-    /// Consumes on one channel until the intake is closed, every delivery is settled, and the channel is closed.
-    ///
-    /// # Errors
-    /// When the channel or its connection failed. Its ack writer has ended then.
+    /// Consumes on one channel until the intake is closed, every delivery is settled, and the channel is closed. Fails
+    /// if the channel or its connection does. Its ack writer has ended then.
     async fn run_channel(&mut self, channel: B::Channel, backoff: &mut Backoff) -> Result<(), String> {
         let batch_size = ack_writer::batch_size(&self.subscription);
         let generation = Arc::new(ChannelGeneration::new(self.counters.clone(), batch_size));
@@ -348,10 +346,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         }
     }
 
-    /// Waits until the intake is no longer quiet.
-    ///
-    /// # Errors
-    /// When the channel fails meanwhile.
+    /// Waits until the intake is no longer quiet. Fails if the channel does meanwhile.
     async fn wait_while_quiet(
         &mut self,
         channel: &B::Channel,

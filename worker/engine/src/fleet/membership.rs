@@ -95,9 +95,6 @@ impl Membership {
     ///
     /// `stop_task` is called for each task that a directive stops, `on_command` for each command on the worker's
     /// control queue.
-    ///
-    /// # Errors
-    /// [`FleetError`] if a stream cannot be read to its end.
     pub(crate) async fn join(
         member: Member,
         broker: impl ConsumeBroker,

@@ -137,11 +137,8 @@ impl FollowUps {
         Self { routes, requested: Mutex::new(Some(Requested::default())) }
     }
 
-    /// Adds a follow-up. Its id is its own, or derived from the parent's id, the kind and the number of earlier follow-ups of
-    /// that kind.
-    ///
-    /// # Errors
-    /// See [`TaskContext::follow_up`](super::TaskContext::follow_up).
+    /// Adds a follow-up. Its id is its own, or derived from the parent's id, the kind and the number of earlier
+    /// follow-ups of that kind.
     pub(crate) fn add(&self, parent: &Envelope, follow_up: FollowUp) -> Result<TaskId, TaskError> {
         let content = follow_up.draft.into_content();
         let mut content = content.map_err(|(kind, error)| refused(&kind, &error.to_string()))?;
@@ -161,9 +158,6 @@ impl FollowUps {
     }
 
     /// Adds tasks of one kind, as few messages.
-    ///
-    /// # Errors
-    /// See [`TaskContext::follow_up_tasks`](super::TaskContext::follow_up_tasks).
     pub(crate) fn add_tasks(&self, parent: &Envelope, tasks: Vec<NewTask>) -> Result<(), TaskError> {
         let Some(kind) = tasks.first().map(|task| task.kind.clone()) else { return Ok(()) };
         for tasks in in_messages(tasks, self.routes.max_payload) {

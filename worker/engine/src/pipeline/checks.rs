@@ -101,10 +101,7 @@ impl LanePipeline {
         headers.into_iter().for_each(|header| self.settler.metrics.headers_ignored(header).inc());
     }
 
-    /// Reads the envelope of a delivery.
-    ///
-    /// # Errors
-    /// The reason and the error text of the dead letter.
+    /// Reads the envelope of a delivery, or the reason and the error text of its dead letter.
     fn decode(&self, delivery: &Delivery, now: SystemTime) -> Result<Envelope, (DeadReason, String)> {
         if let Some(problem) = &delivery.head.unreadable {
             return Err((DeadReason::Malformed, format!("the message cannot be read: {problem}")));

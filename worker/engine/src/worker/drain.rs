@@ -80,10 +80,8 @@ pub(super) struct Running<B> {
 }
 
 impl<B: ConsumeBroker> Running<B> {
-    /// Runs until a command stops the worker.
-    ///
-    /// # Errors
-    /// If the broker denies a lane from the start. The worker should then stop and report it.
+    /// Runs until a command stops the worker. Fails if the broker denies a lane from the start: the worker should then
+    /// stop and report it.
     pub(super) async fn until_shutdown(
         &mut self,
         commands: &mut mpsc::Receiver<Command>,

@@ -119,10 +119,7 @@ impl Rule {
         }
     }
 
-    /// Converts a value to the rule's unit and corrects it. A value without a unit is taken to be in the rule's
-    /// unit.
-    ///
-    /// # Errors
+    /// Converts a value to the rule's unit and corrects it. A value without a unit is taken to be in the rule's unit.
     /// [`Flag::NotCalibrated`] if the units measure different quantities or the result is not finite.
     pub fn apply(&self, value: f64, unit: Option<Unit>) -> Result<(f64, Option<Unit>), Flag> {
         let converted = match (unit, self.unit) {

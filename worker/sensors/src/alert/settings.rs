@@ -174,9 +174,6 @@ impl AlertSettings {
     }
 
     /// Checks the bounds of all values.
-    ///
-    /// # Errors
-    /// The first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
         for (name, value, low, high) in [
             ("timeout", self.timeout, 1, 60_000),
@@ -211,10 +208,7 @@ impl AlertSettings {
 }
 
 impl Webhook {
-    /// The webhook with what its files hold now.
-    ///
-    /// # Errors
-    /// A file cannot be read or has an invalid value. The error does not repeat it.
+    /// The webhook with what its files hold now. An error does not repeat what a file holds.
     pub(super) fn read_again(&self) -> Result<Self, ConfigError> {
         let mut again = self.clone();
         for (field, file) in &self.files {
@@ -235,10 +229,7 @@ impl Webhook {
         Ok(again)
     }
 
-    /// The additional headers.
-    ///
-    /// # Errors
-    /// Names an invalid header, without its value.
+    /// The additional headers. An error names the header, without its value.
     pub(super) fn header_map(&self) -> Result<HeaderMap, String> {
         if self.headers.len() > MAX_HEADERS {
             return Err(format!("{} headers; at most {MAX_HEADERS} are allowed", self.headers.len()));

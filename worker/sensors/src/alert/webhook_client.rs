@@ -59,10 +59,7 @@ impl WebhookClient {
     }
 
     /// Sends one request if all addresses of the host are `allowed`. Has no deadline; dropping the future closes the
-    /// connection.
-    ///
-    /// # Errors
-    /// [`DeliveryError::InvalidDestination`] and [`DeliveryError::Unreachable`].
+    /// connection. Fails with [`DeliveryError::InvalidDestination`] or [`DeliveryError::Unreachable`].
     pub(super) async fn send(
         &self,
         url: &WebhookUrl,

@@ -69,8 +69,6 @@ struct WebhookQueue {
 }
 
 impl WebhookSender {
-    /// # Errors
-    /// A file of a webhook cannot be used.
     pub(super) fn new(settings: AlertSettings) -> Result<Self, ConfigError> {
         Self::with_resilience(settings, BREAKER, RETRY_BACKOFF)
     }
@@ -95,9 +93,6 @@ impl WebhookSender {
     }
 
     /// Resolves an alert's `webhook` or `url`. Requests to a URL have neither signature nor additional headers.
-    ///
-    /// # Errors
-    /// [`DeliveryError::InvalidDestination`].
     pub(super) fn destination(
         &self,
         webhook: Option<&str>,

@@ -56,8 +56,7 @@ impl Bearing {
         ]
     }
 
-    /// # Errors
-    /// Names the field and the allowed values.
+    /// An error names the field and the allowed values.
     pub(super) fn validate(&self) -> Result<(), String> {
         let positive = |number: f64| number.is_finite() && number > 0.0;
         for (is_valid, problem) in [

@@ -19,9 +19,6 @@ pub(super) enum Parts<'a> {
 
 impl Parts<'_> {
     /// Returns the results of `part(0)` to `part(count - 1)`, in this order. Reports progress within `progress`.
-    ///
-    /// # Errors
-    /// [`SpectrumError::Stopped`].
     pub(super) async fn map<T: Send + 'static>(
         &mut self,
         progress: Range<f64>,

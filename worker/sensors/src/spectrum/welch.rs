@@ -35,9 +35,6 @@ impl Welch {
     }
 
     /// The one-sided power spectral density from 0 Hz to half the sampling rate. Needs at least one segment of samples.
-    ///
-    /// # Errors
-    /// [`SpectrumError::Stopped`].
     pub(super) async fn estimate(
         &self,
         signal: Arc<Signal>,

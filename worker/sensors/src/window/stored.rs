@@ -25,11 +25,8 @@ pub enum FlaggedReadings {
 /// none to compile.
 pub trait ReadingStore: Send + Sync + 'static {
     /// The readings that a query selects, flagged ones included, in order of time. Its memory is bounded by the query's
-    /// limit.
-    ///
-    /// # Errors
-    /// The store is unavailable or refuses the query, or there are more readings than the query's limit
-    /// ([`WindowQuery::too_many`]).
+    /// limit. Fails if the store is unavailable or refuses the query, or if there are more readings than the query's
+    /// limit ([`WindowQuery::too_many`]).
     fn window<'a>(&'a self, query: &'a WindowQuery) -> BoxFuture<'a, Result<StoredWindow, TaskError>>;
 }
 
@@ -87,9 +84,6 @@ impl StoredWindow {
     }
 
     /// Adds the next reading. `is_usable` as [`StoredReading::is_usable`](crate::reading::StoredReading::is_usable).
-    ///
-    /// # Errors
-    /// The unit is unknown.
     pub fn push(
         &mut self,
         time: Timestamp,
@@ -112,11 +106,8 @@ impl StoredWindow {
         Ok(())
     }
 
-    /// Converts the readings to `unit`, or to that of the newest one. Readings without a unit are taken to be in `unit`,
-    /// as by calibrations and alarm rules.
-    ///
-    /// # Errors
-    /// Some readings cannot be converted, or all are left out.
+    /// Converts the readings to `unit`, or to that of the newest one. Readings without a unit are taken to be in
+    /// `unit`, as by calibrations and alarm rules. Fails if some readings cannot be converted, or all are left out.
     pub fn convert(self, unit: Option<Unit>) -> Result<ConvertedWindow, String> {
         let Self { mut series, units, left_out, .. } = self;
         let used = series.values.len() - left_out;

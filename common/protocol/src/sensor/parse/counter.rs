@@ -21,9 +21,6 @@ pub(super) struct CounterFields {
 impl CounterFields {
     /// What `value`, whose fields these are, says of a counter. `true` is a counter without fields; `false` and `null` are
     /// none.
-    ///
-    /// # Errors
-    /// The value or one of its fields is invalid.
     pub(super) fn counter(self, value: &Scalar<'_>) -> Result<Option<SentCounter>, BadField> {
         let Self { wraps_at, max_per_hour, start, problem } = self;
         match value {
