@@ -1,13 +1,10 @@
 //! Bounds how often a log message is written that senders can cause.
 
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, hash::Hash, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// Most lines per reason in one [`INTERVAL`].
 const MAX_LINES: u64 = 10;
@@ -37,7 +34,7 @@ impl<K: Copy + Eq + Hash> LogLimit<K> {
     pub fn takes(&self, reason: K, report: impl FnOnce(u64)) -> bool {
         let now = Instant::now();
         let new = || Interval { started: now, lines: 0, suppressed: 0 };
-        let mut intervals = self.intervals();
+        let mut intervals = lock(&self.0);
         let interval = intervals.entry(reason).or_insert_with(new);
         let mut left_out = 0;
         if now.duration_since(interval.started) >= INTERVAL {
@@ -55,17 +52,13 @@ impl<K: Copy + Eq + Hash> LogLimit<K> {
 
     /// Calls `report` with the number of lines that were left out of each interval that has ended.
     pub fn report(&self, mut report: impl FnMut(K, u64)) {
-        self.intervals().retain(|reason, interval| {
+        lock(&self.0).retain(|reason, interval| {
             let is_over = interval.started.elapsed() >= INTERVAL;
             if is_over && interval.suppressed > 0 {
                 report(*reason, interval.suppressed);
             }
             !is_over
         });
-    }
-
-    fn intervals(&self) -> MutexGuard<'_, HashMap<K, Interval>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

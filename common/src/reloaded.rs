@@ -4,13 +4,15 @@ use std::{
     fmt::Display,
     path::PathBuf,
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::SystemTime,
 };
 
 use tokio::sync::watch;
+
+use crate::lock::lock;
 
 /// When a file was last modified and its length in bytes; `None` if it cannot be read. Both, because an editor may
 /// change only one of them.
@@ -58,7 +60,7 @@ impl<T> Reloaded<T> {
     /// Reads the files again if one of them has changed. If they are invalid or do not match, as while they are being
     /// replaced, the error is logged and the previous value stays.
     pub fn refresh(&self) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         let stamps = stamps(&self.files);
         if *seen == stamps {
             return;

@@ -4,11 +4,9 @@
 //! unsettled in a worker, unacknowledged in a bridge. They would fill the prefetch, and good messages would wait behind
 //! them. So what the queue refuses goes to `garenne.dead.waiting`, from which the broker moves it again and again.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
+use garenne_common::lock::lock;
 use garenne_protocol::topology::Names;
 use tokio::{
     sync::Mutex as AsyncMutex,
@@ -109,7 +107,7 @@ impl DeadLetters {
             false => Target::exchange(name, letter.target.routing_key.clone()),
         };
         let waits = self.publisher.publish(Message { target, ..letter }).await;
-        if let Some(refusing) = &mut *self.state() {
+        if let Some(refusing) = &mut *lock(&self.state) {
             refusing.waiting = waits.as_ref().err().cloned();
         }
         waits.map_err(|_| error)
@@ -117,12 +115,12 @@ impl DeadLetters {
 
     /// Whether neither queue takes letters. The next letter that is published finds out whether that has changed.
     pub fn is_closed(&self) -> bool {
-        self.state().as_ref().is_some_and(|it| it.waiting.is_some())
+        lock(&self.state).as_ref().is_some_and(|it| it.waiting.is_some())
     }
 
     /// Why letters do not reach their queue, for the readiness check.
     pub fn problem(&self) -> Option<String> {
-        let state = self.state();
+        let state = lock(&self.state);
         let Refusing { tried, error, waiting, .. } = state.as_ref()?;
         if tried.elapsed() > PROBLEM_FOR {
             return None;
@@ -137,7 +135,7 @@ impl DeadLetters {
 
     /// The last refusal, unless the queue is to be tried again.
     fn known_error(&self) -> Option<PublishError> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let refusing =
             state.as_mut().filter(|it| it.waiting.is_none() && it.tried.elapsed() < PROBE_INTERVAL)?;
         let is_diverted = !matches!(refusing.error, PublishError::Unroutable { .. });
@@ -147,7 +145,7 @@ impl DeadLetters {
     /// The last refusal, if neither queue takes letters and they are not to be tried again. The caller that gets none
     /// tries them.
     fn error_while_closed(&self) -> Option<PublishError> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let refusing = state.as_mut().filter(|it| it.waiting.is_some())?;
         if refusing.tried.elapsed() < PROBE_INTERVAL {
             return Some(refusing.error.clone());
@@ -162,7 +160,7 @@ impl DeadLetters {
         if !matches!(error, Refused { .. } | Denied(_) | Unroutable { .. }) {
             return false;
         }
-        let (now, mut state) = (Instant::now(), self.state());
+        let (now, mut state) = (Instant::now(), lock(&self.state));
         if state.is_none() {
             let (queue, waiting) = (self.names.dead(), self.names.dead_waiting());
             tracing::error!(queue, %error, "the queue takes no dead letters; they wait in {waiting:?}");
@@ -180,13 +178,9 @@ impl DeadLetters {
 
     fn recovered(&self) {
         // Taken in a statement of its own, so that the lock is free when the line is written.
-        let refusing = self.state().take();
+        let refusing = lock(&self.state).take();
         if refusing.is_some() {
             tracing::info!(queue = self.names.dead(), "the queue takes dead letters again");
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, Option<Refusing>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,11 +4,13 @@
 //! after a time without any, and closes after several successes in a row.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// When a breaker opens and closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +73,7 @@ struct Trial<'a> {
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
         if !self.answered
-            && let State::HalfOpen { trying, .. } = &mut *self.breaker.lock()
+            && let State::HalfOpen { trying, .. } = &mut *lock(&self.breaker.state)
         {
             *trying = trying.saturating_sub(1);
         }
@@ -90,7 +92,7 @@ impl Breaker {
     /// The state that the next call meets.
     #[must_use]
     pub fn state(&self) -> BreakerState {
-        match *self.lock() {
+        match *lock(&self.state) {
             State::Closed { .. } => BreakerState::Closed,
             State::Open { until } if Instant::now() < until => BreakerState::Open,
             State::Open { .. } | State::HalfOpen { .. } => BreakerState::HalfOpen,
@@ -114,7 +116,7 @@ impl Breaker {
     }
 
     fn admit(&self) -> Result<(), Duration> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if let State::Open { until } = *state {
             let left = until.saturating_duration_since(Instant::now());
             if !left.is_zero() {
@@ -133,7 +135,7 @@ impl Breaker {
 
     fn record(&self, ok: bool) {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         *state = match (*state, ok) {
             (State::Closed { .. }, true) => return,
             (State::Closed { failures, last }, false) => {
@@ -155,10 +157,6 @@ impl Breaker {
             // The call began before the breaker opened: its result is outdated.
             (State::Open { .. }, _) => return,
         };
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

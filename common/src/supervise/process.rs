@@ -23,11 +23,13 @@ mod real {
 mod simulated {
     use std::{
         future::Future,
-        sync::{Arc, Mutex, PoisonError},
+        sync::{Arc, Mutex},
     };
 
     use futures_util::future::BoxFuture;
     use tokio::task::{AbortHandle, JoinHandle, futures::TaskLocalFuture};
+
+    use crate::lock::lock;
 
     tokio::task_local! {
         static CURRENT: Option<Process>;
@@ -60,7 +62,7 @@ mod simulated {
         /// when the runtime gets to it, and tasks that destructors spawn do not run.
         pub fn crash(&self) {
             let tasks = {
-                let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut tasks = lock(&self.0);
                 tasks.crashed = true;
                 std::mem::take(&mut tasks.alive)
             };
@@ -68,7 +70,7 @@ mod simulated {
         }
 
         fn add(&self, task: AbortHandle) {
-            let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = lock(&self.0);
             if tasks.crashed {
                 drop(tasks);
                 return task.abort();

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -12,7 +12,7 @@ use garenne_protocol::{
 };
 
 use super::Metrics;
-use crate::{clock, config::host_name};
+use crate::{clock, config::host_name, lock::lock};
 
 /// Makes the heartbeats of a process. The program adds what only it has.
 #[derive(Debug, Clone)]
@@ -88,7 +88,7 @@ impl HeartbeatSource {
     /// The current heartbeat.
     pub fn heartbeat(&self, stance: Stance) -> Heartbeat {
         let (now, mut kinds) = (epoch_ms(clock::now()), self.metrics.kind_counts());
-        self.earlier.lock().unwrap_or_else(PoisonError::into_inner).set_recent(&mut kinds, now);
+        lock(&self.earlier).set_recent(&mut kinds, now);
         Heartbeat {
             program: self.program,
             id: self.id.clone(),

@@ -1,14 +1,10 @@
 //! Opens connections, with TLS if the URL demands it.
 
-use std::{
-    error::Error,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{error::Error, sync::Mutex, time::Duration};
 
 use deadpool_postgres::Connect;
 use futures_util::{FutureExt, future::BoxFuture};
-use garenne_common::{client_tls::client_config, supervise};
+use garenne_common::{client_tls::client_config, lock::lock, supervise};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, NoTls, Socket, tls::MakeTlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -34,23 +30,19 @@ impl Connector {
         Self { last: Mutex::new(database.config.clone()), database }
     }
 
-    fn last(&self) -> MutexGuard<'_, Config> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The URL as its file has it now; the last one if the file cannot be read.
     async fn current(&self) -> Config {
         if let Some(file) = self.database.url.file() {
             let again = self.database.url.read_again().await;
             match again.and_then(|url| parse_url(&url)) {
-                Ok(config) => *self.last() = config,
+                Ok(config) => *lock(&self.last) = config,
                 Err(error) => {
                     let file = file.display();
                     tracing::warn!(%file, error, "failed to read postgres_url again, using the last one");
                 }
             }
         }
-        self.last().clone()
+        lock(&self.last).clone()
     }
 }
 

@@ -3,11 +3,7 @@
 //! A function of the database adds them, with the rights of the tables' owner. Readings of a month without a partition
 //! are in the default partition.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
 use time::{Date, Month, OffsetDateTime, UtcOffset};
 use tokio::time::Instant;
@@ -18,7 +14,7 @@ use crate::{
     pool::{Connection, PostgresPool, finish},
     tables::Tables,
 };
-use garenne_common::resilience::deadline;
+use garenne_common::{lock::lock, resilience::deadline};
 
 /// How far back and ahead of now a partition is added, in years. Other readings stay in the default partition.
 const YEARS_BACK: i32 = 10;
@@ -60,13 +56,13 @@ impl Partitions {
         for month in self.missing(OffsetDateTime::now_utc(), times) {
             match self.add(pool, month).await {
                 Ok(()) => {
-                    self.state().ensured.insert(month);
+                    lock(&self.state).ensured.insert(month);
                 }
                 Err(error) => {
                     let (year, number) = month;
                     let month = format!("{year}-{number:02}");
                     tracing::warn!(month, %error, retry_in = ?RETRY_PAUSE, "failed to add a partition of the readings");
-                    self.state().paused_until = Some(Instant::now() + RETRY_PAUSE);
+                    lock(&self.state).paused_until = Some(Instant::now() + RETRY_PAUSE);
                     return;
                 }
             }
@@ -79,7 +75,7 @@ impl Partitions {
         now: OffsetDateTime,
         times: impl Iterator<Item = OffsetDateTime>,
     ) -> BTreeSet<(i32, u8)> {
-        let state = self.state();
+        let state = lock(&self.state);
         if state.paused_until.is_some_and(|until| Instant::now() < until) {
             return BTreeSet::new();
         }
@@ -102,10 +98,6 @@ impl Partitions {
 
     async fn query(&self, client: &Connection, at: OffsetDateTime) -> QueryResult<()> {
         client.query_one(&self.ensure, &[&at]).await.map(drop)
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,13 +6,13 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use deadpool_postgres::Object;
 use garenne::sink::{LaneFigures, SinkContext};
-use garenne_common::{random, resilience::deadline};
+use garenne_common::{lock::lock, random, resilience::deadline};
 use garenne_database::{DatabaseError, PostgresPool, QueryResult, Tables, finish, prune};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_postgres::types::ToSql;
@@ -136,7 +136,7 @@ impl LaneRecorder {
                 () = context.stopping() => break,
                 () = sleep_until(due.min(Instant::now() + SAMPLE_INTERVAL)) => {}
             }
-            self.tally().sample(context.lanes());
+            lock(&self.tally).sample(context.lanes());
             if Instant::now() < due {
                 continue;
             }
@@ -165,7 +165,7 @@ impl LaneRecorder {
         while context.lanes().iter().any(|lane| lane.held > 0) && began.elapsed() < SETTLE_TIME {
             sleep(SETTLE_CHECK).await;
         }
-        self.tally().sample(context.lanes());
+        lock(&self.tally).sample(context.lanes());
         if let Err(error) = self.write(context, LAST_WRITE_TIMEOUT).await
             && !is_failing
         {
@@ -175,7 +175,7 @@ impl LaneRecorder {
 
     /// Writes the sums. Returns the time of the database, in seconds since 1970.
     async fn write(&self, context: &SinkContext, limit: Duration) -> Result<f64, DatabaseError> {
-        let taken = Taken::of(&mut self.tally());
+        let taken = Taken::of(&mut lock(&self.tally));
         let rest = || limit.saturating_sub(taken.at.elapsed());
         let ready = async {
             let mut ready = Vec::new();
@@ -226,10 +226,6 @@ impl LaneRecorder {
     /// Workers write at different times, up to a fifth of a step after its end.
     fn jitter(&self) -> Duration {
         self.step.mul_f64(random::chance() / 5.0)
-    }
-
-    fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,12 +7,12 @@
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use deadpool::managed::{Object, Pool, PoolError};
 use futures_util::FutureExt;
-use garenne_common::supervise;
+use garenne_common::{lock::lock, supervise};
 
 use super::{error::PublishError, pending_publish::PendingPublish, pooled_connection::ConnectionOpener};
 
@@ -44,7 +44,7 @@ impl PublishQueue {
 
     /// Adds a message. Starts a writer if none runs.
     pub(super) fn push(self: &Arc<Self>, publish: PendingPublish) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.publishes.push_back(publish);
         if !mem::replace(&mut state.writing, true) {
             drop(state);
@@ -65,13 +65,9 @@ impl PublishQueue {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Fills `round` with the next publishes. If none waits, `round` stays empty and the writer is no longer active.
     fn next(&self, round: &mut Vec<PendingPublish>, active: &mut bool) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if round.capacity() == 0 {
             *round = mem::take(&mut state.spare);
         }
@@ -123,7 +119,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if self.active {
-            self.queue.state().writing = false;
+            lock(&self.queue.state).writing = false;
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -17,7 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
-use garenne_common::supervise;
+use garenne_common::{lock::lock, supervise};
 use lapin::{
     Channel,
     options::BasicConsumeOptions,
@@ -89,7 +89,7 @@ impl Requests {
     pub(super) fn register(self: &Arc<Self>, correlation_id: ShortString) -> PendingReply {
         let (sender, reply) = oneshot::channel();
         let waiting = Waiting { reply: sender, channel: None };
-        self.waiting().insert(correlation_id.clone(), waiting);
+        lock(&self.waiting).insert(correlation_id.clone(), waiting);
         PendingReply { requests: Arc::clone(self), correlation_id, reply }
     }
 
@@ -115,7 +115,7 @@ impl Requests {
 
     fn answer(&self, correlation_id: &ShortString, body: Bytes) {
         // Without an entry, the sender of the request has stopped waiting.
-        if let Some(waiting) = self.waiting().remove(correlation_id) {
+        if let Some(waiting) = lock(&self.waiting).remove(correlation_id) {
             let _ = waiting.reply.send(body);
         }
     }
@@ -123,11 +123,7 @@ impl Requests {
     /// Dropping the sender ends the wait of each request that was written on the channel. Others will be written on the
     /// next one.
     fn channel_ended(&self, number: u64) {
-        self.waiting().retain(|_, waiting| waiting.channel != Some(number));
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashMap<ShortString, Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting).retain(|_, waiting| waiting.channel != Some(number));
     }
 }
 
@@ -147,7 +143,7 @@ impl Future for PendingReply {
 
 impl Drop for PendingReply {
     fn drop(&mut self) {
-        self.requests.waiting().remove(&self.correlation_id);
+        lock(&self.requests.waiting).remove(&self.correlation_id);
     }
 }
 
@@ -161,7 +157,7 @@ pub(super) struct ReplyConsumer {
 impl ReplyConsumer {
     /// Notes that these messages are about to be written on the channel.
     pub(super) fn note(&self, publishes: &[PendingPublish]) {
-        let mut waiting = self.requests.waiting();
+        let mut waiting = lock(&self.requests.waiting);
         for publish in publishes {
             let id = publish.properties.correlation_id().as_ref();
             if let Some(waiting) = id.and_then(|id| waiting.get_mut(id)) {
@@ -224,6 +220,6 @@ mod tests {
     async fn a_request_that_is_given_up_leaves_nothing() {
         let requests = Arc::new(Requests::default());
         drop(requests.register("a".into()));
-        assert!(requests.waiting().is_empty());
+        assert!(lock(&requests.waiting).is_empty());
     }
 }

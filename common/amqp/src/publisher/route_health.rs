@@ -2,12 +2,13 @@
 
 use std::{
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use garenne_common::lock::lock;
 use tokio::time::Instant;
 
 use super::PublishError;
@@ -40,7 +41,8 @@ impl RouteHealth {
     pub(super) fn note(&self, outcome: &Result<(), PublishError>, exchange: Option<&str>) {
         let failure = match outcome {
             Ok(()) => {
-                if exchange.is_some() && self.last().as_ref().map(|it| it.exchange.as_str()) == exchange {
+                if exchange.is_some() && lock(&self.last).as_ref().map(|it| it.exchange.as_str()) == exchange
+                {
                     self.forget();
                 }
                 return;
@@ -65,11 +67,11 @@ impl RouteHealth {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::error!(exchange, problem, "messages reach no queue");
         }
-        *self.last() = Some(Failure { exchange, problem, is_denied, at: Instant::now() });
+        *lock(&self.last) = Some(Failure { exchange, problem, is_denied, at: Instant::now() });
     }
 
     pub(super) fn forget(&self) {
-        *self.last() = None;
+        *lock(&self.last) = None;
         if self.failing.swap(false, Ordering::Relaxed) {
             tracing::info!("messages reach queues again");
         }
@@ -85,12 +87,8 @@ impl RouteHealth {
     }
 
     fn recent(&self, wanted: impl Fn(&Failure) -> bool) -> Option<String> {
-        let last = self.last();
+        let last = lock(&self.last);
         last.as_ref().filter(|it| it.at.elapsed() < PROBLEM_FOR && wanted(it)).map(|it| it.problem.clone())
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<Failure>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

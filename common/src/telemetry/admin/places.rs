@@ -3,13 +3,14 @@
 use std::{
     collections::BTreeMap,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::{connections::network, problem::Problem};
+use crate::lock::lock;
 
 /// Who sends a request.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +69,7 @@ impl Places {
         };
         let of = (kind, network(visitor.address));
         let (most, most_of_address) = kind.most();
-        let mut taken = self.taken();
+        let mut taken = lock(&self.0);
         let own = taken.get(&of).copied().unwrap_or(0);
         if own >= most_of_address {
             let detail =
@@ -83,15 +84,11 @@ impl Places {
         *taken.entry(of).or_default() += 1;
         Ok(Place { places: Arc::clone(self), of })
     }
-
-    fn taken(&self) -> MutexGuard<'_, BTreeMap<(Kind, IpAddr), usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
+        let mut taken = lock(&self.places.0);
         if let Some(count) = taken.get_mut(&self.of) {
             *count -= 1;
             if *count == 0 {
@@ -139,6 +136,6 @@ mod tests {
         taken.extend((0..64).map(|_| take("/api/events", visitor(1, true)).unwrap()));
         assert_eq!(take("/api/now", visitor(2, true)).err(), Some(503));
         drop(taken);
-        assert!(places.taken().is_empty());
+        assert!(lock(&places.0).is_empty());
     }
 }

@@ -4,7 +4,7 @@
 //! second TLS provider or HTTP/2.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -21,7 +21,7 @@ use opentelemetry_http::{HttpClient, HttpError};
 use rustls::crypto::ring;
 use tokio::runtime::Handle;
 
-use crate::{supervise, text::with_causes};
+use crate::{lock::lock, supervise, text::with_causes};
 
 /// Most bytes of a response body that are read; a regular one holds a count and a message.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
@@ -42,11 +42,11 @@ pub(super) struct LastProblem(Arc<Mutex<Option<String>>>);
 
 impl LastProblem {
     fn set(&self, problem: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        *lock(&self.0) = problem;
     }
 
     pub(super) fn take(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.0).take()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -14,6 +14,8 @@ use opentelemetry_sdk::{
     error::OTelSdkResult,
     trace::{Span, SpanData, SpanProcessor},
 };
+
+use crate::lock::lock;
 
 /// The spans that have ended. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +45,7 @@ pub struct Recorded {
 impl Recorder {
     /// The spans, in the order in which they ended.
     pub fn spans(&self) -> Vec<Recorded> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     /// The only span of this name.
@@ -77,7 +79,7 @@ impl SpanProcessor for Recorder {
             kind: span.span_kind,
             name: span.name.into_owned(),
         };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
+        lock(&self.0).push(recorded);
     }
 
     fn force_flush(&self) -> OTelSdkResult {

@@ -1,9 +1,6 @@
 //! Replies: what became of a task, sent to the queue that its publisher named. Best effort, after the ack.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use futures_util::future::BoxFuture;
 use garenne_amqp::{Message, PublishError, Publisher, Target};
@@ -19,6 +16,7 @@ use tokio::time::Instant;
 use super::{Settler, celery};
 use crate::{
     force_close::after_last_answers,
+    panics::lock,
     reply_queues::{REPLY_TO, ReplyQueues, is_direct},
     sink::{FinishedTask, results},
 };
@@ -59,13 +57,13 @@ impl Replies {
     }
 
     pub(super) fn is_denied(&self) -> bool {
-        let until = self.denied_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = lock(&self.denied_until);
         until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Pauses the replies. Returns whether this is the first time.
     fn pause(&self) -> bool {
-        let mut until = self.denied_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = lock(&self.denied_until);
         until.replace(Instant::now() + DENIED_PAUSE).is_none()
     }
 }

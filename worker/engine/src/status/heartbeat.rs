@@ -1,8 +1,8 @@
 //! The content of the worker's heartbeats.
 
-use std::{collections::BTreeMap, sync::PoisonError};
+use std::collections::BTreeMap;
 
-use garenne_common::clock;
+use garenne_common::{clock, lock::lock};
 use garenne_pool::{Phase, TaskState};
 use garenne_protocol::{
     heartbeat::{Heartbeat, LaneBeat, NotReadyBeat, Stance, TaskBeat},
@@ -35,7 +35,7 @@ impl Status {
 
     /// The kinds whose handlers cannot run tasks.
     fn not_ready(&self, now: i64) -> BTreeMap<String, NotReadyBeat> {
-        let mut known = self.not_ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.not_ready);
         let not_ready = self.readiness().filter_map(|(kind, ready)| {
             let problem = ready.borrow().clone().err()?;
             let since = known.get(kind).map_or(now, |before| before.since);
