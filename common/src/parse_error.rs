@@ -6,7 +6,6 @@
 pub struct ParseError(String);
 
 impl ParseError {
-    /// The error with this text.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

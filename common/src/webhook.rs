@@ -50,7 +50,6 @@ impl SigningSecret {
     }
 }
 
-/// Limit for `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Parses `Retry-After`: seconds, or an HTTP date. At most an hour.

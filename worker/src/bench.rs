@@ -47,7 +47,6 @@ json_payload!(Fail, "bench.fail");
 /// `bench.follow`: starts follow-up tasks.
 #[derive(Deserialize, Serialize)]
 struct Follow {
-    /// The kind of the follow-ups.
     kind: String,
     /// Their payload; that of this task if absent, so that `bench.follow` can start itself.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,7 +193,6 @@ async fn overflow(_: TaskContext, _: Empty) -> Result<Value, TaskError> {
     Ok(json!({ "depth": descend(0) }))
 }
 
-/// Recurses until the stack overflows.
 #[expect(unconditional_recursion, reason = "overflows the stack on purpose")]
 fn descend(depth: u64) -> u64 {
     let frame = black_box([depth; 64]);

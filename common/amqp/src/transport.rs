@@ -18,7 +18,6 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
 
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Transport for T {}
 
-/// Connects to the broker.
 pub(crate) async fn connect(uri: &AMQPUri, tls: &Tls) -> io::Result<Box<dyn Transport>> {
     let host = uri.authority.host.as_str();
     let stream = TcpStream::connect((host, uri.authority.port)).await?;

@@ -39,7 +39,6 @@ pub(crate) enum Value<'a> {
     /// Also an integer above `i64::MAX`.
     Number(f64),
     Text(Cow<'a, str>),
-    /// A number that is not finite.
     NotFinite,
     Array,
     Object,

@@ -53,7 +53,6 @@ pub(crate) enum PayloadFormat {
     /// JSON, or else text.
     #[default]
     Json,
-    /// Sparkplug B.
     SparkplugB,
 }
 

@@ -72,7 +72,6 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// The number of captures.
     pub(crate) fn captures(&self) -> usize {
         self.levels.iter().filter(|level| !matches!(level, Level::Text(_))).count()
     }

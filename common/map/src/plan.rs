@@ -49,7 +49,6 @@ pub(crate) enum UnitPlan {
 /// The numbers that values stand for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Numbers {
-    /// Of texts.
     pub(crate) texts: HashMap<Box<str>, f64>,
     pub(crate) none: NoValues,
 }

@@ -15,7 +15,6 @@ use crate::{
     unmapped::Reason,
 };
 
-/// A rule.
 #[derive(Debug)]
 pub(crate) struct Rule {
     /// The patterns, for messages.

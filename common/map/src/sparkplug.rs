@@ -38,7 +38,6 @@ const NO_METRIC: usize = usize::MAX;
 /// The capture with the device.
 const DEVICE: usize = 4;
 
-/// The type of a message.
 #[derive(Clone, Copy, PartialEq)]
 enum Message {
     Birth,

@@ -178,7 +178,6 @@ impl Part {
 pub(crate) struct Alternatives(Vec<Template>);
 
 impl Alternatives {
-    /// Parses the templates.
     pub(crate) fn parse<'t>(
         texts: impl ExactSizeIterator<Item = &'t str>,
         allowed: Allowed,

@@ -47,7 +47,6 @@ impl TimeFormats {
         Ok(Self { formats, zone })
     }
 
-    /// The time of a value.
     pub(crate) fn read(&self, value: &Value<'_>) -> Result<Timestamp, String> {
         let mut problem = None;
         for format in &self.formats {

@@ -27,7 +27,6 @@ pub(crate) struct LongContext {
 
 /// The tasks that wait in a pool.
 pub(crate) trait Queue: Send + Sync {
-    /// Whether a task waits for a worker.
     fn tasks_wait(&self) -> bool;
 }
 

@@ -35,7 +35,6 @@ impl Known {
         })
     }
 
-    /// The lanes that exist by default.
     pub(super) fn default_lanes(&self) -> impl Iterator<Item = String> {
         let lanes = self.defaults.get("lanes").and_then(Value::as_object).into_iter().flatten();
         lanes.filter(|(_, lane)| lane.is_object()).map(|(name, _)| name.clone())

@@ -10,7 +10,6 @@ use crate::{
     micros::{micros, timestamp},
 };
 
-/// The statements for a fleet's alarms.
 pub(super) struct AlarmStatements {
     load: String,
     store: String,

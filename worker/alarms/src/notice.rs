@@ -12,7 +12,6 @@ use crate::alarm::{Alarm, AlarmEvent, Micros, Rule};
 /// A task that reports an alarm.
 pub(super) struct Notice {
     pub(super) id: String,
-    /// The alarm.
     pub(super) alarm: String,
     /// The change of the alarm, which is not reported while the alarm is muted. [`None`] if that was decided already.
     pub(super) event: Option<AlarmEvent>,

@@ -91,7 +91,6 @@ impl PendingRules {
         transaction.execute(&statement, &[&device, &metric]).await.map(drop)
     }
 
-    /// Whether the rule has a state.
     pub(super) fn has_state(&self, rule: &Rule) -> bool {
         self.keys.contains_key(&rule.name)
     }

@@ -90,7 +90,6 @@ impl RuleRegistry {
         Self { tables: tables.clone(), announce, delete_old, find_unruled, close }
     }
 
-    /// Announces rules.
     pub(super) async fn announce(&self, client: &Object, rules: &Rules) -> QueryResult<()> {
         let rules: Vec<_> = rules.iter().collect();
         if rules.is_empty() {

@@ -137,7 +137,6 @@ impl Problem {
     }
 }
 
-/// The texts of problems.
 pub(crate) fn texts(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -164,7 +163,6 @@ fn of_list(columns: &'static str) -> impl Iterator<Item = (&'static str, String)
     })
 }
 
-/// The names of the tables of a version.
 pub(crate) fn table_names(tables: &Tables) -> BTreeSet<String> {
     COLUMNS.iter().map(|(_, table, ..)| format!("{tables}_{table}")).collect()
 }

@@ -145,7 +145,6 @@ impl RunningBatches {
         batches.push(Arc::downgrade(batch));
     }
 
-    /// Whether a batch contains a record with this id.
     pub(crate) fn contains_record(&self, id: &str) -> bool {
         let batches: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
         batches.iter().flat_map(|batch| &batch.records).any(|record| record.envelope.id.as_str() == id)

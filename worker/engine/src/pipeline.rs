@@ -37,7 +37,6 @@ pub(crate) use foreign::ForeignLane;
 pub(crate) use key_limits::KeyLimits;
 use quarantine::QuarantineRun;
 
-/// The pool of a lane.
 pub(crate) type LanePool = Pool<Execution, Dispatched>;
 
 /// A task that is ready for the pool.

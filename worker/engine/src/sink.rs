@@ -52,7 +52,6 @@ pub struct FinishedTask {
     pub trace: Option<TraceContext>,
 }
 
-/// The JSON form of a result.
 #[derive(Serialize)]
 struct ResultJson<'a> {
     task_id: &'a str,

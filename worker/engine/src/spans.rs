@@ -83,7 +83,6 @@ impl AttemptSpan {
         started.and_then(|started| started.context.clone()).or_else(|| envelope.trace.clone())
     }
 
-    /// Sets the outcome of the attempt.
     pub(crate) fn set_outcome(&self, outcome: TaskOutcome) {
         self.set("garenne.outcome", outcome.as_str());
     }
@@ -144,7 +143,6 @@ impl AttemptSpan {
 }
 
 impl SharedSpan {
-    /// Starts the span of the attempt.
     fn begin(&self) -> StartedSpan {
         let Self { spans, envelope, .. } = self;
         let Begun { context, span } =

@@ -381,7 +381,6 @@ impl Worker {
         self.handle.clone()
     }
 
-    /// Whether the worker opens its admin port.
     fn has_admin_port(&self) -> bool {
         let Common { admin, admin_token_file, admin_tls_cert, .. } = &self.config.common;
         self.asks_for_admin || admin.is_some() || admin_token_file.is_some() || admin_tls_cert.is_some()

@@ -458,7 +458,6 @@ impl Frames {
         }
     }
 
-    /// The next frame.
     async fn next(&mut self) -> Result<Option<(FromChild, Bytes)>, String> {
         let frame = match frame::read(&mut self.output, self.max_body).await {
             Ok(frame) => frame,
@@ -496,7 +495,6 @@ impl Hello {
     }
 }
 
-/// Requests a follow-up.
 fn request(context: &TaskContext, task: FollowUp, body: &[u8]) -> Result<(), TaskError> {
     let refused = |problem: String| TaskError::reject(format!("follow-up {:?}: {problem}", task.kind));
     let payload: &RawValue = match body {

@@ -136,7 +136,6 @@ fn guard() -> io::Result<()> {
     report(&mut worker, &end)
 }
 
-/// Receives the order and its descriptors.
 fn receive(worker: &UnixStream) -> io::Result<(Order, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -24,7 +24,6 @@ pub(crate) trait Handler: Send + Sync + 'static {
         stopping: CancellationToken,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Runs a task.
     fn run(&self, task: Task) -> impl Future<Output = Answer> + Send;
 }
 

@@ -129,7 +129,6 @@ impl Process {
     }
 }
 
-/// Sends the order with copies of the descriptors.
 async fn send_order(guardian: &mut UnixStream, order: &Order, descriptors: &[OwnedFd]) -> io::Result<()> {
     let order = serde_json::to_vec(order)?;
     let size = u32::try_from(order.len()).map_err(io::Error::other)?.to_be_bytes();

@@ -153,7 +153,6 @@ fn masked<S: Serializer>(headers: &BTreeMap<String, String>, serializer: S) -> R
     serializer.collect_map(headers.keys().map(|name| (name, "***")))
 }
 
-/// The most processes of a handler.
 const MOST_PROCESSES: u16 = 1000;
 /// The least limit of a process's memory.
 const LEAST_MEMORY: Size = Size(1 << 20);

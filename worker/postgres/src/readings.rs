@@ -315,7 +315,6 @@ fn key(row: &ReadingRow) -> ReadingKey<'_> {
     (&row.device, &row.metric, micros(row.time))
 }
 
-/// The index of a row.
 fn index_of(row: &Row) -> usize {
     usize::try_from(row.get::<_, i32>(0)).expect("an index of the rows")
 }

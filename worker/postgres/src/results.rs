@@ -21,7 +21,6 @@ pub enum StoredResults {
     Off,
 }
 
-/// The statement for a fleet's results.
 pub(super) struct ResultStatement {
     stored: StoredResults,
     insert: String,

@@ -21,7 +21,6 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Time limit of a step on this side, longer than the server's.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Computes rollups.
 pub(super) struct RollupWorker {
     pool: PostgresPool,
     tables: Tables,

@@ -16,7 +16,6 @@ use tokio_postgres::Row;
 
 use garenne_alarms::{ChangedReading, NewReading};
 
-/// A version of a reading.
 #[derive(Clone, Debug, PartialEq)]
 struct ReadingVersion {
     /// When its task was accepted. None before there were versions, which is earlier than all others.

@@ -8,7 +8,6 @@ use super::{MAX_DEPTH, read};
 /// Why lapin cannot parse a content header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
-    /// A short string is not UTF-8.
     #[error("{0} is not UTF-8")]
     NotUtf8(&'static str),
     /// Tables or arrays are nested deeper than [`MAX_DEPTH`].

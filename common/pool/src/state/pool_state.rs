@@ -85,7 +85,6 @@ impl<P: PoolTypes> PoolState<P> {
         self.active.retain(|active| *active != key);
     }
 
-    /// The active workers.
     pub(crate) fn active(&self) -> impl Iterator<Item = &Arc<WorkerSlot<P>>> {
         self.active.iter().filter_map(|key| self.workers.get(*key))
     }

@@ -23,7 +23,6 @@ pub(crate) struct TaskQueue<P: PoolTypes> {
     pub(crate) groups: HashMap<GroupName, GroupState<P>>,
     /// Groups with blocked tasks that may now start one, by the sequence number of their first blocked task.
     eligible: BTreeMap<u64, GroupName>,
-    /// Blocked tasks of all groups.
     blocked: usize,
 }
 
@@ -213,7 +212,6 @@ impl<P: PoolTypes> TaskQueue<P> {
         }
     }
 
-    /// Changes the settings of a group.
     pub(crate) fn configure(&mut self, group: &GroupName, change: impl FnOnce(&mut GroupState<P>)) {
         change(self.groups.entry(group.clone()).or_default());
         self.update_eligible(group);

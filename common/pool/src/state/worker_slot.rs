@@ -160,7 +160,6 @@ impl<P: PoolTypes> LocalQueue<P> {
         self.running.as_mut().map(|state| CurrentTask { task, state })
     }
 
-    /// Removes the running task.
     pub(crate) fn finish(&mut self) -> Option<EndedTask<P>> {
         let state = self.running.take()?;
         self.tasks.pop_front().map(|task| EndedTask { task, state })

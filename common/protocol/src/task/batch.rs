@@ -25,7 +25,6 @@ use crate::list::{self, ListError};
 /// The maximum number of records in a batch.
 pub const MOST_RECORDS: usize = 1000;
 
-/// A record in its JSON form.
 #[derive(Serialize, Deserialize)]
 struct JsonRecord<'a> {
     #[serde(borrow)]

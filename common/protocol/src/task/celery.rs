@@ -254,7 +254,6 @@ fn time_limit_ms(headers: &Option<FieldTable>) -> Option<i64> {
     Some((limit * 1000.0).ceil().min(Envelope::MAX_MS as f64) as i64)
 }
 
-/// The payload of a call with this body.
 fn payload(body: &[u8]) -> Result<Vec<u8>, BadCall> {
     let bad = |problem: &str| BadCall(format!("the body must be [args, kwargs, embed]: {problem}"));
     let Body(args, kwargs, signatures) =

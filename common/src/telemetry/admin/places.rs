@@ -28,7 +28,6 @@ enum Kind {
     Machine,
     /// Clients that are logged in.
     Known,
-    /// All others.
     Other,
 }
 

@@ -50,7 +50,6 @@ pub(crate) struct AmqpChannel {
     _connection: Arc<Connection>,
 }
 
-/// The deliveries of a consumer.
 pub(crate) struct AmqpDeliveries(Consumer);
 
 impl ConsumerConnection {

@@ -157,7 +157,6 @@ impl MissingQueues {
         self.gauge.with_label_values(&[&target.name]).set(missing);
     }
 
-    /// Checks all missing names.
     async fn check_all(&self) {
         let missing: Vec<_> = lock(&self.missing).keys().cloned().collect();
         for target in missing {

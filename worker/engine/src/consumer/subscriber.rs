@@ -73,7 +73,6 @@ const UNDELIVERABLE: &str = "the queue may have a message with a routing key of 
 /// The error of a channel whose ack writer has ended.
 const NO_SETTLEMENTS: &str = "the channel can send no more settlements";
 
-/// The deliveries of a consumer.
 type Consumer<B> = <<B as ConsumeBroker>::Channel as ConsumeChannel>::Deliveries;
 
 /// Consumes one queue until the intake is closed and every delivery is settled.

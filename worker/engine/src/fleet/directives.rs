@@ -169,7 +169,6 @@ impl Directives {
         in_force(&self.read().kind_pauses)
     }
 
-    /// Whether a lane is paused.
     pub(crate) fn is_lane_paused(&self, lane: &str) -> bool {
         directive_for(&self.read().lane_pauses, lane).is_some()
     }

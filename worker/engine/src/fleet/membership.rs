@@ -174,7 +174,6 @@ impl Membership {
     }
 }
 
-/// A stream that is being read.
 struct StreamRead {
     stream: String,
     progress: watch::Receiver<Progress>,

@@ -26,7 +26,6 @@ pub(super) enum NotNow {
     Deferred(Duration),
     /// The lane is paused, so its consumer is about to be cancelled.
     LanePaused,
-    /// Its handler is not ready.
     NotReady,
     /// It is a batch of long tasks: each of them needs a place in the pool, a deadline and a delivery of its own. The records
     /// go through the retry ladder and not directly to the lane's queue, because a queue that is full of such batches would

@@ -25,7 +25,6 @@ pub(crate) struct ForeignLane {
 }
 
 impl ForeignLane {
-    /// A lane with this exchange.
     pub(crate) fn new(exchange: LaneExchange) -> Self {
         Self { exchange, last_arrival: AtomicU64::new(0) }
     }

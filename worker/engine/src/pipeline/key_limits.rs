@@ -27,7 +27,6 @@ pub(super) const DEFERRAL: Duration = Duration::from_secs(1);
 /// The limits of a lane, and the tasks of each key that the worker holds.
 pub(crate) struct KeyLimits {
     pool: LanePool,
-    /// The setting `max_per_key`.
     max_per_key: Option<u16>,
     /// Half of the lane's workers.
     half: usize,

@@ -136,7 +136,6 @@ impl Settler {
         })
     }
 
-    /// Sends a reply once.
     pub(super) async fn send_reply(&self, reply: Message) {
         let Some(replies) = &self.replies else { return };
         let correlation = reply.properties.correlation_id().clone();

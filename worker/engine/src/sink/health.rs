@@ -68,7 +68,6 @@ pub(super) struct Health {
     failures: watch::Sender<BTreeMap<&'static str, PartFailure>>,
 }
 
-/// The failure of a part of a sink.
 #[derive(Clone)]
 struct PartFailure {
     /// When the first attempt of those that failed in a row failed.
@@ -87,7 +86,6 @@ impl PartFailure {
 }
 
 impl Health {
-    /// Records a successful write.
     pub(super) fn write_succeeded(&self) {
         self.succeeded(WRITE);
     }
@@ -97,7 +95,6 @@ impl Health {
         self.failed(WRITE, problem);
     }
 
-    /// Records that a part works.
     pub(super) fn succeeded(&self, part: &'static str) {
         let mut is_up = false;
         let was_failing = self.failures.send_if_modified(|failures| {
@@ -111,7 +108,6 @@ impl Health {
         }
     }
 
-    /// Records that a part fails.
     pub(super) fn failed(&self, part: &'static str, problem: &str) {
         self.failures.send_modify(|failures| {
             let failure = failures

@@ -53,7 +53,6 @@ pub(crate) struct SinkBuffer {
     runtime: Handle,
 }
 
-/// The queue of one sink.
 struct SinkQueue {
     sink: Arc<dyn Sink>,
     // Bounded by the prefetch: each item has an unsettled delivery. Items of dead channels are removed soon.
@@ -89,7 +88,6 @@ impl SinkBuffer {
         self.queues.is_empty()
     }
 
-    /// Starts the background work of all sinks.
     pub(crate) fn start_background(
         &self,
         publisher: &TaskPublisher,

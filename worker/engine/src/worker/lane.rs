@@ -41,7 +41,6 @@ impl Observer for QueueTimeObserver {
     }
 }
 
-/// Starts a lane's pool.
 pub(super) fn start_pool(
     name: &str,
     config: &LaneConfig,

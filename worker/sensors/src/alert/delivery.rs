@@ -28,7 +28,6 @@ pub(super) struct OutgoingAlert {
     /// Set when the batch was delivered.
     #[serde(skip)]
     pub(super) delivered: Arc<OnceLock<Delivered>>,
-    /// The trace that the alert belongs to.
     #[serde(skip)]
     pub(super) trace: Option<TraceContext>,
     #[serde(skip)]

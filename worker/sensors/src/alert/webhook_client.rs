@@ -35,11 +35,9 @@ pub(super) struct WebhookClient {
     tls: LazyLock<TlsConnector>,
 }
 
-/// A response.
 #[derive(Debug)]
 pub(super) struct WebhookResponse {
     pub(super) status: u16,
-    /// The value of `Retry-After`.
     pub(super) retry_after: Option<String>,
     /// The beginning of the body.
     pub(super) text: String,

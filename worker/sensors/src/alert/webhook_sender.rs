@@ -40,7 +40,6 @@ const BREAKER: BreakerConfig = BreakerConfig {
 const RETRY_BACKOFF: Backoff =
     Backoff::limited(Duration::from_millis(200), Duration::from_secs(2)).with_jitter();
 
-/// Delivers alerts to webhooks.
 pub(super) struct WebhookSender {
     settings: AlertSettings,
     /// The webhooks of the settings, with what their files hold now.

@@ -16,7 +16,6 @@ impl Signal {
         Self { chunks }
     }
 
-    /// The number of samples.
     pub(super) fn len(&self) -> usize {
         self.chunks.iter().map(Vec::len).sum()
     }

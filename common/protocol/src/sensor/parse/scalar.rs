@@ -142,7 +142,6 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Reads the entries of an object.
 pub(super) trait ReadEntries<'de> {
     fn read<A: MapAccess<'de>>(self, entries: A) -> Result<(), A::Error>;
 }

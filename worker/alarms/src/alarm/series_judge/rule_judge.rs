@@ -39,7 +39,6 @@ impl<'r> RuleJudge<'r> {
         }
     }
 
-    /// The place of its rule.
     pub(super) fn place(&self) -> usize {
         self.alarms.rule()
     }
