@@ -26,6 +26,6 @@ pub mod units;
 
 pub use database::Database;
 pub use error::{DatabaseError, ErrorKind, QueryResult};
-pub use parameters::{Parameters, column};
+pub use parameters::{AnyColumn, Parameters, any_column, column, parameters};
 pub use pool::{Connection, DEFAULT_CONNECTIONS, PostgresPool, finish};
 pub use tables::Tables;

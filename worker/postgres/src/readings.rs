@@ -9,7 +9,9 @@
 use std::collections::{BTreeSet, HashSet};
 
 use deadpool_postgres::Transaction;
-use garenne_database::{Parameters, QueryResult, Tables, column, derived::Key};
+use garenne_database::{
+    AnyColumn, Parameters, QueryResult, Tables, any_column, column, derived::Key, parameters,
+};
 use time::{OffsetDateTime, macros::datetime};
 use tokio_postgres::Row;
 
@@ -167,7 +169,7 @@ impl ReadingStatements {
         let mut outcome = StoredReadings::default();
         if !measured.is_empty() {
             let statement = transaction.prepare_cached(&self.store).await?;
-            let stored = transaction.query(&statement, &Columns::of(&measured).parameters()).await?;
+            let stored = transaction.query(&statement, &parameters(&columns(&measured), &[])).await?;
             let (changed, others) = split(&measured, &stored);
             outcome.changed = changed;
             let mut conflicting = BTreeSet::new();
@@ -202,10 +204,8 @@ impl ReadingStatements {
                 &column(&second, |input| input.map(|(metric, _)| &**metric)),
                 &column(&second, |input| input.map(|(_, value)| *value)),
             ];
-            let columns = Columns::of(&derived);
-            let parameters = [&columns.parameters()[..], &further].concat();
             let statement = transaction.prepare_cached(&self.store_derived).await?;
-            let stored = transaction.query(&statement, &parameters).await?;
+            let stored = transaction.query(&statement, &parameters(&columns(&derived), &further)).await?;
             outcome.changed.extend(split(&derived, &stored).0);
         }
         Ok(outcome)
@@ -218,9 +218,15 @@ impl ReadingStatements {
         transaction: &Transaction<'_>,
         rows: &[NewReading<'a>],
     ) -> QueryResult<(Vec<(usize, String)>, BTreeSet<(usize, ReadingKey<'a>)>)> {
-        let Columns { device, metric, time, raw, raw_unit, place, .. } = &Columns::of(rows);
         let statement = transaction.prepare_cached(&self.compare).await?;
-        let parameters: Parameters<'_, 6> = [device, metric, time, raw, raw_unit, place];
+        let parameters: Parameters<'_, 6> = [
+            &column(rows, |(.., row)| &*row.device),
+            &column(rows, |(.., row)| &*row.metric),
+            &column(rows, |(.., row)| row.time),
+            &column(rows, |(.., row)| row.raw),
+            &column(rows, |(.., row)| row.raw_unit),
+            &places(rows),
+        ];
         let found = transaction.query(&statement, &parameters).await?;
         let conflict = |found: &Row| {
             let (index, _, row) = &rows[index_of(found)];
@@ -241,66 +247,30 @@ fn split<'a>(rows: &[NewReading<'a>], written: &[Row]) -> (Vec<ChangedReading<'a
     (first.iter().map(ChangedReading::new).collect(), others)
 }
 
-/// The columns of readings.
-struct Columns<'a> {
-    device: Vec<&'a str>,
-    metric: Vec<&'a str>,
-    time: Vec<OffsetDateTime>,
-    value: Vec<f64>,
-    unit: Vec<Option<&'a str>>,
-    raw: Vec<Option<f64>>,
-    raw_unit: Vec<Option<&'a str>>,
-    calibration: Vec<Option<&'a str>>,
-    quality: Vec<String>,
-    task_id: Vec<&'a str>,
-    worker: Vec<&'a str>,
-    /// The index of the row.
-    place: Vec<i32>,
-    accepted_at: Vec<OffsetDateTime>,
-    sequence: Vec<i32>,
-    start_time: Vec<Option<OffsetDateTime>>,
+/// The columns of readings, in the order of the parameters of the statements that store them.
+fn columns<'a>(rows: &'a [NewReading<'_>]) -> [AnyColumn<'a>; 15] {
+    [
+        any_column(rows, |(.., row)| &*row.device),
+        any_column(rows, |(.., row)| &*row.metric),
+        any_column(rows, |(.., row)| row.time),
+        any_column(rows, |(.., row)| row.value),
+        any_column(rows, |(.., row)| row.unit),
+        any_column(rows, |(.., row)| row.raw),
+        any_column(rows, |(.., row)| row.raw_unit),
+        any_column(rows, |(.., row)| row.calibration.as_deref()),
+        any_column(rows, |(.., row)| row.quality.join(",")),
+        any_column(rows, |(_, finished, _)| finished.envelope.id.as_str()),
+        any_column(rows, |(_, finished, _)| &*finished.worker),
+        Box::new(places(rows)),
+        any_column(rows, |(_, finished, _)| accepted_at_of(finished).0),
+        any_column(rows, |(_, finished, _)| accepted_at_of(finished).1),
+        any_column(rows, |(.., row)| Some(OffsetDateTime::from(row.sent_counter?.start?))),
+    ]
 }
 
-impl<'a> Columns<'a> {
-    fn of(rows: &[NewReading<'a>]) -> Self {
-        Self {
-            device: column(rows, |(.., row)| &*row.device),
-            metric: column(rows, |(.., row)| &*row.metric),
-            time: column(rows, |(.., row)| row.time),
-            value: column(rows, |(.., row)| row.value),
-            unit: column(rows, |(.., row)| row.unit),
-            raw: column(rows, |(.., row)| row.raw),
-            raw_unit: column(rows, |(.., row)| row.raw_unit),
-            calibration: column(rows, |(.., row)| row.calibration.as_deref()),
-            quality: column(rows, |(.., row)| row.quality.join(",")),
-            task_id: column(rows, |(_, finished, _)| finished.envelope.id.as_str()),
-            worker: column(rows, |(_, finished, _)| &*finished.worker),
-            place: (0..).take(rows.len()).collect(),
-            accepted_at: column(rows, |(_, finished, _)| accepted_at_of(finished).0),
-            sequence: column(rows, |(_, finished, _)| accepted_at_of(finished).1),
-            start_time: column(rows, |(.., row)| row.sent_counter?.start.map(Into::into)),
-        }
-    }
-
-    fn parameters(&self) -> Parameters<'_, 15> {
-        [
-            &self.device,
-            &self.metric,
-            &self.time,
-            &self.value,
-            &self.unit,
-            &self.raw,
-            &self.raw_unit,
-            &self.calibration,
-            &self.quality,
-            &self.task_id,
-            &self.worker,
-            &self.place,
-            &self.accepted_at,
-            &self.sequence,
-            &self.start_time,
-        ]
-    }
+/// The index of each row.
+fn places(rows: &[NewReading<'_>]) -> Vec<i32> {
+    (0..).take(rows.len()).collect()
 }
 
 /// The time as Postgres stores it: two readings with the same one are the same.

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use deadpool_postgres::Transaction;
 use garenne::sink::FinishedTask;
-use garenne_database::{Parameters, QueryResult, Tables, column, derived::Key};
+use garenne_database::{
+    AnyColumn, Parameters, QueryResult, Tables, any_column, column, derived::Key, parameters,
+};
 use garenne_protocol::sensor::Unit;
 use garenne_sensors::reading::{Flag, is_input_unit};
 use time::OffsetDateTime;
@@ -121,13 +123,13 @@ impl VersionStatements {
         }
         let keys: Vec<_> = by_key.keys().copied().collect();
         let load = transaction.prepare_cached(&self.load).await?;
-        let parameters: Parameters<'_, 3> = [
+        let key_columns: Parameters<'_, 3> = [
             &column(&keys, |(device, ..)| *device),
             &column(&keys, |(_, metric, _)| *metric),
             &column(&keys, |(.., time)| *time),
         ];
         let mut known: BTreeMap<_, (Option<ReadingVersion>, Vec<ReadingVersion>)> = BTreeMap::new();
-        let rows = transaction.query(&load, &parameters).await?;
+        let rows = transaction.query(&load, &key_columns).await?;
         for row in &rows {
             let (device, metric, time): (&str, &str, OffsetDateTime) = (row.get(0), row.get(1), row.get(2));
             let (stored, kept) = known.entry((device, metric, time)).or_default();
@@ -168,13 +170,11 @@ impl VersionStatements {
             (latest.iter().map(|((.., time), _)| time).min(), latest.iter().map(|((.., time), _)| time).max())
         {
             let update = transaction.prepare_cached(&self.update).await?;
-            let further: Parameters<'_, 2> = [first, last];
-            let columns = Columns::of(&latest);
-            transaction.execute(&update, &[&columns.parameters()[..], &further].concat()).await?;
+            transaction.execute(&update, &parameters(&columns(&latest), &[first, last])).await?;
         }
         if !kept.is_empty() {
             let keep = transaction.prepare_cached(&self.keep).await?;
-            transaction.execute(&keep, &Columns::of(&kept).parameters()).await?;
+            transaction.execute(&keep, &parameters(&columns(&kept), &[])).await?;
         }
         Ok(replaced)
     }
@@ -313,62 +313,24 @@ fn to_micros(time: OffsetDateTime) -> OffsetDateTime {
     time.replace_nanosecond(time.microsecond() * 1000).expect("fewer nanoseconds than before")
 }
 
-/// The columns of versions.
-struct Columns<'a> {
-    device: Vec<&'a str>,
-    metric: Vec<&'a str>,
-    time: Vec<OffsetDateTime>,
-    task_id: Vec<&'a str>,
-    accepted_at: Vec<Option<OffsetDateTime>>,
-    sequence: Vec<Option<i32>>,
-    value: Vec<f64>,
-    unit: Vec<Option<&'a str>>,
-    raw: Vec<f64>,
-    raw_unit: Vec<Option<&'a str>>,
-    calibration: Vec<Option<&'a str>>,
-    quality: Vec<&'a str>,
-    worker: Vec<&'a str>,
-    start_time: Vec<Option<OffsetDateTime>>,
-}
-
-impl<'a> Columns<'a> {
-    fn of(rows: &'a [((&'a str, &'a str, OffsetDateTime), ReadingVersion)]) -> Self {
-        Self {
-            device: column(rows, |((device, ..), _)| *device),
-            metric: column(rows, |((_, metric, _), _)| *metric),
-            time: column(rows, |((.., time), _)| *time),
-            task_id: column(rows, |(_, version)| &*version.task_id),
-            accepted_at: column(rows, |(_, version)| version.accepted.map(|(at, _)| at)),
-            sequence: column(rows, |(_, version)| version.accepted.map(|(_, sequence)| sequence)),
-            value: column(rows, |(_, version)| version.value),
-            unit: column(rows, |(_, version)| version.unit.as_deref()),
-            raw: column(rows, |(_, version)| version.raw),
-            raw_unit: column(rows, |(_, version)| version.raw_unit.as_deref()),
-            calibration: column(rows, |(_, version)| version.calibration.as_deref()),
-            quality: column(rows, |(_, version)| &*version.quality),
-            worker: column(rows, |(_, version)| &*version.worker),
-            start_time: column(rows, |(_, version)| version.start_time),
-        }
-    }
-
-    fn parameters(&self) -> Parameters<'_, 14> {
-        [
-            &self.device,
-            &self.metric,
-            &self.time,
-            &self.task_id,
-            &self.accepted_at,
-            &self.sequence,
-            &self.value,
-            &self.unit,
-            &self.raw,
-            &self.raw_unit,
-            &self.calibration,
-            &self.quality,
-            &self.worker,
-            &self.start_time,
-        ]
-    }
+/// The columns of versions, in the order of the parameters of the statements that store them.
+fn columns<'a>(rows: &'a [((&str, &str, OffsetDateTime), ReadingVersion)]) -> [AnyColumn<'a>; 14] {
+    [
+        any_column(rows, |((device, ..), _)| *device),
+        any_column(rows, |((_, metric, _), _)| *metric),
+        any_column(rows, |((.., time), _)| *time),
+        any_column(rows, |(_, version)| &*version.task_id),
+        any_column(rows, |(_, version)| version.accepted.map(|(at, _)| at)),
+        any_column(rows, |(_, version)| version.accepted.map(|(_, sequence)| sequence)),
+        any_column(rows, |(_, version)| version.value),
+        any_column(rows, |(_, version)| version.unit.as_deref()),
+        any_column(rows, |(_, version)| version.raw),
+        any_column(rows, |(_, version)| version.raw_unit.as_deref()),
+        any_column(rows, |(_, version)| version.calibration.as_deref()),
+        any_column(rows, |(_, version)| &*version.quality),
+        any_column(rows, |(_, version)| &*version.worker),
+        any_column(rows, |(_, version)| version.start_time),
+    ]
 }
 
 #[cfg(test)]
