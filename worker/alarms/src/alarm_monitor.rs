@@ -11,8 +11,7 @@ use std::{
 
 use deadpool_postgres::Object;
 use garenne::sink::SinkContext;
-use garenne_common::resilience::deadline;
-use garenne_database::{DatabaseError, PostgresPool, QueryResult, Tables, finish};
+use garenne_database::{DatabaseError, PostgresPool, QueryResult, Tables};
 
 use crate::{
     alarm::Rules,
@@ -83,31 +82,25 @@ impl<'a> AlarmMonitor<'a> {
 
     async fn step(&self, announced: &mut Option<Instant>, is_interrupted: bool) -> Result<(), DatabaseError> {
         if announced.is_none_or(|at| at.elapsed() >= ANNOUNCE_INTERVAL) {
-            let client = self.pool.client().await?;
-            let done = deadline(STEP_TIMEOUT, self.registry.announce(&client, &self.rules)).await;
-            finish(client, done)?;
+            self.within_limit(async |client| self.registry.announce(client, &self.rules).await).await?;
             *announced = Some(Instant::now());
         }
-        while self.transaction(async |client| self.judge_again(client).await).await? {}
-        let client = self.pool.client().await?;
-        let checked = deadline(STEP_TIMEOUT, self.check.begin(&client, is_interrupted)).await;
-        let Some(uninterrupted) = finish(client, checked)? else { return Ok(()) };
-        while self.transaction(async |client| self.store_due(client).await).await? {}
+        while self.within_limit(async |client| self.judge_again(client).await).await? {}
+        let begin = async |client: &mut Object| self.check.begin(client, is_interrupted).await;
+        let Some(uninterrupted) = self.within_limit(begin).await? else { return Ok(()) };
+        while self.within_limit(async |client| self.store_due(client).await).await? {}
         // Rules count as removed only after every worker had the time to announce its own.
         if uninterrupted >= RULE_LIFETIME {
-            self.transaction(async |client| self.clean_up(client).await).await?;
+            self.within_limit(async |client| self.clean_up(client).await).await?;
         }
         Ok(())
     }
 
-    /// Runs a transaction with a time limit, on a connection of its own.
-    async fn transaction(
+    async fn within_limit<T>(
         &self,
-        run: impl AsyncFnOnce(&mut Object) -> QueryResult<bool>,
-    ) -> Result<bool, DatabaseError> {
-        let mut client = self.pool.client().await?;
-        let done = deadline(STEP_TIMEOUT, run(&mut client)).await;
-        finish(client, done)
+        run: impl AsyncFnOnce(&mut Object) -> QueryResult<T>,
+    ) -> Result<T, DatabaseError> {
+        self.pool.within(STEP_TIMEOUT, run).await
     }
 
     /// Judges readings that were changed in the database. Returns whether there may be more.

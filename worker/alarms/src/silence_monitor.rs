@@ -7,8 +7,7 @@
 use std::{fmt::Write, sync::Arc, time::Duration};
 
 use deadpool_postgres::Object;
-use garenne_common::resilience::deadline;
-use garenne_database::{DatabaseError, PostgresPool, QueryResult, Tables, finish};
+use garenne_database::{DatabaseError, PostgresPool, QueryResult, Tables};
 
 use crate::{
     alarm::Rule,
@@ -83,21 +82,14 @@ impl SilenceMonitor {
 
     /// Raises the silences that there are, unless another worker has just checked.
     async fn check(&self, is_interrupted: bool, relay: &Relay) -> Result<(), DatabaseError> {
-        let client = self.pool.client().await?;
-        let checked = deadline(STEP_TIMEOUT, self.check.begin(&client, is_interrupted)).await;
-        let Some(uninterrupted) = finish(client, checked)? else { return Ok(()) };
+        let begin = async |client: &mut Object| self.check.begin(client, is_interrupted).await;
+        let Some(uninterrupted) = self.pool.within(STEP_TIMEOUT, begin).await? else { return Ok(()) };
         for (rule, silent_for) in self.silences.rules() {
             if uninterrupted < silent_for.clamp(MIN_SETTLING, MAX_SETTLING) {
                 continue;
             }
-            loop {
-                let mut client = self.pool.client().await?;
-                let raised = deadline(STEP_TIMEOUT, self.raise(&mut client, rule, silent_for, relay)).await;
-                let count = finish(client, raised)?;
-                if count < RAISED_AT_ONCE {
-                    break;
-                }
-            }
+            let raise = async |client: &mut Object| self.raise(client, rule, silent_for, relay).await;
+            while self.pool.within(STEP_TIMEOUT, raise).await? >= RAISED_AT_ONCE {}
         }
         Ok(())
     }

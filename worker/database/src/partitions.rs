@@ -11,10 +11,10 @@ use tokio_postgres::Client;
 
 use crate::{
     error::{DatabaseError, QueryResult},
-    pool::{Connection, PostgresPool, finish},
+    pool::PostgresPool,
     tables::Tables,
 };
-use garenne_common::{lock::lock, resilience::deadline};
+use garenne_common::lock::lock;
 
 /// How far back and ahead of now a partition is added, in years. Other readings stay in the default partition.
 const YEARS_BACK: i32 = 10;
@@ -91,13 +91,7 @@ impl Partitions {
         let Some(first) = first else { return Ok(()) };
         // A time in the middle, so that the first month and the last one of the limits count as a whole.
         let at = first.midnight().assume_utc() + time::Duration::days(14);
-        let client = pool.client().await?;
-        let added = deadline(TIMEOUT, self.query(&client, at)).await;
-        finish(client, added)
-    }
-
-    async fn query(&self, client: &Connection, at: OffsetDateTime) -> QueryResult<()> {
-        client.query_one(&self.ensure, &[&at]).await.map(drop)
+        pool.within(TIMEOUT, async |client| client.query_one(&self.ensure, &[&at]).await.map(drop)).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
-use garenne_common::resilience::DeadlineExceeded;
+use garenne_common::resilience::{DeadlineExceeded, deadline};
 use tokio_postgres::{Config, config::Host};
 
 use crate::{
@@ -80,6 +80,17 @@ impl PostgresPool {
             }
             other => DatabaseError::transient(other),
         })
+    }
+
+    /// Does work on a connection, for at most `limit` as soon as there is one.
+    pub async fn within<T>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFnOnce(&mut Connection) -> QueryResult<T>,
+    ) -> Result<T, DatabaseError> {
+        let mut client = self.client().await?;
+        let outcome = deadline(limit, work(&mut client)).await;
+        finish(client, outcome)
     }
 }
 

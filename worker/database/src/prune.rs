@@ -5,12 +5,11 @@
 
 use std::time::Duration;
 
-use garenne_common::resilience::deadline;
 use time::OffsetDateTime;
 
 use crate::{
     error::{DatabaseError, QueryResult},
-    pool::{Connection, PostgresPool, finish},
+    pool::{Connection, PostgresPool},
     retention::{Expired, ExpiredRows, SeriesTable, maintenance, unsigned},
     rollups::{self, FailingSeries, Place, RollUp, Step},
     tables::Tables,
@@ -29,9 +28,7 @@ const MAX_PAUSES: u32 = 50;
 pub async fn roll_up(pool: &PostgresPool, tables: &Tables) -> Result<Vec<FailingSeries>, DatabaseError> {
     let (roll_up, mut place, mut pauses) = (RollUp::new(tables), Place::default(), 0);
     loop {
-        let mut client = pool.client().await?;
-        let step = deadline(STEP_TIMEOUT, roll_up.step(&mut client, &mut place)).await;
-        match finish(client, step)? {
+        match pool.within(STEP_TIMEOUT, async |client| roll_up.step(client, &mut place).await).await? {
             Step::Computed | Step::Failed(_) => {}
             Step::Busy if pauses < MAX_PAUSES => {
                 pauses += 1;

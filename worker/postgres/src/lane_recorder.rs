@@ -10,10 +10,9 @@ use std::{
     time::Duration,
 };
 
-use deadpool_postgres::Object;
 use garenne::sink::{LaneFigures, SinkContext};
 use garenne_common::{lock::lock, random, resilience::deadline};
-use garenne_database::{DatabaseError, PostgresPool, QueryResult, Tables, finish, prune};
+use garenne_database::{Connection, DatabaseError, PostgresPool, QueryResult, Tables, finish, prune};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_postgres::types::ToSql;
 
@@ -191,7 +190,7 @@ impl LaneRecorder {
         finish(client, added)
     }
 
-    async fn add(&self, client: &Object, taken: &Taken, ready: &[Option<f64>]) -> QueryResult<f64> {
+    async fn add(&self, client: &Connection, taken: &Taken, ready: &[Option<f64>]) -> QueryResult<f64> {
         let sums = &taken.sums;
         let lanes: Vec<_> = sums.keys().map(|lane| &**lane).collect();
         let settled: Vec<_> = sums.values().map(|it| it.settled as i64).collect();
@@ -210,13 +209,9 @@ impl LaneRecorder {
     /// Removes rows that are too old. What is left after an error goes the next time.
     async fn prune(&self) {
         let removing = async {
-            loop {
-                let client = self.pool.client().await?;
-                let removed = deadline(WRITE_TIMEOUT, prune::lane_history(&client, &self.tables)).await;
-                if !finish(client, removed)? {
-                    return Ok::<_, DatabaseError>(());
-                }
-            }
+            let remove = async |client: &mut Connection| prune::lane_history(client, &self.tables).await;
+            while self.pool.within(WRITE_TIMEOUT, remove).await? {}
+            Ok::<_, DatabaseError>(())
         };
         if let Err(error) = removing.await {
             tracing::debug!(%error, "old history of lanes not removed");

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use garenne_common::{resilience::deadline, text::printable};
+use garenne_common::text::printable;
 use garenne_database::{
-    DatabaseError, PostgresPool, Tables, finish,
+    Connection, DatabaseError, PostgresPool, Tables,
     rollups::{self, Place, RollUp, Step},
 };
 
@@ -52,9 +52,8 @@ impl RollupWorker {
     async fn pass(&self, context: &SinkContext) -> Result<(), DatabaseError> {
         let mut place = Place::default();
         loop {
-            let mut client = self.pool.client().await?;
-            let step = deadline(STEP_TIMEOUT, self.roll_up.step(&mut client, &mut place)).await;
-            match finish(client, step)? {
+            let step = async |client: &mut Connection| self.roll_up.step(client, &mut place).await;
+            match self.pool.within(STEP_TIMEOUT, step).await? {
                 Step::Computed => {}
                 Step::Failed(series) => {
                     tracing::warn!("{}, will be retried", printable(&series.to_string()));
@@ -62,9 +61,8 @@ impl RollupWorker {
                 Step::End | Step::Busy => break,
             }
         }
-        let client = self.pool.client().await?;
-        let failing = deadline(STEP_TIMEOUT, rollups::failing(&client, &self.tables)).await;
-        context.set_aside(PART, finish(client, failing)?.len());
+        let failing = async |client: &mut Connection| rollups::failing(client, &self.tables).await;
+        context.set_aside(PART, self.pool.within(STEP_TIMEOUT, failing).await?.len());
         Ok(())
     }
 }

@@ -6,10 +6,10 @@ use futures_util::{
     FutureExt,
     future::{BoxFuture, OptionFuture},
 };
-use garenne_common::{exit::Failure, resilience::deadline, supervise};
+use garenne_common::{exit::Failure, supervise};
 use garenne_database::{
     Connection, Database, DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables,
-    derived::DerivedValues, finish, partitions::Partitions, schema,
+    derived::DerivedValues, partitions::Partitions, schema,
 };
 
 use crate::{
@@ -119,9 +119,7 @@ impl PostgresSink {
     async fn store(&self, batch: &[FinishedTask]) -> Result<Vec<SinkAnswer>, DatabaseError> {
         let times = batch.iter().flat_map(|finished| finished.output.rows()).map(|row| row.time);
         self.partitions.ensure(&self.pool, times).await;
-        let mut client = self.pool.client().await?;
-        let stored = deadline(WRITE_TIMEOUT, self.store_with(&mut client, batch)).await;
-        finish(client, stored)
+        self.pool.within(WRITE_TIMEOUT, async |client| self.store_with(client, batch).await).await
     }
 
     /// Stores a batch. Returns the answers.
