@@ -17,6 +17,8 @@ pub mod connection;
 pub mod exit;
 pub mod lock;
 pub mod log_limit;
+#[cfg(feature = "program")]
+pub mod memory;
 pub mod parse_error;
 pub mod pattern;
 pub mod random;

@@ -14,6 +14,7 @@ use garenne_common::{
     clock,
     config::{Concurrency, Lane as LaneConfig},
     log_limit::LogLimit,
+    memory,
     shutdown::Command,
     telemetry::{
         HeartbeatSource, Traces,
@@ -131,7 +132,7 @@ async fn connect<B: ConsumeBroker>(
 ) -> Result<Connected<B>, WorkerError> {
     let Worker { name, config, metrics, .. } = worker;
     let ladder = config.retry.ladder()?;
-    payload_memory::check(config, payload_memory::memory_limit())?;
+    payload_memory::check(config, memory::limit())?;
     let Resources { admin, traces, broker, publisher, replies, handlers } = open.await?;
     let missing = MissingQueues::new(broker.clone(), metrics.registry());
     let names = Names::new(&config.common.prefix);
