@@ -140,10 +140,33 @@ fn refuse_others(entry: &RuleEntry, because: &str) -> Result<(), String> {
         ("allow_empty", entry.allow_empty),
         ("format", entry.format != PayloadFormat::Json),
     ];
-    let others = only_skip.iter().filter(|_| entry.skip);
-    match given.iter().chain(others).find(|(_, is_given)| *is_given) {
-        Some((field, _)) => Err(format!("{field}: has no effect with {because}")),
+    let others = only_skip.into_iter().filter(|_| entry.skip);
+    check_none_given(given.into_iter().chain(others), &format!("with {because}"))
+}
+
+/// Refuses the first of these fields that is given.
+fn check_none_given(
+    fields: impl IntoIterator<Item = (&'static str, bool)>,
+    because: &str,
+) -> Result<(), String> {
+    match fields.into_iter().find(|(_, is_given)| *is_given) {
+        Some((field, _)) => Err(format!("{field}: has no effect {because}")),
         None => Ok(()),
+    }
+}
+
+/// The reading whose fields are those of the rule.
+fn top(entry: &RuleEntry) -> ReadingEntry {
+    ReadingEntry {
+        metric: entry.metric.clone(),
+        value: entry.value.clone(),
+        unit: entry.unit.clone(),
+        scale: entry.scale,
+        offset: entry.offset,
+        counter: entry.counter,
+        wraps_at: entry.wraps_at,
+        max_per_hour: entry.max_per_hour,
+        ..ReadingEntry::default()
     }
 }
 
@@ -157,17 +180,7 @@ fn json(entry: &RuleEntry, captures: usize) -> Result<JsonAction, String> {
     };
     let each = entry.each.as_deref().map(|text| place("each", text)).transpose()?;
     let values = entry.values.as_deref().map(|text| place("values", text)).transpose()?;
-    let top = ReadingEntry {
-        metric: entry.metric.clone(),
-        value: entry.value.clone(),
-        unit: entry.unit.clone(),
-        scale: entry.scale,
-        offset: entry.offset,
-        counter: entry.counter,
-        wraps_at: entry.wraps_at,
-        max_per_hour: entry.max_per_hour,
-        ..ReadingEntry::default()
-    };
+    let top = top(entry);
     if values.is_some() && top.value.is_some() {
         return Err("value: not allowed with `values`; use [[map.reading]]".to_owned());
     }
@@ -183,27 +196,30 @@ fn json(entry: &RuleEntry, captures: usize) -> Result<JsonAction, String> {
             readings.push(explicit(&top, allowed)?);
             None
         }
-        None => match [("metric", top.metric.is_some()), ("unit", top.unit.is_some())]
-            .iter()
-            .chain(&[("scale", top.scale.is_some()), ("offset", top.offset.is_some())])
-            .chain(&[("counter", top.counter.is_some()), ("wraps_at", top.wraps_at.is_some())])
-            .chain(&[("max_per_hour", top.max_per_hour.is_some())])
-            .find(|(_, is_given)| *is_given)
-        {
-            Some((field, _)) => return Err(format!("{field}: has no effect without `value` or `values`")),
-            None => None,
-        },
+        None => {
+            let needs_value = [
+                ("metric", top.metric.is_some()),
+                ("unit", top.unit.is_some()),
+                ("scale", top.scale.is_some()),
+                ("offset", top.offset.is_some()),
+                ("counter", top.counter.is_some()),
+                ("wraps_at", top.wraps_at.is_some()),
+                ("max_per_hour", top.max_per_hour.is_some()),
+            ];
+            check_none_given(needs_value, "without `value` or `values`")?;
+            None
+        }
     };
     for (number, reading) in (1..).zip(&entry.reading) {
         readings.push(explicit(reading, allowed).map_err(|error| format!("reading {number}: {error}"))?);
     }
-    let needs_values = [
-        ("fields", !entry.fields.is_empty()),
-        ("ignore", !entry.ignore.is_empty()),
-        ("values_if", !entry.values_if.is_empty()),
-    ];
-    if let Some((field, _)) = needs_values.iter().find(|(_, is_given)| values.is_none() && *is_given) {
-        return Err(format!("{field}: has no effect without `values`"));
+    if values.is_none() {
+        let needs_values = [
+            ("fields", !entry.fields.is_empty()),
+            ("ignore", !entry.ignore.is_empty()),
+            ("values_if", !entry.values_if.is_empty()),
+        ];
+        check_none_given(needs_values, "without `values`")?;
     }
     let time = match &entry.time {
         Some(from) => Some(TimePlan {
@@ -212,14 +228,12 @@ fn json(entry: &RuleEntry, captures: usize) -> Result<JsonAction, String> {
             or_now: entry.time_or_now,
         }),
         None => {
-            let given = [
+            let needs_time = [
                 ("time_formats", !entry.time_formats.is_empty()),
                 ("zone", entry.zone.is_some()),
                 ("time_or_now", entry.time_or_now),
             ];
-            if let Some((field, _)) = given.iter().find(|(_, is_given)| *is_given) {
-                return Err(format!("{field}: has no effect without `time`"));
-            }
+            check_none_given(needs_time, "without `time`")?;
             None
         }
     };
@@ -249,17 +263,7 @@ fn sparkplug(entry: &RuleEntry, captures: usize) -> Result<SparkplugAction, Stri
     let default = OneOrMore(["{1}/{3}/{4}", "{1}/{3}"].map(str::to_owned).to_vec());
     let device = name("device", entry.device.as_ref().unwrap_or(&default), allowed)?;
     let allowed = Allowed { name: true, ..allowed };
-    let top = ReadingEntry {
-        metric: entry.metric.clone(),
-        unit: entry.unit.clone(),
-        scale: entry.scale,
-        offset: entry.offset,
-        counter: entry.counter,
-        wraps_at: entry.wraps_at,
-        max_per_hour: entry.max_per_hour,
-        ..Default::default()
-    };
-    let plan = plan(&top, allowed, Some("{name}"))?;
+    let plan = plan(&top(entry), allowed, Some("{name}"))?;
     Ok(SparkplugAction { device, common: common(entry, allowed, Some(&plan))?, plan })
 }
 
