@@ -6,7 +6,7 @@
 //! judging all stored readings in order of time.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -20,7 +20,6 @@ use crate::{
     alarm::{self, AlarmChange, Condition, Micros, PageSizes, Rule, Rules, SeriesJudge},
     alarm_rows::{AlarmRow, AlarmStatements, RuleSpan},
     changed_reading::ChangedReading,
-    judged::Judged,
     micros::micros,
     notice::{Notice, NoticeSource},
     pending_rules::{PendingRules, SeriesPending},
@@ -33,6 +32,14 @@ use garenne_sensors::reading_row::ReadingRows;
 
 /// Readings that are loaded at once for all series, unless those of one series are more.
 const MAX_LOADED_READINGS: usize = 131_072;
+
+/// What changed readings change.
+pub struct Judged<'a> {
+    /// The state of rules after the newest reading, by device and metric, of series with such rules. The table of series has it.
+    pub pending: HashMap<(&'a str, &'a str), SeriesPending>,
+    /// The notices of the alarms that were raised or cleared.
+    pub(super) notices: Vec<Notice>,
+}
 
 /// Evaluates rules on stored readings.
 pub(super) struct AlarmEvaluator {

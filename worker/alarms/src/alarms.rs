@@ -10,8 +10,13 @@ use garenne_database::{PostgresPool, QueryResult, Tables};
 use garenne_sensors::alert;
 
 use crate::{
-    alarm::Rules, alarm_evaluator::AlarmEvaluator, alarm_monitor::AlarmMonitor,
-    changed_reading::ChangedReading, judged::Judged, notice::Notice, relay::Relay, silence::Silences,
+    alarm::Rules,
+    alarm_evaluator::{AlarmEvaluator, Judged},
+    alarm_monitor::AlarmMonitor,
+    changed_reading::ChangedReading,
+    notice::Notice,
+    relay::Relay,
+    silence::Silences,
     silence_monitor::SilenceMonitor,
 };
 

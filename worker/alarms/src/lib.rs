@@ -12,7 +12,6 @@ mod alarms;
 mod changed_reading;
 mod due_notices;
 mod fleet_check;
-mod judged;
 mod micros;
 mod notice;
 mod outbox;
@@ -27,8 +26,8 @@ mod silence;
 mod silence_monitor;
 mod usable_readings;
 
+pub use alarm_evaluator::Judged;
 pub use alarms::Alarms;
 pub use changed_reading::{ChangedReading, NewReading};
-pub use judged::Judged;
 pub use part_report::PartReport;
 pub use pending_rules::SeriesPending;

@@ -4,31 +4,34 @@
 //! flags, and derives metrics from temperature and humidity of the same device and time. It keeps no state;
 //! alarm rules, which need earlier readings, are evaluated where readings are stored.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use garenne_protocol::sensor::{Limits, Record};
-use garenne_readings::derive;
 pub use garenne_readings::{Calibration, Flag, StoredReading, derive::is_input_unit};
+use garenne_readings::{NO_CALIBRATION, derive};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use garenne::{Output, TaskContext, TaskError, TaskOptions, WorkerBuilder};
 
-use crate::reading_row::ReadingRows;
+use crate::reading_row::{ReadingRow, ReadingRows};
 
 mod batch_derivations;
 mod contradictions;
 mod payload;
-mod row;
 
 use batch_derivations::{BatchDerivations, JointValue};
 use contradictions::take_contradictions;
 pub use payload::Readings;
-use row::row;
 
 /// Allowance beyond `max_clock_skew`. The clocks of hosts differ, and a worker must not refuse a reading for
 /// which a gateway has sent a receipt.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
+
+static NO_VERSION: LazyLock<Arc<str>> = LazyLock::new(|| NO_CALIBRATION.into());
 
 /// The result of one task: its readings in order, and the values derived from them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
@@ -103,6 +106,25 @@ pub fn register(
         }
     };
     builder.handle_with(handler, TaskOptions::short().keyed_by(payload::device))
+}
+
+/// The row of a reading. `derived_from` is that of [`ReadingRow`].
+fn row(reading: &StoredReading, derived_from: Option<[(Arc<str>, f64); 2]>) -> ReadingRow {
+    let version = || Arc::clone(reading.calibration.as_ref().unwrap_or(&NO_VERSION));
+    ReadingRow {
+        device: Arc::clone(&reading.device),
+        metric: Arc::clone(&reading.metric),
+        time: reading.time.into(),
+        value: reading.value,
+        unit: reading.unit.map(|unit| unit.symbol()),
+        raw: reading.raw,
+        raw_unit: reading.sent_unit.map(|unit| unit.symbol()),
+        calibration: reading.raw.map(|_| version()),
+        quality: reading.quality.iter().map(Into::into).collect(),
+        derived_from,
+        counter: reading.counter,
+        sent_counter: reading.sent_counter,
+    }
 }
 
 #[cfg(test)]
