@@ -50,10 +50,7 @@ pub(crate) struct Account {
 /// The persons of the file, by name.
 pub(crate) type Accounts = HashMap<String, Account>;
 
-/// Reads the file of the setting `dashboard.operators`.
-///
-/// # Errors
-/// The file cannot be read or is empty, or a line is invalid. The error never repeats a hash.
+/// Reads the file of the setting `dashboard.operators`. The error never repeats a hash.
 pub(crate) fn read(path: &Path) -> Result<Accounts, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
     let accounts = text.and_then(|text| parse(&text));

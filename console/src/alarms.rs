@@ -25,9 +25,6 @@ pub(crate) use store::{AlarmAction, AlarmStore};
 use crate::audit_log::{audited, command_line};
 
 /// Runs `garenne alarms …`.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn run(operator: &Operator, args: &AlarmsArgs) -> Result<Exit, Failure> {
     let (pool, tables) = operator.tables().await?;
     let store = AlarmStore::new(pool, tables);

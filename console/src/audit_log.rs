@@ -50,11 +50,8 @@ pub fn command_line() -> AuditActor {
 pub const COMMAND_LINE_LOG: &str = "off,garenne_console::audit=info";
 
 /// Runs a command and leaves its two records: one before it begins, one with what `result` makes of its result. Both are
-/// also in the log, for a command of this command line only the second one.
-///
-/// # Errors
-/// Those of the command. A command whose first record cannot be stored does not begin. If the last record cannot be
-/// stored, the command has its own result, and the log has the record.
+/// also in the log, for a command of this command line only the second one. A command whose first record cannot be
+/// stored does not begin. If the last record cannot be stored, the result is still the command's own.
 pub async fn audited<T>(
     operator: &Operator,
     actor: AuditActor,
@@ -168,9 +165,6 @@ impl<'a> AuditLog<'a> {
 }
 
 /// Runs `garenne audit …`.
-///
-/// # Errors
-/// One line and an exit code: the stream is missing, or the user may not read it.
 pub async fn run(operator: &Operator, verb: AuditVerb) -> Result<Exit, Failure> {
     let AuditVerb::List { since, command, by, json } = verb;
     let after = epoch_ms(SystemTime::now()).saturating_sub(span_ms(since));

@@ -11,10 +11,7 @@ pub(crate) fn is_interactive() -> bool {
 }
 
 /// Returns if `yes` is set, or a person confirms that the command may do this. `consequence` is a sentence without a full stop,
-/// `repeat` says how to confirm without a terminal.
-///
-/// # Errors
-/// The exit code for bad usage: there is no terminal, or the answer is not `y` or `yes`.
+/// `repeat` says how to confirm without a terminal. Otherwise the exit code is that for bad usage.
 pub(crate) fn confirm(consequence: &str, repeat: &str, yes: bool) -> Result<(), Failure> {
     if yes {
         return Ok(());

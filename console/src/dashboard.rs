@@ -113,9 +113,6 @@ impl DashboardArgs {
 }
 
 /// Serves until it is stopped by a signal or by its admin port. It waits for a broker that cannot be reached.
-///
-/// # Errors
-/// A port cannot be bound, or the token file cannot be read.
 pub async fn run(mut operator: Operator, settings: ConsoleConfig) -> Result<Exit, Failure> {
     init(&operator.settings.common)?;
     let common = operator.settings.common.clone();

@@ -59,9 +59,6 @@ pub enum DatabaseVerb {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// The database cannot be used, or refuses it.
 pub async fn run(operator: &Operator, args: &DatabaseArgs) -> Result<Exit, Failure> {
     let (pool, tables) = operator.database()?;
     waits::begin(format!("an answer of the database at {}", pool.address()));

@@ -52,9 +52,6 @@ pub(crate) use view::shown_letter;
 const ALL: u64 = u64::MAX;
 
 /// Runs `garenne dead …`.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn run(operator: &Operator, verb: DeadVerb) -> Result<Exit, Failure> {
     let queue = HeldQueue::Dead;
     match verb {
@@ -101,9 +98,6 @@ pub(crate) async fn read(
 }
 
 /// Prints a page of the matching messages, and counts of all of them.
-///
-/// # Errors
-/// One line and an exit code.
 pub(crate) async fn list(
     operator: &Operator,
     queue: HeldQueue,
@@ -140,9 +134,6 @@ async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
 }
 
 /// Moves the selected messages, or lists them in a dry run.
-///
-/// # Errors
-/// One line and an exit code.
 pub(crate) async fn move_selected(
     operator: &Operator,
     queue: HeldQueue,

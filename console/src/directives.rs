@@ -26,9 +26,6 @@ use crate::{
 };
 
 /// Refuses a name that no group, lane or kind can have.
-///
-/// # Errors
-/// One line and the exit code for bad usage.
 pub(crate) fn check_name(noun: &str, name: &str) -> Result<(), Failure> {
     let (bytes, max) = (name.len(), Envelope::MAX_TEXT);
     if (1..=max).contains(&bytes) {
@@ -42,10 +39,7 @@ pub(crate) fn check_name(noun: &str, name: &str) -> Result<(), Failure> {
 ///
 /// A directive for a group covers what was published up to the end of its second, because some publishers date
 /// their messages in whole seconds. The call returns in the next second, so that nothing published after it is
-/// covered.
-///
-/// # Errors
-/// One line and an exit code. Nothing is published if one of the ids is invalid.
+/// covered. Nothing is published if one of the ids is invalid.
 pub async fn stop_tasks(operator: &Operator, ids: &[String], groups: &[String]) -> Result<usize, Failure> {
     let at = epoch_ms(SystemTime::now());
     for id in ids {
@@ -77,10 +71,7 @@ pub(crate) async fn publish_directive(operator: &Operator, directive: &Directive
     publish(operator, Directive::ROUTING_KEY, directive, unroutable).await
 }
 
-/// Sends a command to one worker, or to every worker.
-///
-/// # Errors
-/// One line and an exit code. An unknown worker is named.
+/// Sends a command to one worker, or to every worker. Fails if the worker is unknown.
 pub async fn send_command(
     operator: &Operator,
     worker: Option<&str>,
@@ -154,9 +145,6 @@ pub(crate) async fn known_workers(operator: &Operator) -> Option<Vec<MemberView>
 }
 
 /// `garenne task stop`. The directive is stored, so that it also stops tasks while no worker runs.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure> {
     // Before the directive, because it may end what is searched for.
     let fleet = known_workers(operator).await;
@@ -176,9 +164,6 @@ pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure>
 }
 
 /// `garenne drain`. With `--all` it asks first, because no command starts the workers again.
-///
-/// # Errors
-/// One line and an exit code. An unknown worker is named.
 pub async fn drain(
     operator: &Operator,
     args: &WorkerArgs,
@@ -211,9 +196,6 @@ async fn running(operator: &Operator) -> String {
 }
 
 /// `garenne drain`, `garenne quiet` and `garenne resume`.
-///
-/// # Errors
-/// One line and an exit code. An unknown worker is named.
 pub async fn send(operator: &Operator, args: &WorkerArgs, command: WorkerCommand) -> Result<Exit, Failure> {
     let (name, mode) = match &command {
         WorkerCommand::Shutdown { mode } => ("worker.drain", *mode),

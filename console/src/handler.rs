@@ -47,9 +47,6 @@ fn json(text: &str) -> Result<Value, String> {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// The results cannot be printed.
 pub async fn run(verb: HandlerVerb) -> Result<Exit, Failure> {
     let HandlerVerb::Check(CheckArgs { kind, payload, start_timeout, task_timeout, command }) = verb;
     let max_body = Size::mib(4).bytes();

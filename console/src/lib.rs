@@ -49,9 +49,6 @@ use crate::{
 };
 
 /// Runs a command.
-///
-/// # Errors
-/// One line for stderr and the exit code.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     if let Command::Completions { shell } = cli.command {
         let mut script = Vec::new();

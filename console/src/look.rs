@@ -19,9 +19,6 @@ use crate::directives::publish_directive;
 ///
 /// Before RabbitMQ 4.3, the broker counts each look as a redelivery of the messages. Workers learn of a look at a lane's
 /// queue before it begins, and do not count it. A message of a retry queue begins with a count of 0 in its lane.
-///
-/// # Errors
-/// One line and an exit code: as [`look`], or workers cannot be told.
 pub(crate) async fn look_at(
     operator: &Operator,
     connection: &Connection,

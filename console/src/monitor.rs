@@ -292,10 +292,7 @@ impl FleetMonitor {
         state.diagnose(&self.operator, self.objective, now);
     }
 
-    /// The newest sample, unless it is too old to act on.
-    ///
-    /// # Errors
-    /// Why there is no recent sample.
+    /// The newest sample, unless it is too old to act on. The error says why there is none.
     pub fn latest(&self) -> Result<Sample, String> {
         let state = self.state();
         let max_age = i64::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(i64::MAX) * 4;
@@ -309,10 +306,7 @@ impl FleetMonitor {
     }
 
     /// The number of workers that a lane needs, and the sample it was computed from; `None` for an unknown
-    /// lane.
-    ///
-    /// # Errors
-    /// Queues or workers cannot be read at the moment. The caller should keep the number of workers as it is.
+    /// lane. While queues or workers cannot be read, it fails, and the caller should not change the number.
     pub fn replicas(&self, lane: &str, goal: &Goal) -> Result<Option<(u32, LaneSample)>, String> {
         let newest = self.latest()?;
         let state = self.state();

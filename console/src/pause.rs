@@ -57,9 +57,6 @@ impl Paused {
     }
 
     /// Pauses or resumes one of this name on every worker, including workers that start later.
-    ///
-    /// # Errors
-    /// One line and an exit code.
     pub async fn set(self, operator: &Operator, name: &str, paused: bool) -> Result<(), Failure> {
         self.check(name)?;
         publish_directive(operator, &self.directive(name.to_owned(), paused, epoch_ms(SystemTime::now())))
@@ -76,9 +73,6 @@ impl Paused {
     }
 
     /// Refuses a name that none of its kind can have.
-    ///
-    /// # Errors
-    /// One line and the exit code for bad usage.
     pub fn check(self, name: &str) -> Result<(), Failure> {
         check_name(self.noun(), name)?;
         if self == Self::Lane && name == Names::QUARANTINE {
@@ -111,9 +105,6 @@ impl Paused {
 }
 
 /// Runs `garenne group …`, `garenne lane …` and `garenne kind …`.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn run(operator: &Operator, what: Paused, verb: PauseVerb) -> Result<Exit, Failure> {
     let (name, paused) = match verb {
         PauseVerb::Pause { name } => (name, true),

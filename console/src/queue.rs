@@ -72,9 +72,6 @@ pub enum QueueVerb {
 }
 
 /// Runs `garenne queue …`.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn run(operator: &Operator, verb: QueueVerb) -> Result<Exit, Failure> {
     let snapshot = Snapshot::take(operator).await?;
     match verb {

@@ -32,9 +32,6 @@ use report::Report;
 use crate::audit_log::{audited, command_line};
 
 /// Runs `garenne readings …`.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn run(operator: &Operator, verb: ReadingsVerb) -> Result<Exit, Failure> {
     match verb {
         ReadingsVerb::Latest(args) => {

@@ -71,9 +71,6 @@ const MAX_WINDOW: Duration = Duration::from_secs(3600);
 
 impl Goal {
     /// Checks the bounds of every field.
-    ///
-    /// # Errors
-    /// The first field that is out of its bounds.
     pub fn validate(&self) -> Result<(), Invalid> {
         let check = |name: &str, value: Duration, min: Duration| {
             if (min..=MAX_WINDOW).contains(&value) {

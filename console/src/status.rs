@@ -39,11 +39,7 @@ pub struct StatusArgs {
 }
 
 /// Prints what is wrong, the queues, the workers, the gateways and the bridges. The exit code is 1 if something needs
-/// attention.
-///
-/// # Errors
-/// One line and an exit code. If the workers cannot be polled, the queues are shown with a remark, and the exit code is
-/// that of the poll.
+/// attention. If the workers cannot be polled, it shows the queues and a remark, and fails with that error.
 pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) -> Result<Exit, Failure> {
     let asking = async { database_problem(&operator.database_with(1).ok()?.0).await };
     // The queues last: they are read in milliseconds, and a poll may take a second.
@@ -131,9 +127,6 @@ pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) ->
 }
 
 /// Prints what is wrong if the queues could not be read, because the broker does not answer or refuses the user.
-///
-/// # Errors
-/// Stdout cannot be written to.
 pub fn print_failure(
     operator: &Operator,
     objective: Duration,

@@ -28,9 +28,6 @@ pub(crate) struct WalkTimeouts {
 
 /// Passes the records of `stream` from `offset` (`first`, or a time) on to `visit`, up to those that were there when the
 /// walk began.
-///
-/// # Errors
-/// One line and an exit code: the stream is missing, the user may not read it, or the connection is lost.
 pub(crate) async fn walk_stream(
     connection: &Connection,
     stream: &str,

@@ -42,9 +42,6 @@ pub enum TaskVerb {
 }
 
 /// Runs `garenne task …`.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn run(operator: &Operator, verb: TaskVerb) -> Result<Exit, Failure> {
     match verb {
         TaskVerb::Stop(args) => directives::stop(operator, &args).await,

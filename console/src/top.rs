@@ -22,9 +22,6 @@ use screen::Screen;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Shows the fleet until the user presses `q`. While the broker cannot be reached, the problem is shown.
-///
-/// # Errors
-/// Stdout is not a terminal.
 pub async fn run(operator: Operator, objective: Duration) -> Result<Exit, Failure> {
     if !stdout().is_terminal() {
         return Err(Failure::new(Exit::Usage, "top needs a terminal; `garenne status` prints the same once"));

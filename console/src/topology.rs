@@ -44,9 +44,6 @@ pub enum TopologyVerb {
 }
 
 /// Runs `garenne topology …`.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn run(operator: &Operator, verb: TopologyVerb) -> Result<Exit, Failure> {
     match verb {
         TopologyVerb::Apply => apply(operator).await,
@@ -101,10 +98,8 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
 }
 
 /// Declares the topology. A broker that answered at first and then fails, such as one under load that answers
-/// `INTERNAL_ERROR`, is tried again until [`DECLARE_TIMEOUT`].
-///
-/// # Errors
-/// The broker is not available (outer), or it refused the topology (inner).
+/// `INTERNAL_ERROR`, is tried again until [`DECLARE_TIMEOUT`]. The outer error says that the broker is not available,
+/// the inner one that it refused the topology.
 async fn declare(operator: &Operator, wanted: &Topology) -> Result<Result<(), TopologyError>, Failure> {
     let attempt = || async {
         let connection = operator.connect().await?;
@@ -120,9 +115,6 @@ async fn declare(operator: &Operator, wanted: &Topology) -> Result<Result<(), To
 
 /// The differences between the broker and the settings. Without the management API only missing exchanges and queues, and
 /// queues of former shards.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn find_differences(operator: &Operator) -> Result<Vec<Difference>, Failure> {
     let wanted = operator.topology(operator.broker.version().await?);
     if let Some(management) = &operator.management {
@@ -161,9 +153,6 @@ fn line(Difference { what, name, detail }: &Difference) -> String {
 }
 
 /// Compares the wanted topology with the one that the management API reports.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn differences(
     management: &ManagementClient,
     wanted: &Topology,

@@ -61,9 +61,6 @@ fn selected(conditions: Conditions, options: &MoveOptions) -> Result<Filter, Fai
 }
 
 /// Runs `garenne unroutable …`.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn run(operator: &Operator, verb: UnroutableVerb) -> Result<Exit, Failure> {
     let queue = HeldQueue::Unroutable;
     match verb {

@@ -94,9 +94,6 @@ pub(crate) struct ForwardFlags {
 
 impl ForwardFlags {
     /// Adds the table `forward` to the settings if one of its flags is given.
-    ///
-    /// # Errors
-    /// A path is not UTF-8.
     pub(crate) fn add_to(&self, settings: &mut toml::Table) -> Result<(), toml::ser::Error> {
         let Self { url, token_file, ca, cert, key } = self;
         let tls = Certificates { ca: ca.clone(), cert: cert.clone(), key: key.clone() };

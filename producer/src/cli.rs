@@ -169,9 +169,6 @@ struct ServeArgs {
 
 impl ServeArgs {
     /// The flags as settings.
-    ///
-    /// # Errors
-    /// A path is not UTF-8.
     fn flags(&self) -> Result<toml::Table, toml::ser::Error> {
         let mut flags = toml::Table::try_from(self)?;
         self.forward.add_to(&mut flags)?;
@@ -186,9 +183,6 @@ impl Cli {
     }
 
     /// Runs the command.
-    ///
-    /// # Errors
-    /// A setting is invalid, or the command failed.
     pub async fn run(self) -> Result<Exit, Failure> {
         let settings = self.settings()?;
         if self.common.print_config {
@@ -225,9 +219,6 @@ impl Cli {
     }
 
     /// The settings from flags, environment and file.
-    ///
-    /// # Errors
-    /// The first unknown or invalid setting.
     fn settings(&self) -> Result<ProducerSettings, Failure> {
         let flags = match &self.command {
             Command::Serve(args) => args.flags().map_err(|error| Failure::new(Exit::Usage, error))?,

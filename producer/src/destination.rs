@@ -26,9 +26,6 @@ pub(crate) use endpoint::Endpoint;
 /// second effect.
 pub(crate) trait Destination: Send + Sync + 'static {
     /// Sends the readings and returns one task id per reading, in order, after all of them are confirmed.
-    ///
-    /// # Errors
-    /// At least one reading is not confirmed.
     fn send<'a>(&'a self, readings: &'a [Reading]) -> BoxFuture<'a, Result<Vec<TaskId>, SendError>>;
 }
 

@@ -7,9 +7,6 @@ use std::{
 };
 
 /// Opens `path`, or standard input for `-`. Returns the size of a file as well.
-///
-/// # Errors
-/// The file cannot be read.
 pub(crate) fn open(path: &Path) -> io::Result<(Box<dyn Read + Send>, Option<u64>)> {
     if path.as_os_str() == "-" {
         return Ok((Box::new(io::stdin()), None));
@@ -19,10 +16,8 @@ pub(crate) fn open(path: &Path) -> io::Result<(Box<dyn Read + Send>, Option<u64>
     Ok((Box::new(file), Some(size)))
 }
 
-/// Refuses compressed input by its first bytes, because its lines would all be malformed.
-///
-/// # Errors
-/// It is compressed. The text says how to decompress it.
+/// Refuses compressed input by its first bytes, because its lines would all be malformed. The error says how to
+/// decompress it.
 pub(crate) fn refuse_compressed(start: &[u8]) -> io::Result<()> {
     let formats: [(&[u8], &str, &str); 5] = [
         (b"\x1f\x8b", "gzip", "gzip -dc"),

@@ -114,9 +114,6 @@ impl<'a> Line<'a> {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// The map or the sample cannot be read or is invalid, or no reading comes out of the sample.
 pub(crate) async fn run(settings: BrokerSettings, args: MapArgs) -> Result<Exit, Failure> {
     match args.command {
         MapCommand::Publish(args) => return republish::run(settings, args).await,
@@ -157,9 +154,6 @@ fn read(sample: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// The readings of a sample as lines of JSON, and notes on the rule and on what became no reading.
-///
-/// # Errors
-/// No rule matches, or no reading comes out of the rule.
 fn test(map: &Map, source: Source<'_>, payload: &[u8], now: Timestamp) -> Result<(String, String), Failure> {
     let mut skipped = String::new();
     let mut note = |what: &str, why: &str| {

@@ -59,9 +59,6 @@ struct TlsArgs {
 
 impl MqttArgs {
     /// The flags as settings.
-    ///
-    /// # Errors
-    /// A path is not UTF-8.
     pub(crate) fn flags(&self) -> Result<toml::Table, toml::ser::Error> {
         let mut mqtt = toml::Table::try_from(self)?;
         // An empty table would count as given.

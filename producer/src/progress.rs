@@ -86,9 +86,6 @@ impl Progress {
 }
 
 /// Prints the result of a command as one JSON line.
-///
-/// # Errors
-/// Standard output cannot be written.
 pub(crate) fn print_summary(summary: &impl Serialize) -> Result<(), Failure> {
     print_line(summary_line(summary))
 }

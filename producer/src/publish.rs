@@ -101,9 +101,6 @@ struct NumberedLine {
 }
 
 /// Publishes every line, and writes a summary, one JSON line, to stdout.
-///
-/// # Errors
-/// No lane takes the kind, the file cannot be read, or the broker is not available.
 pub(crate) async fn run(
     settings: BrokerSettings,
     spool: SpoolSettings,
@@ -243,9 +240,6 @@ fn read(mut reader: impl BufRead, lines: &mpsc::Sender<NumberedLine>) -> anyhow:
 }
 
 /// Converts a line into a task.
-///
-/// # Errors
-/// The problem with the line.
 fn task(line: &[u8], kind: &Kind, limits: &Limits, args: &PublishArgs) -> Result<NewTask, String> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let line = line.strip_suffix(b"\n").unwrap_or(line);

@@ -107,11 +107,8 @@ struct Summary<'a> {
     interrupted: bool,
 }
 
-/// Replays a recording and writes a summary, one JSON line, to stdout.
-///
-/// # Errors
-/// The file cannot be read or its layout is unknown, the destination is not available, no reading got in, or more rows
-/// and values than allowed are malformed or contradict earlier ones.
+/// Replays a recording and writes a summary, one JSON line, to stdout. Fails if no reading got in, or more rows and
+/// values than allowed are malformed or contradict earlier ones.
 pub(crate) async fn run(
     settings: BrokerSettings,
     spool: SpoolSettings,
@@ -205,9 +202,6 @@ pub(crate) async fn run(
 }
 
 /// Checks that readings got in, and that not too many rows and values are malformed or contradict each other.
-///
-/// # Errors
-/// Which of these is not so.
 fn check(
     read: &ReadCounts,
     readings: u64,

@@ -74,9 +74,6 @@ struct Summary<'a> {
 }
 
 /// Runs the sensors and writes a summary, one JSON line, to stdout.
-///
-/// # Errors
-/// The destination is not available.
 pub(crate) async fn run(
     settings: BrokerSettings,
     spool: SpoolSettings,

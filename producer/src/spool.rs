@@ -54,9 +54,6 @@ enum SpoolCommand {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// The directory is no spool, or the command failed.
 pub(crate) async fn run(settings: BrokerSettings, args: SpoolArgs) -> Result<Exit, Failure> {
     match args.command {
         SpoolCommand::Show { directory, json } => show::run(&directory, &inspect(&directory)?, json),

@@ -72,10 +72,7 @@ fn parse(url: &str) -> Result<reqwest::Url> {
     reqwest::Url::parse(url).context("the broker's URL is invalid")
 }
 
-/// The AMQP URL with the address of a proxy in it.
-///
-/// # Errors
-/// If the URL is invalid. The error does not show it.
+/// The AMQP URL with the address of a proxy in it. The error does not show the URL.
 pub(crate) fn through(url: &str, proxy: SocketAddr) -> Result<String> {
     let mut url = parse(url)?;
     url.set_ip_host(proxy.ip()).ok().context("cannot set the proxy's address")?;

@@ -43,9 +43,6 @@ use crate::{
 };
 
 /// Runs a command.
-///
-/// # Errors
-/// One line for stderr and the exit code.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     if let Command::DieWithParent { parent, command } = &cli.command {
         return Err(die_with_parent::exec(*parent, command).into());

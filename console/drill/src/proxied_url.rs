@@ -28,9 +28,6 @@ pub(crate) struct ProxiedUrl {
 
 impl ProxiedUrl {
     /// Writes the file into the folder `dir`. `source` is the user's file.
-    ///
-    /// # Errors
-    /// `source` cannot be read or has no URL, or the file cannot be written.
     pub(crate) fn write(source: &Path, proxy: SocketAddr, dir: &Path) -> Result<Self, ConfigError> {
         let (source, file) = (source.to_owned(), dir.join("amqp-url"));
         let (from, to) = (source.clone(), file.clone());

@@ -109,9 +109,6 @@ impl<'a> Preparation<'a> {
 }
 
 /// Runs what `start` starts, to its end or until it is interrupted.
-///
-/// # Errors
-/// One line and an exit code.
 pub(crate) async fn run<'a, S: Sender>(
     start: impl Future<Output = Result<Run<'a, S>, Failure>>,
 ) -> Result<Exit, Failure> {

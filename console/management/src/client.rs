@@ -30,9 +30,6 @@ pub struct ManagementClient {
 impl ManagementClient {
     /// A client for the API at `url`, which includes user and password (default: `guest`). Nothing is sent yet. A URL that
     /// came from a file is read again for each request, so that a rotated password needs no restart.
-    ///
-    /// # Errors
-    /// If the URL cannot be used.
     pub fn new(url: &SecretUrl) -> Result<Self, Failure> {
         let invalid = |detail: String| {
             Failure::new(Exit::Config, format_args!("invalid management_url {}: {detail}", url.masked()))
@@ -54,9 +51,6 @@ impl ManagementClient {
     }
 
     /// `GET api/<path…>?<query>`. Each segment of the path is percent-encoded, so that the virtual host `/` works.
-    ///
-    /// # Errors
-    /// If the broker does not answer, denies access, or does not know the object.
     pub async fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -78,9 +72,6 @@ impl ManagementClient {
     }
 
     /// What the broker lacks, while an alarm blocks publishers, such as `memory at rabbit@a`.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
     pub async fn alarms(&self) -> Result<Option<String>, Failure> {
         const PATH: [&str; 3] = ["health", "checks", "alarms"];
         let (status, answer, base) = self.answer(&PATH, &[]).await?;

@@ -37,9 +37,6 @@ fn published<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, 
 
 impl ManagementClient {
     /// All queues of a virtual host. The answer has only the numbers, so that it is small enough for regular polling.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
     pub async fn queue_counts(&self, vhost: &str) -> Result<Vec<QueueCounts>, Failure> {
         let columns = "name,messages_ready,messages_unacknowledged,consumers,message_stats.publish";
         self.get(&["queues", vhost], &[("columns", columns)]).await

@@ -15,9 +15,6 @@ pub use held_queue::HeldQueue;
 use crate::{operator::Operator, queues::QueueWalk};
 
 /// The reason of each task in the dead-letter queue, by id.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn reasons(operator: &Operator) -> Result<HashMap<String, String>, Failure> {
     let connection = operator.connect().await?;
     let mut walk = QueueWalk::start(&connection, &operator.names.dead(), u64::MAX).await?;

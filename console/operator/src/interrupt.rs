@@ -12,9 +12,6 @@ pub struct Interrupts {
 
 impl Interrupts {
     /// Starts to catch both signals.
-    ///
-    /// # Errors
-    /// A signal handler cannot be installed.
     pub fn catch() -> Result<Self, Failure> {
         let caught = |kind| signal(kind).map_err(anyhow::Error::from);
         let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());

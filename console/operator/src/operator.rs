@@ -41,9 +41,6 @@ pub struct Operator {
 
 impl Operator {
     /// Reads the settings. Nothing connects yet.
-    ///
-    /// # Errors
-    /// A URL that cannot be used.
     pub fn new(settings: FleetSettings) -> Result<Self, Failure> {
         let common = &settings.common;
         let broker = Broker::configured(common, "garenne")?.with_login_timeout(LOGIN_TIMEOUT);
@@ -54,9 +51,6 @@ impl Operator {
     }
 
     /// Connects to the broker in one attempt, because a user waits for the result.
-    ///
-    /// # Errors
-    /// [`BrokerError`].
     pub async fn connect(&self) -> Result<Connection, BrokerError> {
         waits::begin(format!("a connection to the broker at {}", self.broker.address()));
         let connected = self.broker.connect(Role::Operate).await;
@@ -65,17 +59,11 @@ impl Operator {
     }
 
     /// The workers' database. Nothing connects yet.
-    ///
-    /// # Errors
-    /// `postgres_url` is not set or cannot be used.
     pub fn database(&self) -> Result<(PostgresPool, Tables), Failure> {
         self.database_with(DEFAULT_CONNECTIONS)
     }
 
     /// As [`database`](Self::database), with a pool of up to this many connections.
-    ///
-    /// # Errors
-    /// Those of [`database`](Self::database).
     pub fn database_with(&self, connections: usize) -> Result<(PostgresPool, Tables), Failure> {
         let invalid = |problem: String| Failure::new(Exit::Config, problem);
         let Some(url) = self.settings.postgres_url.clone() else {
@@ -87,17 +75,11 @@ impl Operator {
     }
 
     /// The workers' database, with tables of the version that this program needs.
-    ///
-    /// # Errors
-    /// `postgres_url` is not set or cannot be used, the database cannot be reached, or its tables have another version.
     pub async fn tables(&self) -> Result<(PostgresPool, Tables), Failure> {
         self.tables_with(DEFAULT_CONNECTIONS).await
     }
 
     /// As [`tables`](Self::tables), with a pool of up to this many connections.
-    ///
-    /// # Errors
-    /// Those of [`tables`](Self::tables).
     pub async fn tables_with(&self, connections: usize) -> Result<(PostgresPool, Tables), Failure> {
         let (pool, tables) = self.database_with(connections)?;
         waits::begin(format!("an answer of the database at {}", pool.address()));

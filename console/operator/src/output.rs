@@ -11,18 +11,12 @@ use garenne_common::{
     text::{printable, printable_json, printable_lines},
 };
 
-/// Prints text to stdout.
-///
-/// # Errors
-/// A failed write. A reader that closed the pipe (`| head`) is not an error.
+/// Prints text to stdout. A reader that closed the pipe (`| head`) is not an error.
 pub fn lines(text: &str) -> Result<(), Failure> {
     stdout::print(printable_lines(text))
 }
 
 /// Prints serialized JSON to stdout. The text includes its line feeds.
-///
-/// # Errors
-/// As [`lines`].
 pub fn json(json: &str) -> Result<(), Failure> {
     stdout::print(printable_json(json))
 }

@@ -23,8 +23,7 @@ pub struct FleetSettings {
 }
 
 impl FleetSettings {
-    /// # Errors
-    /// The first invalid setting.
+    /// Checks every setting. The error is the first invalid one.
     pub fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
         self.lanes.validate(&self.common.prefix)?;

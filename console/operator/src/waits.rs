@@ -31,10 +31,8 @@ struct Wait {
 /// Longer than any command runs.
 const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Runs a command, and ends it if it makes no progress for `limit`. `first` is what it waits for at first.
-///
-/// # Errors
-/// Those of the command. [`Exit::BrokerUnavailable`] with what it waited for.
+/// Runs a command, and ends it if it makes no progress for `limit`. `first` is what it waits for at first. The error
+/// [`Exit::BrokerUnavailable`] says what it waited for in the end.
 pub async fn limited(
     limit: Duration,
     first: String,

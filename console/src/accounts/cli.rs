@@ -33,9 +33,6 @@ pub enum OperatorsVerb {
 }
 
 /// Runs `garenne operators …`. It needs no broker.
-///
-/// # Errors
-/// The name or the password is refused.
 pub fn run(verb: &OperatorsVerb) -> Result<Exit, Failure> {
     let OperatorsVerb::Hash { name, role, queues } = verb;
     let refused = |problem: String| Failure::new(Exit::Usage, problem);

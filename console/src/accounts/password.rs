@@ -26,9 +26,6 @@ static UNKNOWN: LazyLock<PasswordHash> = LazyLock::new(|| {
 
 impl PasswordHash {
     /// Hashes a password with a random salt.
-    ///
-    /// # Errors
-    /// The password is too short or too long.
     pub(crate) fn new(password: &str) -> Result<Self, String> {
         let (characters, bytes) = (password.chars().count(), password.len());
         if characters < MIN_PASSWORD || bytes > MAX_PASSWORD {
@@ -42,10 +39,7 @@ impl PasswordHash {
         Ok(Self(hash.serialize()))
     }
 
-    /// Reads a PHC string.
-    ///
-    /// # Errors
-    /// It is not an Argon2id hash, or checking it costs too much. The text does not repeat it.
+    /// Reads a PHC string. Refuses one that is not Argon2id or costs too much to check. The error does not repeat it.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let invalid = || "the hash is not valid, expected $argon2id$… as `garenne operators hash` prints it";
         let string = PasswordHashString::new(text).map_err(|_| invalid())?;

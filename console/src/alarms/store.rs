@@ -66,9 +66,6 @@ impl AlarmStore {
     }
 
     /// Changes an open alarm. Notices that are due then are stored by the workers.
-    ///
-    /// # Errors
-    /// There is no such alarm, or it is over.
     pub(crate) async fn change(&self, id: &str, action: AlarmAction, by: &str) -> Result<(), Failure> {
         let by = text("--by", by)?;
         let Self { tables, .. } = self;

@@ -25,9 +25,6 @@ pub struct PausedBy {
 pub type PauseRecords = BTreeMap<(String, String), PausedBy>;
 
 /// Reads who paused lanes, kinds and groups. An object that was resumed last is left out.
-///
-/// # Errors
-/// One line and an exit code: the stream is missing, or the user may not read it.
 pub async fn read_pauses(operator: &Operator) -> Result<PauseRecords, Failure> {
     // A pause ends by itself after a while.
     let after = epoch_ms(SystemTime::now()) - span_ms(DIRECTIVES_KEPT);

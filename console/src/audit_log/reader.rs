@@ -15,9 +15,6 @@ const TIMEOUTS: WalkTimeouts =
 
 /// The records since `after` (milliseconds since 1970), in the order in which the broker has stored them, and the number
 /// of messages that are no record of a command: a user that may publish to any queue can put them into the stream.
-///
-/// # Errors
-/// One line and an exit code.
 pub(super) async fn read(operator: &Operator, after: i64) -> Result<(Vec<AuditRecord>, usize), Failure> {
     let connection = operator.connect().await?;
     let (mut records, mut refused) = (Vec::new(), 0);

@@ -76,9 +76,6 @@ struct Sender {
 
 impl Access {
     /// The access that the settings give. `logins` has the label `result`.
-    ///
-    /// # Errors
-    /// A file cannot be used.
     pub(super) fn new(config: &ConsoleConfig, logins: IntCounterVec) -> Result<Self, ConfigError> {
         let settings = &config.dashboard;
         let accounts = settings
@@ -155,9 +152,6 @@ impl Access {
     }
 
     /// Checks that a request may read.
-    ///
-    /// # Errors
-    /// A login is required, and the sender has none.
     pub(super) fn may_view(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<(), Problem> {
         if !self.require_login || self.sender(extensions, headers).user.is_some() {
             return Ok(());
@@ -168,10 +162,7 @@ impl Access {
         ))
     }
 
-    /// Checks that a request may change something, and returns who sends it.
-    ///
-    /// # Errors
-    /// The sender is not logged in or has a lower role than `needed`, or another site's page may have sent the request.
+    /// Checks that a request may change something, and returns who sends it. Another site's page may not.
     pub(super) fn may_act(
         &self,
         needed: Role,
@@ -198,10 +189,7 @@ impl Access {
         Ok(Requester { name, address, may_look })
     }
 
-    /// Logs a person in. Returns the cookie to set.
-    ///
-    /// # Errors
-    /// The name, the password or the token is wrong, or the address failed too often.
+    /// Logs a person in. Returns the cookie to set. Refuses an address that failed too often.
     pub(super) async fn login(
         &self,
         extensions: &Extensions,

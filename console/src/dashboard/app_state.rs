@@ -61,10 +61,7 @@ impl AppState {
         *self.listed() = None;
     }
 
-    /// Waits until nothing else walks over the dead letters.
-    ///
-    /// # Errors
-    /// A job moves them, which may take long.
+    /// Waits until nothing else walks over the dead letters. Fails while a job moves them, which may take long.
     pub(super) async fn walk(&self) -> Result<AsyncMutexGuard<'_, ()>, Problem> {
         // A job that comes later waits behind this walk.
         if let Some(job) = self.jobs.active() {
@@ -76,9 +73,6 @@ impl AppState {
     }
 
     /// The alarms in the workers' database.
-    ///
-    /// # Errors
-    /// There is no database, or as [`WorkersDatabase::alarms`].
     pub(super) async fn alarms(&self) -> Result<AlarmStore, Failure> {
         match &self.database {
             Some(database) => database.alarms().await,

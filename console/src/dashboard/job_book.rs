@@ -28,10 +28,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct JobBook(Mutex<VecDeque<Arc<Job>>>);
 
 impl JobBook {
-    /// Adds a job, and forgets the oldest one that ended if there are too many.
-    ///
-    /// # Errors
-    /// Too many wait or run.
+    /// Adds a job, and forgets the oldest one that ended if there are too many. Refuses it if too many wait or run.
     pub(super) fn add(&self, job: Job) -> Result<Arc<Job>, Problem> {
         let mut jobs = self.jobs();
         let active = jobs.iter().filter(|job| !job.state().has_ended()).count();
@@ -50,9 +47,6 @@ impl JobBook {
     }
 
     /// A job by its id.
-    ///
-    /// # Errors
-    /// There is none with this id.
     pub(super) fn get(&self, id: &str) -> Result<Arc<Job>, Problem> {
         let found = self.jobs().iter().find(|job| job.id == id).cloned();
         found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, format!("no job {id:?}")))

@@ -30,9 +30,6 @@ impl LetterFilter {
     }
 
     /// The same for a walk over the letters.
-    ///
-    /// # Errors
-    /// A reason that no letter can have.
     pub(super) fn filter(&self) -> Result<Filter, Failure> {
         let Self { kind, reason, group, error_like, text } = self.clone();
         let group = group.into_iter().collect();

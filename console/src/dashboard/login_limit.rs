@@ -32,10 +32,7 @@ pub(super) struct Attempt<'a> {
 }
 
 impl LoginLimit {
-    /// Counts a login of `address`.
-    ///
-    /// # Errors
-    /// The address has failed too often.
+    /// Counts a login of `address`. Refuses it if the address has failed too often.
     pub(super) fn begin(&self, address: IpAddr) -> Result<Attempt<'_>, Problem> {
         let (address, now) = (network(address), Instant::now());
         let mut failures = self.failures();

@@ -11,9 +11,6 @@ use prometheus::{
 use crate::monitor::FleetMonitor;
 
 /// Registers the counter of logins, with the label `result`.
-///
-/// # Errors
-/// It is registered already.
 pub(super) fn logins(metrics: &Metrics) -> prometheus::Result<IntCounterVec> {
     let help =
         "Logins to the dashboard by result: success, wrong, limited (the address failed too often), busy.";
@@ -27,9 +24,6 @@ pub(super) fn logins(metrics: &Metrics) -> prometheus::Result<IntCounterVec> {
 
 /// Registers the metrics of the fleet. They are read at each scrape. While the queues cannot be read they are
 /// absent, so that an alert on absence fires.
-///
-/// # Errors
-/// They are registered already.
 pub(super) fn register(metrics: &Metrics, monitor: &Arc<FleetMonitor>) -> prometheus::Result<()> {
     let registry = metrics.registry();
     let help = "Messages in a queue, as the broker reports them.";

@@ -42,9 +42,6 @@ pub(super) struct Requester {
 
 impl Requester {
     /// Checks that the person may look at the messages of queues.
-    ///
-    /// # Errors
-    /// The person has no such right.
     pub(super) fn check_look(&self) -> Result<(), Problem> {
         if self.may_look {
             return Ok(());

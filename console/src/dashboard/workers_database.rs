@@ -46,9 +46,6 @@ pub(super) struct WorkersDatabase {
 
 impl WorkersDatabase {
     /// The database of the settings; [`None`] without `postgres_url`.
-    ///
-    /// # Errors
-    /// `postgres_url` cannot be used.
     pub(super) fn of(operator: &Operator) -> Result<Option<Self>, Failure> {
         if operator.settings.postgres_url.is_none() {
             return Ok(None);
@@ -59,9 +56,6 @@ impl WorkersDatabase {
     }
 
     /// The alarms.
-    ///
-    /// # Errors
-    /// The database cannot be reached, or its tables have another version.
     pub(super) async fn alarms(&self) -> Result<AlarmStore, Failure> {
         self.check().await?;
         Ok(AlarmStore::new(self.pool.clone(), self.tables.clone()))

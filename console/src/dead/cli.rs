@@ -120,9 +120,6 @@ pub struct MoveArgs {
 
 impl MoveArgs {
     /// The filter for the selected dead letters.
-    ///
-    /// # Errors
-    /// Nothing is selected, `--all` is combined with a filter, or a reason is unknown.
     pub fn selection(&self) -> Result<&Filter, Failure> {
         let flags = "--kind, --exact-kind, --reason, --error, --error-like, --text, --group, --older-than, --newer-than, --id or --all";
         self.options.selected(HeldQueue::Dead, &self.filter, flags)?;
@@ -160,10 +157,8 @@ impl MoveOptions {
         })
     }
 
-    /// Checks that something is selected explicitly. `flags` are those that select.
-    ///
-    /// # Errors
-    /// Nothing is selected, or `--all` is combined with a filter.
+    /// Checks that something is selected explicitly. `flags` are those that select. Fails if `--all` is combined with
+    /// a filter.
     pub(crate) fn selected(&self, queue: HeldQueue, filter: &Filter, flags: &str) -> Result<(), Failure> {
         match (self.all, filter.is_empty()) {
             (false, true) => {
@@ -175,10 +170,7 @@ impl MoveOptions {
         }
     }
 
-    /// Checks that a drop is confirmed.
-    ///
-    /// # Errors
-    /// It is neither confirmed nor a dry run.
+    /// Checks that a drop is confirmed or a dry run.
     pub(crate) fn confirmed(&self, queue: HeldQueue, yes: bool) -> Result<(), Failure> {
         let consequence = format!("drop removes {} permanently", queue.noun());
         confirm(&consequence, "check with --dry-run, then repeat with --yes", yes || self.dry_run)

@@ -22,10 +22,7 @@ use crate::topology::find_differences;
 const WORKER_ONLY: [&str; 5] =
     [header::EXPIRES_AT, header::USER_ID, header::DEPTH, header::PARENT, header::REPLAYED_AT];
 
-/// The copy of a message of `queue`.
-///
-/// # Errors
-/// Why it cannot be published.
+/// The copy of a message of `queue`. The error says why it cannot be published.
 pub(super) fn copy(
     operator: &Operator,
     queue: HeldQueue,
@@ -47,9 +44,6 @@ pub(super) struct UnboundLanes(BTreeSet<String>);
 impl UnboundLanes {
     /// Asks the broker, if the messages go to the tasks exchange. Only the management API lists bindings: without it, all
     /// lanes count as bound.
-    ///
-    /// # Errors
-    /// One line and an exit code.
     pub(super) async fn find(operator: &Operator, queue: HeldQueue) -> Result<Self, Failure> {
         if queue == HeldQueue::Dead || operator.management.is_none() {
             return Ok(Self::default());
@@ -75,10 +69,7 @@ pub(super) fn is_for_lane(operator: &Operator, queue: HeldQueue, copy: &Message)
 }
 
 /// The message as its publisher sent it, for the tasks exchange. It goes nowhere else: workers trust what comes to a
-/// lane's queue directly.
-///
-/// # Errors
-/// No lane takes its routing key, or the lane's binding is missing, so that it would return.
+/// lane's queue directly. Fails if it would return, because no lane takes its routing key or the binding is missing.
 fn published_again(
     operator: &Operator,
     unbound: &UnboundLanes,
@@ -121,9 +112,6 @@ fn without_internal_headers(copied: Copied) -> Copied {
 
 /// The task with attempts reset and earlier stop directives overridden, for the queue of its lane. If its lane is
 /// unknown, it goes to the tasks exchange, where it may be unroutable.
-///
-/// # Errors
-/// Why it cannot be published.
 fn task_again(
     operator: &Operator,
     letter: &DeadLetter,

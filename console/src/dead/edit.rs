@@ -53,9 +53,6 @@ pub(crate) struct EditedLetter {
 }
 
 /// Runs `garenne dead edit`.
-///
-/// # Errors
-/// As [`replay_edited`], and a file that cannot be read.
 pub(super) async fn run(operator: &Operator, EditArgs { id, payload }: EditArgs) -> Result<Exit, Failure> {
     let mut body = Vec::new();
     let file = payload.display();
@@ -85,11 +82,7 @@ pub(crate) fn edit_record(id: &str, bytes: usize) -> Value {
 }
 
 /// Publishes the newest letter with an id again, with this payload and a new id. The letter is removed after the broker has
-/// confirmed the copy, else it stays.
-///
-/// # Errors
-/// One line and an exit code: there is no such letter, the payload does not fit the letter's content type, or the copy
-/// cannot be published or is not confirmed.
+/// confirmed the copy, else it stays. The payload must fit the letter's content type.
 pub(crate) async fn replay_edited(
     operator: &Operator,
     id: &str,

@@ -91,9 +91,6 @@ impl Filter {
     }
 
     /// Checks the reasons. Returns the filter itself.
-    ///
-    /// # Errors
-    /// A reason that no dead letter can have.
     pub fn check(&self) -> Result<&Self, Failure> {
         let known = DeadReason::ALL.iter().map(|reason| reason.as_str());
         let known: BTreeSet<&str> = known.chain(BROKER_REASONS).chain([UNKNOWN]).collect();

@@ -161,10 +161,7 @@ impl<'o> Mover<'o> {
         }
     }
 
-    /// Moves the dead letters.
-    ///
-    /// # Errors
-    /// One line and an exit code. Dead letters without a confirmed copy remain in the queue.
+    /// Moves the dead letters. Those without a confirmed copy remain in the queue.
     pub async fn run(&self) -> Result<MoveReport, Failure> {
         let connection = self.operator.connect().await?;
         let publisher = match self.action {

@@ -49,9 +49,6 @@ impl RecordedWorker {
 }
 
 /// Workers with a start record, by name.
-///
-/// # Errors
-/// One line and an exit code: the stream is missing, or the user may not read it.
 pub async fn recorded_workers(
     connection: &Connection,
     stream: &str,

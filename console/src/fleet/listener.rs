@@ -68,11 +68,9 @@ impl HeartbeatListener {
         running.map(|(name, worker)| (name.as_str(), worker.incarnation.as_str()))
     }
 
-    /// Subscribes, reads which workers should answer, and asks every worker for a heartbeat unless the operator is read-only.
-    ///
-    /// # Errors
-    /// One line and an exit code. The user needs configure, write and read permission on `<prefix>.console.*`
-    /// and read permission on the events exchange.
+    /// Subscribes, reads which workers should answer, and asks every worker for a heartbeat unless the operator is
+    /// read-only. The user needs configure, write and read permission on `<prefix>.console.*` and read permission on
+    /// the events exchange.
     pub async fn open(operator: &Operator) -> Result<Self, Failure> {
         let connection = operator.connect().await?;
         let events_of_connection = connection.events_listener().boxed();
@@ -124,10 +122,7 @@ impl HeartbeatListener {
     }
 
     /// The next heartbeat, or [`None`] if [`alarm`](Self::alarm) has changed or the broker has answered a check. Messages
-    /// that cannot be parsed are skipped.
-    ///
-    /// # Errors
-    /// The connection is closed, the queue was deleted, or the exchange was.
+    /// that cannot be parsed are skipped. Fails if the connection is closed, or queue or exchange were deleted.
     pub async fn next(&mut self) -> Result<Option<Heartbeat>, Failure> {
         let ended = |error: &dyn Display| Failure::new(Exit::BrokerUnavailable, error);
         loop {

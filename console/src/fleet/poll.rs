@@ -25,9 +25,6 @@ const LATENESS: Duration = Duration::from_millis(200);
 /// processes that were heard and the workers on record that were not. Gateways and bridges cannot be asked.
 ///
 /// While an alarm of the broker blocks publishers, no worker can answer.
-///
-/// # Errors
-/// One line and an exit code.
 pub async fn poll_workers(operator: &Operator) -> Result<Roster, Failure> {
     let (roster, alarm) = poll(operator, Duration::ZERO, TIMEOUT).await?;
     match alarm {
@@ -41,10 +38,7 @@ pub async fn poll_workers(operator: &Operator) -> Result<Roster, Failure> {
 }
 
 /// As [`poll_workers`], and listens for `listen`. Without it, for as long as each gateway and bridge needs to send a heartbeat by
-/// itself. Also returns what the broker lacks while an alarm blocks publishers.
-///
-/// # Errors
-/// Those of [`poll_workers`], besides the alarm.
+/// itself. Also returns what the broker lacks while an alarm blocks publishers. An alarm is not an error here.
 pub async fn poll_fleet(
     operator: &Operator,
     listen: Option<Duration>,

@@ -206,10 +206,7 @@ impl CorrectArgs {
         select(Some(&self.device), Some(self.metric.clone()), Some(self.from), Some(self.to))
     }
 
-    /// Checks that the correction is confirmed.
-    ///
-    /// # Errors
-    /// It is neither confirmed nor a dry run.
+    /// Checks that the correction is confirmed or a dry run.
     pub(super) fn confirmed(&self, correction: Correction) -> Result<(), Failure> {
         let consequence = format!("{} changes stored readings", correction.name());
         confirm(&consequence, "check with --dry-run, then repeat with --yes", self.yes || self.dry_run)

@@ -76,10 +76,7 @@ enum Problem {
 }
 
 impl Correcting {
-    /// Corrects the readings.
-    ///
-    /// # Errors
-    /// One line and an exit code. Nothing was corrected.
+    /// Corrects the readings. If it fails, nothing was corrected.
     pub(super) async fn run(&self) -> Result<Corrected, Failure> {
         let until = Instant::now() + RETRY_LIMIT;
         let mut backoff = Backoff::default();

@@ -43,10 +43,7 @@ impl Correction {
     }
 
     /// The corrected reading; as it was if it is right already, [`None`] if it is removed. `calibration` says which values are
-    /// flagged.
-    ///
-    /// # Errors
-    /// The value would not be finite.
+    /// flagged. Fails if the value would not be finite.
     pub(super) fn apply(
         self,
         series: &Series,

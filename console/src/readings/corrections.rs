@@ -17,9 +17,6 @@ use super::{cli::CorrectionsArgs, device_task::PAGE_TIMEOUT, selection::Selectio
 const COLUMNS: [&str; 9] = ["at", "by", "action", "device", "metric", "from", "to", ">readings", "reason"];
 
 /// Prints the corrections, newest first: a row for each command and series, or with `--json` a line for each reading.
-///
-/// # Errors
-/// One line and an exit code.
 pub(super) async fn run(
     (pool, tables): (PostgresPool, Tables),
     selection: &Selection,

@@ -40,9 +40,6 @@ impl Recalibration {
 
     /// Computes all devices, each in a task of one group. A device that fails does not stop the others, unless the
     /// database is away.
-    ///
-    /// # Errors
-    /// The series cannot be read.
     pub(super) async fn run(&self) -> Result<Report, Failure> {
         let Shared { bar, dry_run, .. } = &*self.shared;
         let (series, estimate) = self.series().await.map_err(|error| {

@@ -69,9 +69,6 @@ fn rfc3339(time: OffsetDateTime) -> String {
 }
 
 /// Prints the newest reading of each device's metric, by device and metric.
-///
-/// # Errors
-/// One line and an exit code.
 pub(super) async fn latest(database: (PostgresPool, Tables), args: &LatestArgs) -> Result<Exit, Failure> {
     let (matches, tables, unit) = (device_matches("$1", "device"), &database.1, units::symbol("last_unit"));
     let query = format!(
@@ -83,9 +80,6 @@ pub(super) async fn latest(database: (PostgresPool, Tables), args: &LatestArgs) 
 }
 
 /// Prints readings of a device, the newest first.
-///
-/// # Errors
-/// One line and an exit code.
 pub(super) async fn list(
     database: (PostgresPool, Tables),
     selection: &Selection,

@@ -52,9 +52,6 @@ pub(super) struct WaitingQueue {
 }
 
 /// The queues of one lane, or of all, that hold tasks of a state. Retry queues come by their delay, the shortest first.
-///
-/// # Errors
-/// The lane is unknown.
 pub(super) fn queues(
     operator: &Operator,
     snapshot: &Snapshot,
@@ -89,9 +86,6 @@ pub(super) fn queues(
 
 /// Lists the first `most` tasks of a state, and counts all of them. Those of a lane come in the order of their queue,
 /// others by their due time.
-///
-/// # Errors
-/// One line and an exit code: the lane is unknown, or as [`look_at`].
 pub(crate) async fn list(
     operator: &Operator,
     lane: Option<&str>,

@@ -53,11 +53,7 @@ pub(super) async fn run(operator: &Operator, args: &RunNowArgs) -> Result<Exit, 
 }
 
 /// Publishes a copy of a task in a retry queue to its lane, and removes the original once the copy is confirmed. Returns
-/// the lane.
-///
-/// # Errors
-/// One line and an exit code: no retry queue has the task, or the broker refuses. The task remains then; after a lost
-/// connection it may be in both queues, under the same id.
+/// the lane. If it fails, the task remains; after a lost connection it may be in both queues, under the same id.
 pub(crate) async fn run_now(
     operator: &Operator,
     lane: Option<&str>,

@@ -91,9 +91,6 @@ pub struct InvalidToken;
 impl GatewayClient {
     /// A client of `path` at the gateway `base`, such as `https://gateway.example:8080`. No connection is opened yet.
     /// Certificate files that change are read again before the next request.
-    ///
-    /// # Errors
-    /// Base and path make no URL, or a certificate file cannot be used.
     pub fn new(base: &str, path: &str, files: Certificates) -> Result<Self, InvalidGateway> {
         let uri = format!("{}{path}", base.trim_end_matches('/')).parse()?;
         Ok(Self { client: client_tls::reloaded(files, http_client)?, uri })
@@ -105,9 +102,6 @@ impl GatewayClient {
     }
 
     /// Posts a request and waits for its answer for at most 30 seconds.
-    ///
-    /// # Errors
-    /// The gateway cannot be reached or does not answer in time.
     pub async fn post(&self, headers: HeaderMap, body: Bytes) -> Result<Answer, NoAnswer> {
         let answer = timeout(TIMEOUT, self.exchange(headers, body)).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")));
@@ -146,9 +140,6 @@ impl Answer {
 }
 
 /// Adds the header that authenticates with `token`.
-///
-/// # Errors
-/// The token has characters that a header cannot have.
 pub fn authorize(headers: &mut HeaderMap, token: &str) -> Result<(), InvalidToken> {
     let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| InvalidToken)?;
     value.set_sensitive(true);

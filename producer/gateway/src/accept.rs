@@ -55,9 +55,6 @@ pub fn raise_file_limit() {
 }
 
 /// Listens on the address of the setting `listen`.
-///
-/// # Errors
-/// The address cannot be bound.
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, ConfigError> {
     bind(address).map_err(|error| {
         let problem = match error.kind() {

@@ -20,8 +20,6 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// # Errors
-    /// The counter is registered already.
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let refusals = register_int_counter_vec_with_registry!(
             "garenne_gateway_refusals_total",

@@ -35,9 +35,6 @@ impl Default for Access {
 impl Access {
     /// The senders of `file`. Without it, a client certificate is required if `certificates` is true, and else no
     /// authentication is. One request may hold `max_request_records`.
-    ///
-    /// # Errors
-    /// The file cannot be read, or one of its entries is invalid.
     pub fn new(
         file: Option<&Path>,
         certificates: bool,
@@ -61,9 +58,6 @@ impl Access {
     }
 
     /// Authenticates `peer` by its certificate and `token`.
-    ///
-    /// # Errors
-    /// The sender is unknown, or its entry has expired.
     pub(crate) fn caller(&self, peer: &Peer, token: Option<&str>) -> Result<Arc<Caller>, Refusal> {
         let caller = self.find(peer, token.map(|token| Sha256::digest(token).into()))?;
         peer.set_authenticated();
@@ -71,9 +65,6 @@ impl Access {
     }
 
     /// The caller of a long-lived connection as the senders file has it now, with its present scopes and rate limit.
-    ///
-    /// # Errors
-    /// It is no longer in the senders file, or its entry has expired.
     pub(crate) fn renewed(&self, caller: &Arc<Caller>, peer: &Peer) -> Result<Arc<Caller>, Refusal> {
         let is_current = caller.generation == self.senders.generation();
         if is_current && caller.expires.is_none_or(|end| OffsetDateTime::now_utc() < end) {

@@ -121,10 +121,7 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
     }
 
     /// Reads the PROXY header at the start of the connection. Returns the sender's address; `None` for a connection of
-    /// the proxy itself.
-    ///
-    /// # Errors
-    /// There is no valid header before `deadline`.
+    /// the proxy itself. Fails without a valid header before `deadline`.
     pub(super) async fn read_proxy_header(&mut self, deadline: Duration) -> io::Result<Option<SocketAddr>> {
         let reading = async {
             loop {

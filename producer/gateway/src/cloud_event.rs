@@ -57,10 +57,7 @@ pub(super) struct Event<'e> {
 }
 
 impl EventFormat {
-    /// The format by the headers of the request.
-    ///
-    /// # Errors
-    /// No event is announced, or an attribute is not valid UTF-8.
+    /// The format by the headers of the request. Refuses a request that announces no event.
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
         let text = |name: &'static str| -> Result<Option<Cow<'static, str>>, Refusal> {
             let Some(value) = only(headers, name)? else { return Ok(None) };

@@ -28,9 +28,6 @@ pub(super) enum Encoding {
 
 impl Encoding {
     /// The encoding of a body with this `content-encoding`, or `None` if the body is plain.
-    ///
-    /// # Errors
-    /// It is not supported.
     pub(super) fn parse(header: Option<&str>) -> Result<Option<Self>, Refusal> {
         let given = header.unwrap_or_default().trim();
         match given.to_ascii_lowercase().as_str() {
@@ -49,9 +46,6 @@ impl Encoding {
     }
 
     /// A decoder of the body. `memory` grows by what the decoder needs.
-    ///
-    /// # Errors
-    /// No memory, or the first header cannot be read.
     pub(super) fn decoder(
         self,
         body: Vec<u8>,

@@ -66,10 +66,8 @@ impl Notes for DroppedLines {
 
 impl DroppedLines {
     /// The readings of a body, and what is dropped of it. `is_allowed` is asked for the device of each line. The position of
-    /// a reading depends on the body alone, so that a line which is refused once changes no id of another.
-    ///
-    /// # Errors
-    /// The body has more readings than `limits` allow.
+    /// a reading depends on the body alone, so that a line which is refused once changes no id of another. Refuses a
+    /// body with more readings than `limits` allow.
     fn sort(
         mut body: Vec<u8>,
         precision: Precision,

@@ -101,10 +101,7 @@ impl UsedKeys {
         Self { keys: Uses::new(), records: Uses::new() }
     }
 
-    /// Remembers what a key is used for. Returns its first use.
-    ///
-    /// # Errors
-    /// The key was used with another body.
+    /// Remembers what a key is used for. Returns its first use. Refuses a key that was used with another body.
     pub(super) fn check(&self, UsedKey { id, content, now, event }: UsedKey) -> Result<FirstUse, Refusal> {
         self.keys.first(id, content, now, false).ok_or_else(|| Refusal::key_reused(event))
     }

@@ -120,11 +120,8 @@ fn is_record(text: &str) -> bool {
 }
 
 /// Converts every numeric and boolean field of a line, without its line ending, into a reading. Text fields are ignored.
-/// Comments and blank lines have none.
-///
-/// # Errors
-/// The line is invalid, its time is out of bounds, it has more readings than `limits` allow, or all of its fields are left
-/// out.
+/// Comments and blank lines have none. Fails if the line is invalid, its time is out of bounds, it has more readings
+/// than `limits` allow, or all of its fields are left out.
 pub fn line_readings(
     line: &str,
     precision: Precision,
@@ -170,9 +167,6 @@ fn parse<'l>(line: &'l str, repaired: &'l mut Option<String>) -> Option<Result<P
 }
 
 /// As [`line_readings`], for the bytes of a line.
-///
-/// # Errors
-/// As there; or they are not UTF-8.
 pub(super) fn bytes_readings(
     line: &[u8],
     precision: Precision,

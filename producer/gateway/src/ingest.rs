@@ -41,10 +41,8 @@ pub(super) trait Format: Send + 'static {
         false
     }
 
-    /// The records or tasks of a body that are valid and that the sender may send.
-    ///
-    /// # Errors
-    /// The body is refused as a whole, or nothing of it remains, or something is refused and the sender wants all or none.
+    /// The records or tasks of a body that are valid and that the sender may send. Refuses a body of which nothing
+    /// remains, or of which something is refused if the sender wants all or none.
     fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Self::Notes>, Refusal>;
 }
 
@@ -129,9 +127,6 @@ impl Ingest {
     }
 
     /// Adds what is counted here to the metrics of the process.
-    ///
-    /// # Errors
-    /// It was added already.
     pub(crate) fn register(&self, metrics: &Metrics) -> prometheus::Result<()> {
         metrics.registry().register(Box::new(self.unmeasured.clone()))
     }
@@ -154,18 +149,13 @@ impl Ingest {
         Ok(devices.len().max(1))
     }
 
-    /// The kind of readings.
-    ///
-    /// # Errors
-    /// No lane takes it.
+    /// The kind of readings. Refused if no lane takes it.
     pub(super) fn reading_kind(&self) -> Result<Kind, Refusal> {
         Ok(self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?)
     }
 
-    /// Records what is accepted of a body as tasks.
-    ///
-    /// # Errors
-    /// The sender's rate limit is used up, or it has used an id with another content.
+    /// Records what is accepted of a body as tasks. Refuses them if the sender's rate limit is used up, or it has
+    /// used an id with another content.
     pub(super) fn record<N>(&self, parsed: Parsed<N>, sender: &Sender) -> Result<(Vec<NewTask>, N), Refusal> {
         let Parsed { content, counted, keys, notes } = parsed;
         sender.caller.take(counted)?;
@@ -209,10 +199,7 @@ impl Ingest {
         }
     }
 
-    /// Where the tasks of this format go.
-    ///
-    /// # Errors
-    /// There is no broker, whose confirm the format needs.
+    /// Where the tasks of this format go. Fails without a broker if the format needs its confirm.
     pub(super) fn task_sender_for(&self, format: &impl Format) -> Result<Arc<SpoolingSender>, Refusal> {
         match format.needs_confirm() {
             true => self.without_spool.clone().ok_or_else(Refusal::no_broker),
@@ -221,10 +208,7 @@ impl Ingest {
     }
 
     /// Sends or spools the tasks of a body, and returns their ids in order. Their memory stays reserved until they are
-    /// stored, also if the sender disconnects before.
-    ///
-    /// # Errors
-    /// At least one task is not stored.
+    /// stored, also if the sender disconnects before. Fails if at least one task is not stored.
     pub(super) async fn send_or_spool<N: Notes>(
         &self,
         task_sender: Arc<SpoolingSender>,

@@ -19,9 +19,6 @@ pub struct Instruments {
 
 impl Instruments {
     /// Registers the gateway's metrics, which include the use of `budget`.
-    ///
-    /// # Errors
-    /// They are registered already.
     pub fn register(metrics: &Metrics, budget: &MemoryBudget) -> prometheus::Result<Self> {
         let registry = metrics.registry();
         let counter = |name: &str, help: &str, labels: &[&str]| {

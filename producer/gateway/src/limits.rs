@@ -75,8 +75,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// # Errors
-    /// The first invalid limit.
+    /// Checks every limit. The error is the first invalid one.
     pub fn validate(&self) -> Result<(), Invalid> {
         let counts = [
             ("max_connections", self.max_connections),

@@ -108,9 +108,6 @@ impl LineBatch {
     }
 
     /// The text, and its parser.
-    ///
-    /// # Errors
-    /// There is no memory for the text.
     pub(super) fn payload(&self, account: &Account) -> Result<(Payload, LineParser), Refusal> {
         let memory = account.reserve(self.bytes + self.lines.len() * LINE)?;
         let mut text = Vec::with_capacity(self.bytes);

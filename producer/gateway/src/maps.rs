@@ -26,10 +26,8 @@ pub struct Maps {
 }
 
 impl Maps {
-    /// Loads the files of the setting `maps`. The name of a map is that of its file without the extension.
-    ///
-    /// # Errors
-    /// A file cannot be read or is invalid, or its name is, or two files have the same name.
+    /// Loads the files of the setting `maps`. The name of a map is that of its file without the extension. Two files
+    /// may not have the same name.
     pub fn load(files: &[PathBuf]) -> Result<Self, Invalid> {
         let mut own = BTreeMap::new();
         for file in files {
@@ -50,9 +48,6 @@ impl Maps {
     }
 
     /// The map with this name.
-    ///
-    /// # Errors
-    /// There is none.
     pub(super) fn get(&self, name: &str) -> Result<Arc<Map>, Refusal> {
         if let Some(map) = self.own.get(name) {
             return Ok(Arc::clone(map));

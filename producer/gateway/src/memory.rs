@@ -77,9 +77,6 @@ impl Account {
     }
 
     /// Reserves `bytes` bytes.
-    ///
-    /// # Errors
-    /// As [`Reservation::grow`].
     pub(super) fn reserve(&self, bytes: usize) -> Result<Reservation, Refusal> {
         let mut reservation = self.empty();
         reservation.grow(bytes)?;
@@ -145,11 +142,8 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves `more` bytes in addition.
-    ///
-    /// # Errors
-    /// The budget or the share of the source is used up by others, or the reservation exceeds what one request may use.
-    /// The reservation is then unchanged.
+    /// Reserves `more` bytes in addition. Refused if the budget or the share of the source is used up by others, or
+    /// the reservation exceeds what one request may use. It is then unchanged.
     pub(super) fn grow(&mut self, more: usize) -> Result<(), Refusal> {
         let largest = self.account.0.budget.0.limit.bytes() / 4 * 3;
         let wanted = self.bytes.saturating_add(more);
@@ -165,9 +159,6 @@ impl Reservation {
     }
 
     /// Sets the reservation to `bytes`, more or less than before.
-    ///
-    /// # Errors
-    /// As [`Reservation::grow`].
     pub(super) fn set(&mut self, bytes: usize) -> Result<(), Refusal> {
         if bytes > self.bytes {
             return self.grow(bytes - self.bytes);
@@ -194,9 +185,6 @@ impl Drop for Reservation {
 }
 
 /// Appends `data` to `bytes` and keeps `memory` equal to the capacity of `bytes`. `limit` bounds the length.
-///
-/// # Errors
-/// There are too many bytes of `what`, or as [`Reservation::grow`].
 pub(super) fn append(
     bytes: &mut Vec<u8>,
     data: &[u8],

@@ -59,10 +59,7 @@ impl Network {
     /// this gateway from their network.
     ///
     /// The gateway's own address counts as its own origin only as an IP address or `localhost`: another name may be that
-    /// of the page, which lets it resolve to this address.
-    ///
-    /// # Errors
-    /// The request is from a page of another origin that the setting `allowed_origins` does not list.
+    /// of the page, which lets it resolve to this address. The setting `allowed_origins` adds others.
     pub(crate) fn check_origin(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let own_host =
             headers.get(header::HOST).and_then(|host| host.to_str().ok()).filter(|host| is_fixed(host));

@@ -31,10 +31,8 @@ impl Offload {
         Self { permits: Semaphore::new((cores / 2).clamp(1, MAX_THREADS), WAIT_TIMEOUT), retry_after }
     }
 
-    /// Runs `work` on a blocking thread. If the future is dropped, started work still runs to its end.
-    ///
-    /// # Errors
-    /// No thread is free in time.
+    /// Runs `work` on a blocking thread. If the future is dropped, started work still runs to its end. Refused if no
+    /// thread is free in time.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

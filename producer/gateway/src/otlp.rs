@@ -49,9 +49,6 @@ impl OtlpEncoding {
     }
 
     /// The records of a body, and the data points that cannot be readings.
-    ///
-    /// # Errors
-    /// The body is malformed, or has more data points than `limits` allow.
     pub fn records(
         self,
         body: &[u8],

@@ -102,9 +102,6 @@ impl Payload {
     }
 
     /// A compressed body. `memory` is the reservation of its capacity.
-    ///
-    /// # Errors
-    /// No memory for a decoder, or the body does not begin as its encoding does.
     pub(super) fn compressed(
         encoding: Encoding,
         bytes: Vec<u8>,
@@ -117,18 +114,12 @@ impl Payload {
     }
 
     /// The plain bytes of a body of at most `limit` bytes.
-    ///
-    /// # Errors
-    /// It is larger, or it is not in the encoding that it names.
     pub(super) fn small(mut self, limit: Size) -> Result<(Vec<u8>, Reservation), Refusal> {
         self.decompress(usize::MAX, limit)?;
         Ok((self.plain, self.memory))
     }
 
     /// Converts the body into tasks with `convert`: at once if it is small, else on a blocking thread.
-    ///
-    /// # Errors
-    /// The error of `convert`, a limit, or no memory for the records.
     pub(super) async fn converted<N: Notes>(
         mut self,
         offload: &Offload,

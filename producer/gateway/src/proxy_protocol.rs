@@ -23,9 +23,6 @@ pub(super) struct ProxyHeader {
 }
 
 /// Parses the header at the start of a connection; `None` if more bytes are needed.
-///
-/// # Errors
-/// The bytes are no header, or it is too long.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<ProxyHeader>, &'static str> {
     let starts = |start: &[u8]| {
         let common = start.len().min(bytes.len());

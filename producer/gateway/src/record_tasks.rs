@@ -37,10 +37,8 @@ impl Sender {
     }
 }
 
-/// Leaves out the records that the sender may not send.
-///
-/// # Errors
-/// The sender may not send readings at all; or no record remains, or one is refused and the sender wants all or none.
+/// Leaves out the records that the sender may not send. Fails if no record remains, or one is refused and the sender
+/// wants all or none.
 pub(super) fn allowed(
     sifted: Sifted,
     kind: &Kind,

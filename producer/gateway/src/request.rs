@@ -18,15 +18,9 @@ pub(super) trait Request: Sized + Send {
     type Answer;
 
     /// Who sends it.
-    ///
-    /// # Errors
-    /// The sender is unknown or may send nothing any more.
     fn authenticate(&mut self, gateway: &GatewayContext) -> Result<Arc<Caller>, Refusal>;
 
     /// Its body and the format of it, and the properties that its tasks have of it.
-    ///
-    /// # Errors
-    /// The body is too large or too slow, or a property is invalid.
     fn read(
         &mut self,
         gateway: &GatewayContext,

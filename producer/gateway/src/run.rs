@@ -37,9 +37,6 @@ const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// `commands` is the channel that [`garenne_common::shutdown::signal::commands`] returns; the admin port gets a clone
 /// of its sender. The first stop command ends the intake and waits for open requests. The second one returns without
 /// waiting.
-///
-/// # Errors
-/// The gateway cannot start: the port, the broker, a permission or a file.
 pub async fn run(
     broker: BrokerSettings,
     settings: GatewaySettings,

@@ -12,9 +12,6 @@ use tokio::runtime::{Builder, Runtime};
 ///
 /// The runtime is shut down in the background: the drop of a `Runtime` blocks, which panics on a thread of another
 /// runtime.
-///
-/// # Errors
-/// The OS refuses to start the threads.
 pub(super) fn connection_runtime() -> io::Result<impl Deref<Target = Runtime>> {
     let runtime = Builder::new_multi_thread().thread_name("connections").enable_all().build()?;
     Ok(guard(runtime, Runtime::shutdown_background))

@@ -22,9 +22,6 @@ pub trait Server: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// Takes the connection, or returns it if the server is full.
-    ///
-    /// # Errors
-    /// The connection itself.
     fn offer(&self, connection: Connection) -> Result<(), Connection>;
 
     /// Resolves when all connections have ended. No connection is offered after this call.
@@ -52,9 +49,6 @@ impl ServerKind {
     }
 
     /// Starts the server, which polls connections on `runtime` if it has workers.
-    ///
-    /// # Errors
-    /// The limits contradict each other.
     pub fn start(
         self,
         limits: &Limits,

@@ -96,8 +96,7 @@ impl Default for GatewaySettings {
 }
 
 impl GatewaySettings {
-    /// # Errors
-    /// The first invalid setting.
+    /// Checks every setting. The error is the first invalid one.
     pub fn validate(&self) -> Result<(), Invalid> {
         self.limits.validate()?;
         self.group_commit.validate()?;

@@ -19,9 +19,8 @@ struct Named {
 }
 
 /// The devices of the readings in `body`, or the device in the field `device` of another task. A task may name none.
-///
-/// # Errors
-/// The readings are invalid or contradict each other, or the payload is not an object: as a list it could have the device in any place.
+/// Refuses readings that contradict each other, and a payload that is not an object: as a list it could have the
+/// device in any place.
 pub(super) fn devices_of(
     task: &NewTask,
     body: &[u8],

@@ -7,10 +7,7 @@ use garenne_protocol::task::{ContentType, Envelope};
 
 use crate::refusal::Refusal;
 
-/// The content type of a task, JSON if none is given.
-///
-/// # Errors
-/// No handler could read it.
+/// The content type of a task, JSON if none is given. Refuses one that no handler could read.
 pub(super) fn content_type(given: Option<&str>) -> Result<ContentType, Refusal> {
     let Some(given) = given else { return Ok(ContentType::Json) };
     let media = given.split(';').next().unwrap_or_default().trim();
@@ -20,10 +17,7 @@ pub(super) fn content_type(given: Option<&str>) -> Result<ContentType, Refusal> 
         .ok_or_else(|| Refusal::media_type(given, ContentType::SenmlJson.as_str()))
 }
 
-/// The value of a header.
-///
-/// # Errors
-/// It is given more than once.
+/// The value of a header. Refuses a second one.
 pub(super) fn only<'h>(
     headers: &'h HeaderMap,
     name: &'static str,
@@ -36,10 +30,7 @@ pub(super) fn only<'h>(
     Ok(first)
 }
 
-/// The key or group in this field, if it is given.
-///
-/// # Errors
-/// It is empty or too long.
+/// The key or group in this field, if it is given. Refused if it is empty or too long.
 pub(super) fn short_text(field: &'static str, given: Option<&str>) -> Result<Option<String>, Refusal> {
     match given {
         Some(text) if !(1..=Envelope::MAX_TEXT).contains(&text.len()) => {
@@ -49,10 +40,8 @@ pub(super) fn short_text(field: &'static str, given: Option<&str>) -> Result<Opt
     }
 }
 
-/// The duration in this field. `given` is its value in an error, and `parsed` the number that it is.
-///
-/// # Errors
-/// It is no number, or longer than a task may have.
+/// The duration in this field. `given` is its value in an error, and `parsed` the number that it is. Refused if it is
+/// no number, or longer than a task may have.
 pub(super) fn milliseconds(
     field: &'static str,
     given: impl Display,

@@ -47,9 +47,6 @@ impl TlsVersion {
 
 /// Reads a certificate chain and its key in PEM. With `client_ca`, the certificate authority of client certificates,
 /// every client needs one.
-///
-/// # Errors
-/// A file cannot be read, is invalid, or does not match the others.
 pub fn load_tls(
     certificate: PathBuf,
     key: PathBuf,

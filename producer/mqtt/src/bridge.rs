@@ -84,10 +84,8 @@ impl Bridge {
         }
     }
 
-    /// Runs until `stop` is cancelled, then stores what was received.
-    ///
-    /// # Errors
-    /// The first connection did not succeed within `patience`, or was refused.
+    /// Runs until `stop` is cancelled, then stores what was received. Fails if the first connection does not succeed
+    /// within `patience` or is refused.
     pub(crate) async fn run(
         &mut self,
         stop: &CancellationToken,

@@ -108,9 +108,6 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Connects and opens the session.
-    ///
-    /// # Errors
-    /// The broker cannot be reached, or refuses the connection.
     pub(crate) async fn open(
         endpoint: &Endpoint,
         files: &Certificates,
@@ -170,9 +167,6 @@ impl Connection {
 
     /// Returns what comes next, and meanwhile writes and pings. With `read` false it never returns a packet. It can be
     /// cancelled without a loss.
-    ///
-    /// # Errors
-    /// The connection ended.
     pub(crate) async fn next(&mut self, read: bool) -> Result<Arrival, Lost> {
         if read && !self.reading {
             // Silence before says nothing, because nothing was read.
@@ -215,10 +209,8 @@ impl Connection {
         }
     }
 
-    /// Writes what is left and DISCONNECT, and waits until the broker closes the connection. The session stays.
-    ///
-    /// # Errors
-    /// The connection ended before, so that acknowledged messages may come again.
+    /// Writes what is left and DISCONNECT, and waits until the broker closes the connection. The session stays. If
+    /// the connection ended before, acknowledged messages may come again.
     pub(crate) async fn close(mut self) -> io::Result<()> {
         write_disconnect(&mut self.out);
         let closing = async {

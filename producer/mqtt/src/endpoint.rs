@@ -16,10 +16,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `mqtt://` or `mqtts://`. The default ports are 1883 and 8883.
-    ///
-    /// # Errors
-    /// The URL has no host, or has a path or a query, or its user or password is not UTF-8.
+    /// Reads `mqtt://` or `mqtts://`. The default ports are 1883 and 8883. A URL with a path or a query is refused.
     pub(crate) fn parse(url: &SecretUrl) -> Result<Self, String> {
         let tls = url.scheme() == "mqtts";
         let url = Url::parse(url.expose()).map_err(|error| error.to_string())?;

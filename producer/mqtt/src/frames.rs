@@ -47,10 +47,7 @@ impl Frames {
         Self { buffer: BytesMut::new(), skipping: 0, max }
     }
 
-    /// The next packet; `None` if it is not complete yet.
-    ///
-    /// # Errors
-    /// The bytes are not MQTT, or a packet other than a message is too large.
+    /// The next packet; `None` if it is not complete yet. Only a message may be larger than `max`.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, ProtocolError> {
         let skipped = self.skipping.min(self.buffer.len());
         self.buffer.advance(skipped);

@@ -46,8 +46,6 @@ pub(crate) struct Instruments {
 }
 
 impl Instruments {
-    /// # Errors
-    /// They are registered already.
     pub(crate) fn register(metrics: &Metrics) -> prometheus::Result<Self> {
         let registry = metrics.registry();
         let counters = |name: &str, help: &str, labels: &[&str]| {

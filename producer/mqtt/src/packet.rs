@@ -102,9 +102,6 @@ pub(crate) struct Message {
 
 impl Version {
     /// CONNECT.
-    ///
-    /// # Errors
-    /// A text is too long for the protocol.
     pub(crate) fn connect(self, hello: &Hello) -> Result<BytesMut, ProtocolError> {
         match self {
             Self::V3 => v3::connect(hello),
@@ -113,9 +110,6 @@ impl Version {
     }
 
     /// SUBSCRIBE with QoS 1.
-    ///
-    /// # Errors
-    /// A filter is too long for the protocol.
     pub(crate) fn subscribe(self, filters: &[String], retained: bool) -> Result<BytesMut, ProtocolError> {
         match self {
             Self::V3 => v3::subscribe(filters),
@@ -124,9 +118,6 @@ impl Version {
     }
 
     /// PUBLISH with QoS 1.
-    ///
-    /// # Errors
-    /// The topic is too long for the protocol.
     pub(crate) fn publish(
         self,
         topic: &str,
@@ -142,10 +133,7 @@ impl Version {
         }
     }
 
-    /// Reads a whole packet.
-    ///
-    /// # Errors
-    /// It is invalid, or one that no broker sends to such a client.
+    /// Reads a whole packet. Refuses one that no broker sends to such a client.
     pub(crate) fn read(self, packet: BytesMut) -> Result<Incoming, ProtocolError> {
         match self {
             Self::V3 => v3::read(packet),

@@ -55,17 +55,11 @@ pub enum MqttPublishError {
 
 impl MqttPublisher {
     /// For the broker at `mqtt://` or `mqtts://`. No connection is opened yet.
-    ///
-    /// # Errors
-    /// The URL is invalid.
     pub fn new(url: &SecretUrl, tls: Certificates, version: Version) -> Result<Self, String> {
         Ok(Self { endpoint: Endpoint::parse(url)?, tls, version, connection: Mutex::new(None) })
     }
 
     /// Publishes messages, topics with payloads, and waits until the broker has acknowledged all of them.
-    ///
-    /// # Errors
-    /// At least one message is not acknowledged.
     pub async fn publish(&self, messages: &[(String, Bytes)]) -> Result<(), MqttPublishError> {
         let mut slot = self.connection.lock().await;
         // If this call is cancelled, the connection ends, because nothing knows what is unacknowledged on it.

@@ -30,9 +30,6 @@ use crate::{
 ///
 /// `commands` is the channel that [`garenne_common::shutdown::signal::commands`] returns. The first stop command ends
 /// the intake and waits for the confirms of received messages, the second one does not wait.
-///
-/// # Errors
-/// The bridge cannot start: a setting, a map, one of the brokers, or a permission.
 pub async fn run(
     broker: BrokerSettings,
     shared: Shared,

@@ -86,8 +86,7 @@ impl Default for MqttSettings {
 }
 
 impl MqttSettings {
-    /// # Errors
-    /// The first invalid setting.
+    /// Checks every setting. The error is the first invalid one.
     pub fn validate(&self) -> Result<(), Invalid> {
         if let Some(url) = &self.url {
             scheme("mqtt.url", url, ["mqtt", "mqtts"])?;
@@ -132,10 +131,7 @@ impl MqttSettings {
         seconds("mqtt.session_expiry", self.session_expiry, u32::MAX.into())
     }
 
-    /// The settings that have no default.
-    ///
-    /// # Errors
-    /// One of them is unset.
+    /// The settings that have no default. Fails if one of them is unset.
     pub(crate) fn required(&self) -> Result<&SecretUrl, Invalid> {
         let missing = |setting| Invalid::new(setting, "unset", "garenne-producer mqtt needs it");
         let url = self.url.as_ref().ok_or_else(|| missing("mqtt.url"))?;

@@ -18,9 +18,6 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Connects to the broker. Certificates are read again each time.
-///
-/// # Errors
-/// The broker cannot be reached, its certificate is not trusted, or a file cannot be used.
 pub(crate) async fn connect(endpoint: &Endpoint, files: &Certificates) -> io::Result<Box<dyn Stream>> {
     let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
     stream.set_nodelay(true)?;

@@ -46,8 +46,7 @@ impl Default for BrokerSettings {
 }
 
 impl BrokerSettings {
-    /// # Errors
-    /// The first invalid setting.
+    /// Checks every setting. The error is the first invalid one.
     pub fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
         self.lanes.validate(&self.common.prefix)?;
@@ -72,11 +71,9 @@ impl BrokerSettings {
     }
 
     /// Ensures the topology and connects the publisher. While the broker is unavailable, or refuses a login whose URL is
-    /// read again from a file, retries until `connect_timeout` is spent.
-    ///
-    /// # Errors
-    /// The broker cannot be reached within `connect_timeout` (exit code 69), denies access (77), or has an object of
-    /// another type or with other arguments under one of the names.
+    /// read again from a file, retries until `connect_timeout` is spent. Fails if the broker cannot be reached in
+    /// this time (exit code 69), denies access (77), or has an object of another type or with other arguments under
+    /// one of the names.
     pub(crate) async fn wait_connected(&self, broker: &Broker, publisher: &Publisher) -> Result<(), Failure> {
         let connect = || async {
             self.ensure_topology(broker).await?;
@@ -87,9 +84,6 @@ impl BrokerSettings {
     }
 
     /// A publisher that is not connected yet, and the broker that it connects to.
-    ///
-    /// # Errors
-    /// The broker's URL or certificates are invalid.
     pub(crate) fn publisher(
         &self,
         config: PublisherConfig,
@@ -125,9 +119,6 @@ impl BrokerSettings {
     }
 
     /// Starts the export of spans, if `otlp` is set. Spans carry `name` and `instance` as the service.
-    ///
-    /// # Errors
-    /// The collector's URL is invalid.
     pub fn traces(&self, name: &'static str, instance: String, metrics: &Metrics) -> Result<Traces, Invalid> {
         let service = Service { name, instance, version: env!("CARGO_PKG_VERSION") };
         Traces::start(&self.common.otlp, &service, metrics)

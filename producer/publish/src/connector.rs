@@ -85,11 +85,8 @@ impl TopologyGate {
 }
 
 /// Connects to the broker and ensures the topology, within `connect_timeout` if `wait` is `None`. Otherwise this takes at
-/// most `wait`, and connecting goes on. The publisher also connects at its first message.
-///
-/// # Errors
-/// The broker cannot be reached and is required, denies access, or has an object of another type or with other arguments
-/// under one of the names. If the program does not wait, these are logged and tried again.
+/// most `wait`, and connecting goes on: errors are logged and tried again. The publisher also connects at its first
+/// message.
 pub(crate) async fn connect(
     broker: &BrokerSettings,
     config: PublisherConfig,
@@ -174,9 +171,6 @@ impl Connector {
     }
 
     /// Ensures the topology, unless the broker is unavailable.
-    ///
-    /// # Errors
-    /// An operator is needed.
     async fn ensure_topology(&mut self) -> Result<(), NeedsOperator> {
         let Err(error) = self.broker.ensure_topology(&self.endpoint).await else {
             self.has_topology = true;

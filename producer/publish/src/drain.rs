@@ -54,10 +54,7 @@ pub enum DrainError {
 /// Forwards tasks to a central gateway.
 pub trait Forward: Send + Sync {
     /// Resolves when the central gateway has answered for tasks from the front: all of them, or as many as it takes at
-    /// once.
-    ///
-    /// # Errors
-    /// Any of the tasks may not be stored.
+    /// once. If it fails, any of the tasks may not be stored.
     fn forward<'t>(&'t self, tasks: &'t [NewTask]) -> BoxFuture<'t, Result<Answered, ForwardError>>;
 }
 
@@ -178,10 +175,8 @@ impl SpoolDrain {
     /// unreadable ones; 0 if the spool is empty.
     ///
     /// Records that can never be published are set aside, also those that the broker still returns as unroutable ten
-    /// seconds after the first one.
-    ///
-    /// # Errors
-    /// The batch is not acknowledged. The next call continues with its tasks that are not confirmed.
+    /// seconds after the first one. If it fails, the batch is not acknowledged, and the next call continues with its
+    /// tasks that are not confirmed.
     pub async fn next_batch(&mut self) -> Result<u64, DrainError> {
         sleep_until(self.due).await;
         let mut batch = match self.open_batch.take() {
@@ -229,9 +224,6 @@ impl SpoolDrain {
     }
 
     /// Publishes the tasks of a batch, and sets aside those that can never be published.
-    ///
-    /// # Errors
-    /// The batch has tasks that are not confirmed, or rejected records that are not stored.
     async fn send_batch(&mut self, batch: &mut OpenBatch) -> Result<(), DrainError> {
         while !batch.unconfirmed.is_empty() {
             let tasks: Vec<NewTask> = batch.unconfirmed.iter().map(|(task, _)| task.clone()).collect();

@@ -81,8 +81,7 @@ impl GroupCommitConfig {
         self.records > 1
     }
 
-    /// # Errors
-    /// The first bound that is out of range.
+    /// Checks every bound. The error is the first one that is out of range.
     pub fn validate(&self) -> Result<(), Invalid> {
         let (least, most) = BYTES;
         let (name, value, expected) = if !(1..=MOST_RECORDS).contains(&self.records) {
@@ -161,9 +160,6 @@ impl GroupCommit {
     }
 
     /// Resolves when the broker has confirmed all tasks.
-    ///
-    /// # Errors
-    /// At least one task is not confirmed.
     pub async fn group(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
         self.sender.check_ready()?;
         let fits_one_group =

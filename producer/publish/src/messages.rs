@@ -23,10 +23,7 @@ const MAX_IN_FLIGHT: usize = 512;
 
 /// Sends a group of tasks as one message.
 pub trait GroupSender: Send + Sync + 'static {
-    /// Checks whether tasks may be sent now.
-    ///
-    /// # Errors
-    /// New tasks should be refused with this error.
+    /// Checks whether tasks may be sent now. The error is the one to refuse new tasks with.
     fn check_ready(&self) -> Result<(), PublishError> {
         Ok(())
     }

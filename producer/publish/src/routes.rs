@@ -26,9 +26,6 @@ impl Routes {
 
     /// Parses a kind that the binding of some lane matches. Without a binding the broker would confirm the task into
     /// the queue of unroutable tasks, which no worker consumes.
-    ///
-    /// # Errors
-    /// The kind is invalid, or no lane takes it.
     pub fn kind(&self, text: &str) -> Result<Kind, KindRefused> {
         let kind = Kind::parse(text)?;
         if self.bindings.iter().any(|binding| matches_binding(binding, text)) {

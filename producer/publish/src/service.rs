@@ -79,9 +79,6 @@ pub struct Service {
 impl Service {
     /// Opens the admin port. `commands` is the channel that [`garenne_common::shutdown::signal::commands`] returns; the
     /// admin port gets its sender.
-    ///
-    /// # Errors
-    /// The admin port cannot be bound, or the URL of the collector of traces is invalid.
     pub async fn open<S: State>(
         broker: &BrokerSettings,
         id: String,

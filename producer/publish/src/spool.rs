@@ -60,8 +60,7 @@ const REFUSAL_LIFE: Duration = Duration::from_secs(10);
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl SpoolSettings {
-    /// # Errors
-    /// The first invalid setting.
+    /// Checks every setting. The error is the first invalid one.
     pub fn validate(&self) -> Result<(), Invalid> {
         let shown = |time| humantime::format_duration(time).to_string();
         Invalid::unless(
@@ -84,10 +83,7 @@ impl SpoolSettings {
         )
     }
 
-    /// Opens the spool, if there is one.
-    ///
-    /// # Errors
-    /// Another process uses it, or it cannot be read.
+    /// Opens the spool, if there is one. Fails if another process uses it.
     pub async fn open(&self) -> Result<Option<Spool>, Failure> {
         let Some(directory) = &self.spool else { return Ok(None) };
         let config = SpoolConfig {
@@ -159,9 +155,6 @@ fn log_content(directory: &Path, status: &SpoolStatus) {
 }
 
 /// Registers the metrics of a spool.
-///
-/// # Errors
-/// They are registered already.
 pub fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()> {
     let registry = metrics.registry();
     let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);

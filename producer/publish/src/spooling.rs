@@ -74,11 +74,8 @@ impl SpoolingSender {
         matches!(self.mode, SpoolingMode::Spooling { .. })
     }
 
-    /// Resolves when all tasks are stored.
-    ///
-    /// # Errors
-    /// At least one task is not stored. Some may be all the same; sending all of them again under the same ids has no
-    /// second effect.
+    /// Resolves when all tasks are stored. If it fails, some may be stored all the same; sending all of them again
+    /// under the same ids has no second effect.
     pub async fn send(&self, tasks: Vec<NewTask>) -> Result<Durability, NotAccepted> {
         let spool = match &self.mode {
             SpoolingMode::Direct(direct) => {

@@ -12,10 +12,7 @@ pub fn shutting_down() -> PublishError {
 
 /// Sends tasks to the broker and waits for their confirms.
 pub trait TaskSender: Send + Sync + 'static {
-    /// Resolves when the broker has confirmed all tasks.
-    ///
-    /// # Errors
-    /// At least one task is not confirmed. Some may be stored all the same; sending all of them again under the same
-    /// ids has no second effect.
+    /// Resolves when the broker has confirmed all tasks. If it fails, some may be stored all the same; sending all of
+    /// them again under the same ids has no second effect.
     fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>>;
 }

@@ -34,7 +34,6 @@ impl UnconfirmedMessages {
         })
     }
 
-    /// # Errors
     /// [`PublishError::Busy`] while the oldest unconfirmed message is overdue.
     pub(super) fn check_overdue(&self) -> Result<(), PublishError> {
         let oldest = self.messages().first_key_value().map(|(_, published_at)| *published_at);

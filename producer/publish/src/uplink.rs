@@ -97,10 +97,8 @@ pub struct SpoolCounts {
 }
 
 impl Uplink {
-    /// Opens the spool, if the settings have one, connects to the broker, and begins to drain the spool.
-    ///
-    /// # Errors
-    /// The broker is not available and there is no spool, it denies access, or the spool cannot be opened.
+    /// Opens the spool, if the settings have one, connects to the broker, and begins to drain the spool. Without a
+    /// spool, the broker must be available.
     pub async fn open(
         broker: &BrokerSettings,
         sending: Sending,
@@ -136,10 +134,7 @@ impl Uplink {
         Ok((tasks, Self { broker: Some(connection), spool: Some(spool) }))
     }
 
-    /// Opens the spool, stores all tasks in it, and forwards them to a central gateway.
-    ///
-    /// # Errors
-    /// There is no spool, or it cannot be opened.
+    /// Opens the spool, stores all tasks in it, and forwards them to a central gateway. Fails without a spool.
     pub async fn forwarding(
         forwarder: Box<dyn Forward>,
         settings: &SpoolSettings,
@@ -226,8 +221,6 @@ impl Uplink {
 }
 
 impl DrainedSpool {
-    /// # Errors
-    /// The metrics of a spool are registered already.
     fn start(
         drain: SpoolDrain,
         spool: Spool,

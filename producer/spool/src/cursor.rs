@@ -52,10 +52,7 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     /// Opens the file or creates it, and returns what it says; `None` if no slot is valid. A new spool, which `is_new` says,
-    /// has position 0.
-    ///
-    /// # Errors
-    /// The file exists and cannot be read. If it cannot be created, storing a position tries again.
+    /// has position 0. If it cannot be created, storing a position tries again.
     pub(crate) fn open(
         storage: &dyn Storage,
         exists: bool,
@@ -74,10 +71,7 @@ impl Cursor {
         Ok((Self { file: Some(file), free_slot }, stored.map(|(stored, _)| stored)))
     }
 
-    /// Makes a position durable.
-    ///
-    /// # Errors
-    /// After a restart the earlier position may count.
+    /// Makes a position durable. If it fails, the earlier position may count after a restart.
     pub(crate) fn store(&mut self, storage: &dyn Storage, stored: Stored) -> io::Result<()> {
         if self.file.is_none() {
             // A file that was created but not made durable before.

@@ -115,10 +115,8 @@ struct Header {
 }
 
 impl Scan {
-    /// Reads the file header. Records have positions from `first` to before `limit`.
-    ///
-    /// # Errors
-    /// The version of a valid header, if it is not [`FORMAT_VERSION`].
+    /// Reads the file header. Records have positions from `first` to before `limit`. The error is the version of a
+    /// valid header, if it is not [`FORMAT_VERSION`].
     pub(crate) fn start(bytes: &[u8], first: Position, limit: Position) -> Result<Self, u32> {
         let mut scan = Self {
             entries: Vec::new(),

@@ -34,9 +34,6 @@ struct SegmentFile {
 
 impl Inspection {
     /// Reads the names of the segments and the acknowledged position.
-    ///
-    /// # Errors
-    /// The directory does not exist or cannot be read.
     pub fn open(directory: &Path) -> io::Result<Self> {
         let directory = Directory::read_only(directory);
         // A process may use the spool: what the cursor showed before is in the files, unless it was acknowledged since.

@@ -74,10 +74,8 @@ impl Log {
         }
     }
 
-    /// Counts the segments that are set aside. An operator may remove them while the spool is open.
-    ///
-    /// # Errors
-    /// The directory cannot be read. The earlier numbers are kept.
+    /// Counts the segments that are set aside. An operator may remove them while the spool is open. If the directory
+    /// cannot be read, the earlier numbers are kept.
     pub(crate) fn recount_set_aside(&mut self) -> Result<(), SpoolError> {
         let failed = SpoolError::io("cannot read the segments that are set aside");
         let counted = self.storage.list().and_then(|names| sizes_of_set_aside(&*self.storage, &names));
@@ -101,10 +99,8 @@ impl Log {
         Duration::from_secs(now.duration_since(oldest).unwrap_or_default().as_secs())
     }
 
-    /// Acknowledges all records before `position`, and removes the segments that have no others.
-    ///
-    /// # Errors
-    /// The position is not durable. The records may come again after a restart.
+    /// Acknowledges all records before `position`, and removes the segments that have no others. If it fails, the
+    /// position is not durable, and the records may come again after a restart.
     pub(crate) fn ack(&mut self, position: Position) -> Result<(), SpoolError> {
         let position = position.min(self.status.end);
         if position <= self.status.acknowledged {
@@ -182,9 +178,6 @@ impl Log {
 }
 
 /// The number and the size of the segments that are set aside. One that is removed meanwhile does not count.
-///
-/// # Errors
-/// A size cannot be read.
 fn sizes_of_set_aside(storage: &dyn Storage, names: &[String]) -> io::Result<(usize, u64)> {
     let mut counted = (0, 0);
     for name in names.iter().filter(|name| name.ends_with(SET_ASIDE)) {

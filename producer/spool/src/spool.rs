@@ -42,10 +42,8 @@ enum Request {
 }
 
 impl Spool {
-    /// Opens the spool of a directory, and creates the directory if it does not exist.
-    ///
-    /// # Errors
-    /// Another process has it open, it cannot be read, or a segment has an unknown format version.
+    /// Opens the spool of a directory, and creates the directory if it does not exist. Fails if another process has
+    /// it open, or a segment has an unknown format version.
     pub async fn open(directory: &Path, config: SpoolConfig) -> Result<Self, OpenError> {
         let path = directory.to_owned();
         Self::start(directory, move || Log::open(Box::new(Directory::lock(&path)?), &path, config)).await
@@ -93,22 +91,16 @@ impl Spool {
 
     /// Stores the records of a request, all or none. Returns after the fsync of their bytes.
     ///
-    /// If the future is dropped before it returns, the records may be stored.
-    ///
-    /// # Errors
-    /// A bound is reached, a record is too large, or the file system failed. After [`SpoolError::Io`] the records do not
-    /// count, but may be drained if the process ends before another append succeeds.
+    /// If the future is dropped before it returns, the records may be stored. After [`SpoolError::Io`] the records do
+    /// not count, but may be drained if the process ends before another append succeeds.
     pub async fn append(&self, records: Vec<Record>) -> Result<(), SpoolError> {
         self.request(|answer| Request::Append { records, answer }).await
     }
 
     /// Reads the records from `from` on that are not acknowledged: at most `max_records`, and at most `max_bytes` unless
     /// the first record is larger. Unreadable records are skipped. The next batch begins at [`Batch::end`]; it equals
-    /// `from` if there are no more records.
-    ///
-    /// # Errors
-    /// A segment cannot be read. Reading from the same position tries again, and passes over the segment after the third
-    /// failure.
+    /// `from` if there are no more records. If a segment cannot be read, reading from the same position tries again,
+    /// and passes over the segment after the third failure.
     pub async fn read(
         &self,
         from: Position,
@@ -119,27 +111,19 @@ impl Spool {
     }
 
     /// Acknowledges all records before `position`. They are not read again, and segments without others are removed.
-    ///
-    /// # Errors
-    /// The position is not durable: after a restart the records may come again. Until then they do not.
+    /// If it fails, the position is not durable: after a restart the records may come again. Until then they do not.
     pub async fn ack(&self, position: Position) -> Result<(), SpoolError> {
         self.request(|answer| Request::Ack { position, answer }).await
     }
 
     /// Keeps records that cannot be published in a segment that is set aside, to be exported. They are still to be
-    /// acknowledged.
-    ///
-    /// # Errors
-    /// The file system failed; the records may not be stored.
+    /// acknowledged. If it fails, the records may not be stored.
     pub async fn set_aside(&self, records: Vec<Record>) -> Result<(), SpoolError> {
         self.request(|answer| Request::SetAside { records, answer }).await
     }
 
     /// Counts the segments that are set aside, because an operator may have removed some. An append that the bound of
     /// bytes would refuse does so too.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub async fn recount_set_aside(&self) -> Result<(), SpoolError> {
         self.request(|answer| Request::RecountSetAside { answer }).await
     }

@@ -64,10 +64,8 @@ pub fn record_of(task: &NewTask, time: SystemTime) -> Record {
     Record { id: task.id.as_str().to_owned(), time, body }
 }
 
-/// The task of a record. The time in the spool counts as part of its delay.
-///
-/// # Errors
-/// The record was not written by [`record_of`].
+/// The task of a record. The time in the spool counts as part of its delay. Fails if [`record_of`] did not write the
+/// record.
 pub fn task_of(record: Record, now: SystemTime) -> Result<NewTask, NotATask> {
     let Record { id, time, body } = record;
     let waited = now.duration_since(time).unwrap_or_default();

@@ -28,10 +28,8 @@ pub(crate) struct BrokerConnection {
 }
 
 impl BrokerConnection {
-    /// Connects to the broker, and opens the spool if the settings have one, which is drained from now on.
-    ///
-    /// # Errors
-    /// The broker is unavailable and there is no spool, the broker denies access, or the spool cannot be opened.
+    /// Connects to the broker, and opens the spool if the settings have one, which is drained from now on. Without a
+    /// spool, the broker must be available.
     pub(crate) async fn open(
         settings: &BrokerSettings,
         sending: Sending,

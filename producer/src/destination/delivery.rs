@@ -99,9 +99,6 @@ pub(crate) struct RetryingSender {
 
 impl RetryingSender {
     /// Repeats each request for at most `--retry-for`, and writes a receipt per confirmed reading to `--receipts`.
-    ///
-    /// # Errors
-    /// The file for receipts cannot be written.
     pub(crate) fn open(args: &SendingArgs) -> Result<Arc<Self>, Failure> {
         let receipts = args.receipts.as_deref().map(ReceiptFile::open).transpose()?;
         Ok(Self::new(receipts, args.retry_for))

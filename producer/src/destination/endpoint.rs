@@ -40,9 +40,6 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Opens the gateway `--to`, or the broker of the settings without it.
-    ///
-    /// # Errors
-    /// The URL is invalid, the token or a certificate cannot be read, or the broker is not available.
     pub(crate) async fn open(
         args: &SendingArgs,
         settings: &BrokerSettings,
@@ -58,9 +55,6 @@ impl Endpoint {
     }
 
     /// A gateway. No connection is opened yet.
-    ///
-    /// # Errors
-    /// The URL is invalid, or a certificate cannot be read.
     pub(super) fn gateway(
         to: &str,
         token: Option<Token>,
@@ -100,9 +94,6 @@ impl Endpoint {
     }
 
     /// An MQTT broker. No connection is opened yet.
-    ///
-    /// # Errors
-    /// The URL or a flag is invalid.
     fn mqtt(to: &str, has_token: bool, certificates: &Certificates) -> Result<Self, Failure> {
         let usage = |problem: String| Failure::new(Exit::Usage, problem);
         if has_token {

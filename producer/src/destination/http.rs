@@ -41,9 +41,6 @@ struct Accepted {
 
 impl HttpDestination {
     /// A gateway at `base`, such as `https://gateway.example:8080`.
-    ///
-    /// # Errors
-    /// The URL is invalid, or a certificate cannot be used.
     pub(super) fn new(
         base: &str,
         token: Option<Arc<Token>>,

@@ -39,9 +39,6 @@ pub(crate) struct LineConnector {
 
 impl LineConnector {
     /// For a gateway at `address`, host and port.
-    ///
-    /// # Errors
-    /// `address` has no port, or its host cannot be in a certificate.
     pub(super) fn new(
         address: &str,
         token: Option<Arc<Token>>,
@@ -64,9 +61,6 @@ impl LineConnector {
     }
 
     /// Connects and authenticates.
-    ///
-    /// # Errors
-    /// The gateway cannot be reached, or refuses the token.
     pub(super) async fn connect(&self) -> Result<LineConnection, SendError> {
         let connected = timeout(TIMEOUT, async {
             let mut connection = self.open().await.map_err(|error| self.again(&error))?;

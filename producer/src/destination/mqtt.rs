@@ -33,9 +33,6 @@ struct Message {
 }
 
 /// The messages of the readings: consecutive ones of one device and time are one message.
-///
-/// # Errors
-/// A reading that cannot be in such a message.
 fn messages(readings: &[Reading]) -> Result<Vec<Message>, SendError> {
     let mut messages: Vec<Message> = Vec::new();
     for (index, reading) in readings.iter().enumerate() {

@@ -19,18 +19,12 @@ pub(super) struct Token {
 
 impl Token {
     /// The token in this file.
-    ///
-    /// # Errors
-    /// The file cannot be read or is empty.
     pub(super) fn of(file: PathBuf) -> Result<Self, ConfigError> {
         read_secret_file("token_file", &file)?;
         Ok(Self { file, accepted: AtomicBool::new(false) })
     }
 
-    /// The token that the file has now.
-    ///
-    /// # Errors
-    /// The file cannot be read, as while it is being replaced.
+    /// The token that the file has now. Fails also while the file is being replaced.
     pub(super) fn read(&self) -> Result<SecretString, SendError> {
         read_secret_file("token_file", &self.file)
             .map_err(|error| SendError::Retry { reason: error.to_string(), retry_after: None })

@@ -96,9 +96,6 @@ struct Summary {
 }
 
 /// Publishes the readings of all letters that can be mapped.
-///
-/// # Errors
-/// A map or the file cannot be read, or the broker is not available.
 pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result<Exit, Failure> {
     let maps = MapChain::load(&args.maps).map_err(|error| Failure::new(Exit::Usage, error))?;
     let path = args.file.as_deref().unwrap_or(Path::new("-"));
@@ -145,9 +142,6 @@ pub(super) async fn run(settings: BrokerSettings, args: RepublishArgs) -> Result
 }
 
 /// The id of a letter, the tasks of its readings, and the values that are refused.
-///
-/// # Errors
-/// The line is no letter, or no reading comes out of it.
 fn tasks(
     line: &str,
     maps: &MapChain,

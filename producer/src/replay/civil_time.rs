@@ -65,9 +65,6 @@ impl CivilTime {
     }
 
     /// The moment. A date alone is its midnight; `zone` counts if no offset is given.
-    ///
-    /// # Errors
-    /// There is no date, or no such moment.
     pub(super) fn moment(self, zone: &TimeZone) -> Result<Moment, NoMoment> {
         let midnight = DateTime::from(self.date.ok_or(NoMoment::NotATime)?);
         let local = midnight.checked_add(self.clock.unwrap_or_default()).map_err(|_| NoMoment::NotATime)?;
@@ -220,9 +217,6 @@ impl Format {
     }
 
     /// The moment of a text in this format; `zone` counts if it has no offset.
-    ///
-    /// # Errors
-    /// The text has another format, or there is no such moment.
     pub(super) fn moment(&self, text: &str, zone: &TimeZone) -> Result<Moment, NoMoment> {
         let parsed = BrokenDownTime::parse(&self.0, text.trim()).map_err(|_| NoMoment::NotATime)?;
         if parsed.offset().is_some() || parsed.timestamp().is_some() {

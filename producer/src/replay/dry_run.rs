@@ -21,9 +21,6 @@ const SHOWN: usize = 10;
 
 /// Reads the whole recording. Returns its layout as a map, which `--map` accepts, with the first readings as comments,
 /// and the counts of its rows.
-///
-/// # Errors
-/// Reading the file failed.
 pub(super) fn run(
     mut recording: Recording,
     limits: &Limits,

@@ -90,10 +90,7 @@ impl EncodingEvidence {
     }
 }
 
-/// Refuses UTF-16 by the first bytes of a file.
-///
-/// # Errors
-/// It is UTF-16. The text says how to convert it.
+/// Refuses UTF-16 by the first bytes of a file. The error says how to convert it.
 pub(super) fn refuse_utf_16(start: &[u8]) -> io::Result<()> {
     let marked = start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]);
     // Without a mark every other byte of ASCII text is 0.

@@ -77,9 +77,6 @@ pub(super) fn is_quantity(device: &str, heading: &str) -> bool {
 
 /// The unit of a metric in a cell, in any spelling that a heading may have. A symbol that can only be a spelling of
 /// another unit is read as that: the temperature of a recording is in degrees Celsius, not in coulombs.
-///
-/// # Errors
-/// The symbol is unknown.
 pub(super) fn unit_of(symbol: &str, metric: &str) -> Result<Unit, String> {
     let known = Unit::get(symbol).or_else(|| unit(symbol, metric));
     let unit = known.map_or_else(|| Unit::parse(symbol).map_err(|error| error.to_string()), Ok)?;

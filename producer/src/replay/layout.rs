@@ -168,10 +168,7 @@ fn normalized(heading: &str) -> String {
 impl Layout {
     /// Detects the layout, as far as `mapping` does not give it, from the records of a recording: the first ones decide
     /// about delimiter, header and time, all of them about everything else. `file_device` is the device of a file without
-    /// a device column.
-    ///
-    /// # Errors
-    /// A part of the layout is unknown, or a name is not allowed. The text says how to give it.
+    /// a device column. If a part is unknown, the error says how to give it.
     pub(super) fn detect(
         records: impl IntoIterator<Item = String>,
         mapping: &Mapping,

@@ -95,9 +95,6 @@ pub(super) struct Column {
 
 impl Mapping {
     /// Reads a mapping file.
-    ///
-    /// # Errors
-    /// The file cannot be read or is invalid.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let refused = |problem: String| {
             Failure::new(Exit::Usage, format!("map {} is invalid: {problem}", path.display()))
@@ -134,10 +131,7 @@ impl Mapping {
         }
     }
 
-    /// The time zone of times without an offset.
-    ///
-    /// # Errors
-    /// The offset or the name is invalid, or both are given.
+    /// The time zone of times without an offset. Offset and name exclude each other.
     pub(super) fn time_zone(&self) -> Result<TimeZone, String> {
         match (&self.utc_offset, &self.zone) {
             (None, None) => Ok(TimeZone::UTC),

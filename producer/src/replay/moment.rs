@@ -28,10 +28,7 @@ pub(super) enum NoMoment {
 }
 
 impl Moment {
-    /// A local time in a zone.
-    ///
-    /// # Errors
-    /// The zone's clock skips the time, or it is out of range.
+    /// A local time in a zone. Fails if the zone's clock skips the time, or it is out of range.
     pub(super) fn in_zone(zone: &TimeZone, local: DateTime) -> Result<Self, NoMoment> {
         match zone.to_ambiguous_timestamp(local).offset() {
             AmbiguousOffset::Unambiguous { offset } => Self::at(offset, local),
@@ -46,17 +43,11 @@ impl Moment {
     }
 
     /// A local time with an offset.
-    ///
-    /// # Errors
-    /// It is out of range.
     pub(super) fn at(offset: Offset, local: DateTime) -> Result<Self, NoMoment> {
         Self::of(offset.to_timestamp(local).map_err(|_| NoMoment::NotATime)?)
     }
 
     /// An instant, rounded to the microseconds of a [`Timestamp`].
-    ///
-    /// # Errors
-    /// It is out of range.
     pub(super) fn of(instant: jiff::Timestamp) -> Result<Self, NoMoment> {
         let rounded = instant.round(Unit::Microsecond).map_err(|_| NoMoment::NotATime)?;
         Timestamp::from_micros(rounded.as_microsecond()).map(Self::At).map_err(|_| NoMoment::NotATime)

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use garenne_protocol::sensor::parse::check_name;
 
-/// A name that a worker takes. `what` is `device` or `metric`.
-///
-/// # Errors
-/// The name and the problem.
+/// A name that a worker takes. `what` is `device` or `metric`. The error has the name and the problem.
 pub(super) fn checked_name(what: &'static str, name: &str) -> Result<Arc<str>, String> {
     check_name(what, name).map_err(|bad| format!("{what} {}", bad.in_record(0).message))?;
     if name.contains(char::REPLACEMENT_CHARACTER) {
@@ -16,10 +13,7 @@ pub(super) fn checked_name(what: &'static str, name: &str) -> Result<Arc<str>, S
     Ok(name.into())
 }
 
-/// The device of a column.
-///
-/// # Errors
-/// The heading, the problem, and how to give the column a device.
+/// The device of a column. The error says how to give the column a device.
 pub(super) fn check_device(heading: &str, device: &str) -> Result<Arc<str>, String> {
     checked_name("device", device).map_err(|problem| {
         format!(
@@ -29,10 +23,7 @@ pub(super) fn check_device(heading: &str, device: &str) -> Result<Arc<str>, Stri
     })
 }
 
-/// The metric of a column.
-///
-/// # Errors
-/// The heading, the problem, and how to give the metric another name.
+/// The metric of a column. The error says how to give the metric another name.
 pub(super) fn check_metric(heading: &str, metric: &str) -> Result<Arc<str>, String> {
     checked_name("metric", metric).map_err(|problem| {
         format!(

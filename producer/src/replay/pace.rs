@@ -6,9 +6,6 @@ use garenne_protocol::sensor::Timestamp;
 use tokio::time::Instant;
 
 /// Parses a speed in recorded seconds per second. It is infinite for `max`: as fast as the destination accepts readings.
-///
-/// # Errors
-/// The text is not a speed.
 pub(super) fn speed(text: &str) -> Result<f64, String> {
     if text == "max" {
         return Ok(f64::INFINITY);

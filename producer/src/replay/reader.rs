@@ -88,10 +88,8 @@ pub(super) fn spawn_reader(
     Ok((rows, reader))
 }
 
-/// The counters of the reader, after the receiver of its rows was dropped.
-///
-/// # Errors
-/// Reading failed, or the reader panicked: the rows that were sent are not the whole recording.
+/// The counters of the reader, after the receiver of its rows was dropped. An error means that the rows that were
+/// sent are not the whole recording.
 pub(super) async fn read_counts(reader: ThreadHandle<io::Result<ReadCounts>>) -> anyhow::Result<ReadCounts> {
     match timeout(READER_TIMEOUT, reader).await {
         Ok(result) => Ok(result??),

@@ -48,9 +48,6 @@ const MAX_DOCUMENT: usize = 256 * 1024 * 1024;
 
 impl Recording {
     /// Opens `path` and detects its encoding and layout. Returns the size of a file as well.
-    ///
-    /// # Errors
-    /// It cannot be read, or its layout is unknown.
     pub(super) fn open(path: &Path, mapping: &Mapping) -> Result<(Self, Option<u64>), Failure> {
         let refused = |problem: String| Failure::new(Exit::Failed, format!("{}: {problem}", path.display()));
         let (source, size) = Source::open(path).map_err(|error| refused(error.to_string()))?;
@@ -125,9 +122,6 @@ impl Recording {
     }
 
     /// Goes back to the first row of a file.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub(super) fn rewind(&mut self) -> io::Result<()> {
         self.lines = LineReader::new(self.source.all()?, self.encoding);
         self.begin();
@@ -158,9 +152,6 @@ impl Recording {
     }
 
     /// Returns the next row and its line number.
-    ///
-    /// # Errors
-    /// Reading the file failed.
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, Row)>> {
         if let Format::Json = self.format {
             return self.document();

@@ -61,10 +61,7 @@ impl Layout {
         self.parse(line).unwrap_or_else(|fault| Row { faults: vec![fault], ..Row::default() })
     }
 
-    /// Parses a line.
-    ///
-    /// # Errors
-    /// The problem, if the row has no readings because of it.
+    /// Parses a line. The error is the problem because of which the row has no readings.
     fn parse(&self, line: &str) -> Result<Row, String> {
         if skipped(line) {
             return Ok(Row { blank: true, ..Row::default() });
@@ -143,9 +140,6 @@ impl Layout {
     }
 
     /// The moment in the texts of the time columns.
-    ///
-    /// # Errors
-    /// They have no time, or the zone has no such moment.
     fn moment(&self, texts: &[&str]) -> Result<Moment, NoMoment> {
         let time = match self.time.notation {
             Notation::Epoch if number::is_shortened(texts[0]) => return Err(NoMoment::Shortened),

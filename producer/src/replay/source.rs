@@ -21,10 +21,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Opens `path`, or standard input for `-`. Returns the size of a file as well.
-    ///
-    /// # Errors
-    /// It cannot be read, is compressed, or is UTF-16.
+    /// Opens `path`, or standard input for `-`. Returns the size of a file as well. Refuses compressed input and
+    /// UTF-16.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Option<u64>)> {
         if path.as_os_str() == "-" {
             return Ok((Self::pipe(Box::new(io::stdin()))?, None));
@@ -41,9 +39,6 @@ impl Source {
     }
 
     /// A recording that can be read once.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub(super) fn pipe(mut reader: Box<dyn Read + Send>) -> io::Result<Self> {
         let mut start = Vec::new();
         reader.by_ref().take(SAMPLE_SIZE as u64).read_to_end(&mut start)?;
@@ -57,9 +52,6 @@ impl Source {
     }
 
     /// What can be known before the readings are read: the whole file, or the complete lines at the start of a pipe.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub(super) fn known(&self) -> io::Result<Box<dyn BufRead + '_>> {
         match self {
             Self::File(file) => Ok(Box::new(from_start(file)?)),
@@ -74,9 +66,6 @@ impl Source {
     }
 
     /// All bytes. A pipe has them once.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub(super) fn all(&mut self) -> io::Result<Box<dyn BufRead + Send>> {
         match self {
             Self::File(file) => Ok(Box::new(from_start(file)?)),

@@ -56,9 +56,6 @@ pub(super) struct Summary {
 }
 
 /// Publishes everything, and writes a summary, one JSON line, to stdout.
-///
-/// # Errors
-/// The directory is no spool or in use, or the broker does not confirm.
 pub(super) async fn run(settings: BrokerSettings, args: DrainArgs) -> Result<Exit, Failure> {
     // Opening it would create it.
     super::inspect(&args.directory)?;

@@ -42,9 +42,6 @@ struct Line<'a> {
 }
 
 /// Prints the records that wait, or those of segments that were set aside.
-///
-/// # Errors
-/// Standard output cannot be written.
 pub(super) fn run(inspection: &Inspection, set_aside: bool) -> Result<Exit, Failure> {
     let mut exit = Exit::Done;
     for (name, segment) in inspection.segments() {

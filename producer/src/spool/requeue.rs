@@ -21,9 +21,6 @@ pub(super) struct Summary {
 }
 
 /// Requeues everything, and writes a summary, one JSON line, to stdout.
-///
-/// # Errors
-/// The directory is no spool or in use, or the file system failed.
 pub(super) async fn run(directory: &Path) -> Result<Exit, Failure> {
     // Opening it would create it.
     super::inspect(directory)?;
@@ -47,9 +44,6 @@ pub(super) fn unbounded() -> SpoolConfig {
 
 /// Appends the records of each intact segment that was set aside, then removes its file. After a failure in between,
 /// the records are in both places, under the same ids.
-///
-/// # Errors
-/// The file system failed.
 pub(super) async fn requeue(directory: &Path, spool: &Spool) -> Result<Summary, Failure> {
     let mut summary = Summary { event: "requeue_summary", ..Summary::default() };
     for (name, segment) in super::inspect(directory)?.segments() {

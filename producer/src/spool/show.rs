@@ -48,9 +48,6 @@ records, and then the files can be removed, also while a gateway runs.
 ";
 
 /// Prints the summary.
-///
-/// # Errors
-/// Standard output cannot be written.
 pub(super) fn run(directory: &Path, inspection: &Inspection, json: bool) -> Result<Exit, Failure> {
     let summary = summary(directory, inspection, SystemTime::now());
     if json {

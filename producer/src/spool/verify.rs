@@ -7,9 +7,6 @@ use garenne_common::{
 use garenne_spool::Inspection;
 
 /// Prints the problems and a summary.
-///
-/// # Errors
-/// Standard output cannot be written.
 pub(super) fn run(inspection: &Inspection) -> Result<Exit, Failure> {
     let (lines, exit) = check(inspection);
     lines.iter().try_for_each(print_line)?;

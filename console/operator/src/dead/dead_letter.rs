@@ -145,9 +145,6 @@ pub fn rfc3339(ms: i64) -> Option<String> {
 }
 
 /// Milliseconds since 1970 as RFC 3339, for `serialize_with`.
-///
-/// # Errors
-/// That of the serializer.
 pub fn as_rfc3339<S: Serializer>(ms: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
     ms.and_then(rfc3339).serialize(serializer)
 }

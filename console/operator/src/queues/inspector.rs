@@ -119,9 +119,6 @@ impl<'c> QueueInspector<'c> {
     }
 
     /// Whether an exchange exists.
-    ///
-    /// # Errors
-    /// Access is denied, or the connection is lost.
     pub async fn has_exchange(&mut self, name: &str) -> Result<bool, Failure> {
         let channel = self.channel(name).await?;
         let options = ExchangeDeclareOptions { passive: true, durable: true, ..Default::default() };
@@ -132,9 +129,6 @@ impl<'c> QueueInspector<'c> {
     }
 
     /// A queue, if it exists, without its unacknowledged messages: a passive declare does not count them.
-    ///
-    /// # Errors
-    /// Access is denied, or the connection is lost.
     pub async fn find(&mut self, queue: &str) -> Result<Option<QueueStatus>, Failure> {
         let channel = self.channel(queue).await?;
         let options = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
@@ -148,9 +142,6 @@ impl<'c> QueueInspector<'c> {
     }
 
     /// As [`find`](Self::find), for a queue that must exist.
-    ///
-    /// # Errors
-    /// The queue is missing, access is denied, or the connection is lost.
     pub async fn depth(&mut self, queue: &str) -> Result<QueueStatus, Failure> {
         self.find(queue).await?.ok_or_else(|| missing(queue))
     }

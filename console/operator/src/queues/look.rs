@@ -125,9 +125,6 @@ impl LookLimits {
 }
 
 /// Checks that the limits allow to look at a queue. Returns its number of messages.
-///
-/// # Errors
-/// One line and an exit code: the limits exclude the queue, it is missing, or the connection is lost.
 pub async fn allowed(connection: &Connection, queue: &str, limits: LookLimits) -> Result<u64, Failure> {
     let status = QueueInspector::new(connection).depth(queue).await?;
     match limits.obstacle(status) {
@@ -140,10 +137,7 @@ pub async fn allowed(connection: &Connection, queue: &str, limits: LookLimits) -
 }
 
 /// Passes each message of a queue to `visit`, in the order of the queue, after `before` if there are any. All of them are
-/// back when this returns.
-///
-/// # Errors
-/// One line and an exit code: as [`allowed`], or the user may not read the queue. The broker requeues what was taken.
+/// back when this returns. If it fails, the broker requeues what was taken.
 pub async fn look(
     connection: &Connection,
     queue: &str,

@@ -32,9 +32,6 @@ impl SnapshotReader {
     /// Ready messages and consumers come from passive declares. If the management API is configured, it adds what they
     /// do not count, and the queues of former settings. Since RabbitMQ 4.3.1 the broker refuses passive declares to a
     /// user without a right on the queue; then all counts come from the management API.
-    ///
-    /// # Errors
-    /// One line and an exit code. The broker or its configured management API refuses, or does not answer.
     pub async fn read(&mut self, operator: &Operator) -> Result<Snapshot, Failure> {
         if !self.connection.as_ref().is_some_and(|connection| connection.status().connected()) {
             self.connection = None;
@@ -75,9 +72,6 @@ impl SnapshotReader {
 
 impl Snapshot {
     /// Reads every queue once.
-    ///
-    /// # Errors
-    /// As [`SnapshotReader::read`].
     pub async fn take(operator: &Operator) -> Result<Self, Failure> {
         let mut reader = SnapshotReader::default();
         let snapshot = reader.read(operator).await;

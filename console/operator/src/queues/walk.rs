@@ -43,7 +43,8 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Poll interval while waiting for that.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A walk over a queue. If it is dropped without [`QueueWalk::finish`], the broker requeues everything.
+/// A walk over a queue. If one of its calls fails, or it is dropped without [`QueueWalk::finish`], the broker requeues
+/// everything.
 pub struct QueueWalk<'c> {
     connection: &'c Connection,
     queue: String,
@@ -72,9 +73,6 @@ pub struct QueueWalk<'c> {
 
 impl<'c> QueueWalk<'c> {
     /// Starts a walk over the messages that are ready now, `max` at most.
-    ///
-    /// # Errors
-    /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn start(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, Failure> {
         waits::begin(format!("messages of queue {queue:?}"));
         let total = QueueInspector::new(connection).depth(queue).await?.ready.min(max);
@@ -131,9 +129,6 @@ impl<'c> QueueWalk<'c> {
     }
 
     /// The next message; `None` after the number of messages at the start, or when the queue is empty.
-    ///
-    /// # Errors
-    /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Failure> {
         let deadline = Instant::now() + STUCK_TIMEOUT;
         while self.read < self.total {
@@ -215,9 +210,6 @@ impl<'c> QueueWalk<'c> {
     }
 
     /// Removes a message of this walk.
-    ///
-    /// # Errors
-    /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn remove(&mut self, tag: u64) -> Result<(), Failure> {
         self.held.remove(&tag);
         if self.group_ends.last().is_none_or(|end| tag > *end) {
@@ -232,9 +224,6 @@ impl<'c> QueueWalk<'c> {
     ///
     /// The broker applies the settlements of a channel in order and with a delay. If the channel closes before,
     /// acked messages return to the queue. A get is answered after all acks before it are applied.
-    ///
-    /// # Errors
-    /// One line and an exit code. The broker requeues the messages that the walk held.
     pub async fn finish(mut self) -> Result<u64, Failure> {
         let error = |error| failure(&self.queue, &error);
         self.cancel().await?;

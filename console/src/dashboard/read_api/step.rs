@@ -58,10 +58,7 @@ pub(super) enum Buckets {
 }
 
 impl Step {
-    /// Parses the parameters `step` and `zone`.
-    ///
-    /// # Errors
-    /// Names the parameter and the allowed values.
+    /// Parses the parameters `step` and `zone`. The error names the parameter and the allowed values.
     pub(super) fn parse(step: &str, zone: Option<&str>) -> Result<Self, String> {
         let expected =
             "expected a duration of whole seconds such as 5m, 1h or 1d, or months or years such as 1month";
@@ -91,10 +88,7 @@ impl Step {
         Ok(Self::Calendar { text: step.to_owned(), length, zone: time_zone(zone.unwrap_or("UTC"))? })
     }
 
-    /// The buckets that have a part of a period.
-    ///
-    /// # Errors
-    /// There are too many, or they reach beyond the years 0000 to 9999.
+    /// The buckets that have a part of a period. They may not be too many, nor reach beyond the years 0000 to 9999.
     pub(super) fn buckets(&self, from: OffsetDateTime, to: OffsetDateTime) -> Result<Buckets, String> {
         match self {
             Self::Seconds(step) => whole_buckets(from, to, *step),

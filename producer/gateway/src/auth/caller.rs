@@ -54,10 +54,7 @@ impl Caller {
         })
     }
 
-    /// Checks that it may send records of this kind and these devices.
-    ///
-    /// # Errors
-    /// It may not send the kind, or a device. Then the refusal has the device's index.
+    /// Checks that it may send records of this kind and these devices. The refusal of a device has its index.
     pub(crate) fn check_scope<'a>(
         &self,
         kind: &str,
@@ -78,9 +75,6 @@ impl Caller {
     }
 
     /// Counts records against its rate limit: all of them or none.
-    ///
-    /// # Errors
-    /// The rate limit is used up.
     pub(crate) fn take(&self, records: usize) -> Result<(), Refusal> {
         self.limits.iter().try_for_each(|limit| limit.take(records))
     }

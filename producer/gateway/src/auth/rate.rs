@@ -54,11 +54,8 @@ impl Rate {
 }
 
 impl RateLimit {
-    /// Takes `records` from the limit: all of them or none.
-    ///
-    /// # Errors
-    /// The limit is used up, and the refusal says for how long; or there are more than the burst, which are too many for
-    /// one request.
+    /// Takes `records` from the limit: all of them or none. A refusal says for how long the limit is used up, or that
+    /// one request may not have more records than the burst.
     pub(super) fn take(&self, records: usize) -> Result<(), Refusal> {
         let records = u32::try_from(records).unwrap_or(u32::MAX);
         let Ok(records) = records.try_into() else { return Ok(()) };

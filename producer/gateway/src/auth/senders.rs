@@ -36,10 +36,8 @@ impl Senders {
         }
     }
 
-    /// The sender with this certificate, if it has one, and this token, if it sent one.
-    ///
-    /// # Errors
-    /// It is unknown, or what it may send has expired at `now`.
+    /// The sender with this certificate, if it has one, and this token, if it sent one. Refuses one whose entry has
+    /// expired at `now`.
     pub(super) fn find(
         &self,
         peer: &Peer,

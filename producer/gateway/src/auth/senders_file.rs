@@ -67,8 +67,6 @@ enum Known {
     Certificate(NamePattern),
 }
 
-/// # Errors
-/// The file cannot be read, or the first problem in it.
 pub(super) fn read(path: &Path, context: Context) -> Result<Senders, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
     // A file that is rewritten in place is empty for a moment.

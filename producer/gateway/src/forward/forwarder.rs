@@ -64,9 +64,6 @@ pub(crate) struct Forwarder {
 
 impl Forwarder {
     /// Forwards to the gateway `base`.
-    ///
-    /// # Errors
-    /// `base` is not a URL, or a certificate cannot be used.
     pub(crate) fn new(
         base: &str,
         token_file: Option<PathBuf>,

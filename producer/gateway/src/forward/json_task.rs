@@ -53,8 +53,6 @@ struct Parent<'t> {
 }
 
 impl<'t> JsonTask<'t> {
-    /// # Errors
-    /// The payload is not JSON.
     pub(crate) fn of(task: &'t NewTask) -> serde_json::Result<Self> {
         let milliseconds = |span: Option<Duration>| span.map(|span| span_ms(span).unsigned_abs());
         Ok(Self {
@@ -78,10 +76,7 @@ impl<'t> JsonTask<'t> {
         self.version.is_some()
     }
 
-    /// The task, under the id that it has.
-    ///
-    /// # Errors
-    /// A property is invalid, or no lane takes the kind.
+    /// The task, under the id that it has. Refuses an invalid property and a kind that no lane takes.
     pub(crate) fn task(&self, routes: &Routes) -> Result<NewTask, Refusal> {
         let id = |field, text: &str| TaskId::parse(text).map_err(|error| Refusal::field(field, error));
         let parent = match &self.parent {

@@ -25,8 +25,7 @@ pub struct ForwardSettings {
 }
 
 impl ForwardSettings {
-    /// # Errors
-    /// The first invalid setting.
+    /// Checks every setting. The error is the first invalid one.
     pub(crate) fn validate(&self) -> Result<(), Invalid> {
         let Some(url) = &self.url else {
             return Invalid::unless(
@@ -48,9 +47,6 @@ impl ForwardSettings {
     }
 
     /// The forwarder, if there is a central gateway. `connected` is 1 while it answers.
-    ///
-    /// # Errors
-    /// A certificate cannot be read.
     pub(crate) fn forwarder(&self, connected: IntGauge) -> Result<Option<Forwarder>, Failure> {
         let Some(url) = &self.url else { return Ok(None) };
         let forwarder = Forwarder::new(url.expose(), self.token_file.clone(), self.tls.clone(), connected);

@@ -112,10 +112,8 @@ fn peer_of(gateway: &GatewayContext, request: &mut Request) -> Option<Peer> {
 }
 
 /// Checks where a request comes from. Returns a permit to hold while it is served. A request behind a proxy has an account
-/// of its own, because its connection is that of many senders.
-///
-/// # Errors
-/// It comes from a page of another origin, or its sender behind a proxy has too many requests.
+/// of its own, because its connection is that of many senders. Refuses a page of another origin, and a sender behind
+/// a proxy that has too many requests.
 fn admit(gateway: &GatewayContext, request: &mut Request) -> Result<Option<SourcePermit>, Refusal> {
     gateway.network.check_origin(request.headers())?;
     // Connections without a proxy are counted when they are accepted.

@@ -202,9 +202,6 @@ pub(super) fn task(head: &Parts, kind: Kind, sender: &Sender) -> Result<NewTask,
 }
 
 /// Checks that a query has only parameters that are known: one that is misspelt would be ignored.
-///
-/// # Errors
-/// It has another one.
 pub(super) fn check_parameters(head: &Parts, is_known: impl Fn(&str) -> bool) -> Result<(), Refusal> {
     match parameters(head).iter().find(|(name, _)| !is_known(name)) {
         Some((other, _)) => Err(Refusal::field("query", format!("unknown parameter {}", quoted(other)))),
@@ -213,9 +210,6 @@ pub(super) fn check_parameters(head: &Parts, is_known: impl Fn(&str) -> bool) ->
 }
 
 /// The parameter `atomic` of a query.
-///
-/// # Errors
-/// It is given twice, or is neither `true` nor `false`.
 fn atomic(head: &Parts) -> Result<bool, Refusal> {
     let given = parameters(head);
     let mut given = given.iter().filter(|(name, _)| name == ATOMIC).map(|(_, value)| &**value);
@@ -231,10 +225,7 @@ fn parameters(head: &Parts) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
     serde_urlencoded::from_str(head.uri.query().unwrap_or_default()).unwrap_or_default()
 }
 
-/// A header as text.
-///
-/// # Errors
-/// It is given more than once, or has characters that are not visible ASCII.
+/// A header as text. Refuses one that is given more than once, or has characters that are not visible ASCII.
 pub(super) fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>, Refusal> {
     let text = only(headers, name)?.map(HeaderValue::to_str).transpose();
     text.map_err(|_| Refusal::field(name, "expected visible ASCII"))

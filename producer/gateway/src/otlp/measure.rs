@@ -53,9 +53,6 @@ static KEY_VALUE: Kind = many::<KeyValue>(&[]);
 static NONE: Kind = one(&[]);
 
 /// Measures a body in Protobuf.
-///
-/// # Errors
-/// It is malformed.
 pub(super) fn protobuf(body: &[u8]) -> Result<Size, DecodeError> {
     measure(body, &REQUEST)
 }

@@ -29,8 +29,6 @@ pub(super) struct WorkerPool {
 }
 
 impl WorkerPool {
-    /// # Errors
-    /// The limits contradict each other.
     pub(super) fn start(limits: &Limits, runtime: Handle) -> Result<Self, ConfigError> {
         let config = PoolConfig {
             name: "gateway".to_owned(),

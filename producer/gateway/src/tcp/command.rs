@@ -35,9 +35,6 @@ impl<'l> Command<'l> {
 }
 
 /// The precision of the command `influx`.
-///
-/// # Errors
-/// It is unknown.
 pub(super) fn precision(given: Option<&str>) -> Result<Precision, Refusal> {
     Precision::parse(given).ok_or_else(|| Refusal::precision(given.unwrap_or_default()))
 }

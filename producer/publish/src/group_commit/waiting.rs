@@ -68,10 +68,7 @@ impl WaitingRequests {
         Self { config, state: Mutex::new(state), reached: Notify::new() }
     }
 
-    /// Adds a request and wakes the loop if it waits for it.
-    ///
-    /// # Errors
-    /// The loop has ended.
+    /// Adds a request and wakes the loop if it waits for it. Fails if the loop has ended.
     pub(super) fn add(&self, request: CommitRequest) -> Outcome {
         let mut state = self.state();
         if state.closed {

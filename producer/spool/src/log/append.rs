@@ -204,10 +204,8 @@ impl Log {
     }
 
     /// Stores records in a segment that is set aside: it is kept and never read. No bound refuses it, because the
-    /// records are in the spool already, and would stop those behind them.
-    ///
-    /// # Errors
-    /// The file system failed, and the records may not be stored.
+    /// records are in the spool already, and would stop those behind them. If it fails, the records may not be
+    /// stored.
     pub(crate) fn set_aside(&mut self, records: &[Record]) -> Result<(), SpoolError> {
         let first = self.status.acknowledged;
         let name = SegmentName { first, generation: self.generation, after_gap: false }.file() + SET_ASIDE;

@@ -15,10 +15,8 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Reads a segment, or what was added to it since `earlier` was read.
-    ///
-    /// # Errors
-    /// The file cannot be read, or its format version is unknown.
+    /// Reads a segment, or what was added to it since `earlier` was read. Fails also if its format version is
+    /// unknown.
     pub(super) fn read(
         storage: &dyn Storage,
         segment: &Segment,

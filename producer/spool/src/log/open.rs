@@ -17,9 +17,6 @@ use crate::{
 
 impl Log {
     /// Opens the spool in a directory, which `directory` names in errors.
-    ///
-    /// # Errors
-    /// The directory or the cursor cannot be read, or a segment has an unknown format version.
     pub(crate) fn open(
         storage: Box<dyn Storage>,
         directory: &Path,

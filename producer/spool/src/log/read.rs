@@ -11,11 +11,8 @@ pub(super) const MAX_READ_FAILURES: u32 = 3;
 
 impl Log {
     /// The records from `from` on that are not acknowledged: at most `max_records`, and at most `max_bytes` of ids and
-    /// bodies unless the first record is larger.
-    ///
-    /// # Errors
-    /// A segment cannot be read. Reading again goes on at the same record; after [`MAX_READ_FAILURES`] the segment is
-    /// passed over.
+    /// bodies unless the first record is larger. If a segment cannot be read, reading again goes on at the same
+    /// record; after [`MAX_READ_FAILURES`] the segment is passed over.
     pub(crate) fn read(
         &mut self,
         from: Position,

@@ -62,10 +62,8 @@ fn only(signs: &BTreeSet<Sign>) -> Option<Sign> {
     signs.first().copied().filter(|_| signs.len() == 1)
 }
 
-/// Decides the formats of these columns, and returns a format for every column of the file.
-///
-/// # Errors
-/// A column whose numbers have two values, and nothing tells which.
+/// Decides the formats of these columns, and returns a format for every column of the file. Fails for a column whose
+/// numbers have two values if nothing tells which.
 pub(super) fn formats(
     rows: &Rows,
     evidence: &[(usize, &Evidence)],

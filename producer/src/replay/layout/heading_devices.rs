@@ -21,9 +21,6 @@ const USUAL: char = '/';
 const NOTED: usize = 3;
 
 /// The metrics of the columns with values, which are `columns`.
-///
-/// # Errors
-/// The headings are ambiguous, or a name is not allowed.
 pub(super) fn metrics(
     rows: &Rows,
     columns: &[usize],
