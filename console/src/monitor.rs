@@ -14,7 +14,7 @@ use std::{
     convert::Infallible,
     mem,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -22,6 +22,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use garenne_common::{
     backoff::Backoff,
     exit::Failure,
+    lock::lock,
     supervise::{self, TaskHandle},
 };
 use garenne_database::{DatabaseError, PostgresPool};
@@ -124,7 +125,7 @@ impl FleetMonitor {
             let Err(error) = self.listen(&mut backoff).await;
             let retry_in = backoff.next_wait();
             tracing::warn!(%error, ?retry_in, "heartbeats unavailable, reconnecting");
-            self.state().lost(&error.to_string());
+            lock(&self.state).lost(&error.to_string());
             sleep(retry_in).await;
         }
     }
@@ -143,7 +144,7 @@ impl FleetMonitor {
     async fn await_workers(&self) {
         let until = Instant::now() + FIRST_LOOK_TIMEOUT;
         let is_complete = || {
-            let state = self.state();
+            let state = lock(&self.state);
             state.first_heard && state.roster.unconfirmed().is_empty()
         };
         while Instant::now() < until && !is_complete() {
@@ -157,12 +158,12 @@ impl FleetMonitor {
         let mut tick = ticks(CONFIRM_INTERVAL);
         loop {
             tick.tick().await;
-            let unconfirmed = self.state().roster.unconfirmed();
+            let unconfirmed = lock(&self.state).roster.unconfirmed();
             if unconfirmed.is_empty() || self.operator.read_only {
                 continue;
             }
             let found = control_queues.find(unconfirmed).await;
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             found.iter().for_each(|(worker, exists)| state.roster.confirm(worker, *exists));
         }
     }
@@ -174,7 +175,7 @@ impl FleetMonitor {
         loop {
             tick.tick().await;
             let problem = database_problem(&pool).await;
-            self.state().database_problem = problem;
+            lock(&self.state).database_problem = problem;
         }
     }
 
@@ -187,7 +188,7 @@ impl FleetMonitor {
                 () = self.restarted.notified() => {}
             }
             match self.read_records().await {
-                Ok(recorded) => self.state().add_recorded(&recorded, false, now()),
+                Ok(recorded) => lock(&self.state).add_recorded(&recorded, false, now()),
                 Err(failure) => tracing::debug!(%failure, "cannot read the lifecycle stream"),
             }
             sleep(MIN_RECORDS_PAUSE).await;
@@ -199,7 +200,7 @@ impl FleetMonitor {
         loop {
             let found = find_differences(&self.operator).await.map_err(|failure| failure.to_string());
             let differs = found.as_ref().is_ok_and(|found| !found.is_empty());
-            self.state().differences = found;
+            lock(&self.state).differences = found;
             sleep(if differs { DIFFERING_INTERVAL } else { COMPARE_INTERVAL }).await;
         }
     }
@@ -216,18 +217,14 @@ impl FleetMonitor {
                 Some(management) => management.alarms().await.map_err(|failure| failure.to_string()),
                 None => Err("this console publishes nothing, and no --management-url is set".to_owned()),
             };
-            self.state().alarm_reported(reported, now());
+            lock(&self.state).alarm_reported(reported, now());
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, MonitorState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Receives heartbeats on one connection until an error ends it.
     async fn listen(&self, backoff: &mut Backoff) -> Result<Infallible, Failure> {
         let mut listener = HeartbeatListener::open(&self.operator).await?;
-        self.state().connected(now());
+        lock(&self.state).connected(now());
         backoff.reset();
         let due = listener.requested + FIRST_HEARTBEAT_TIMEOUT;
         let mut has_settled = false;
@@ -237,7 +234,7 @@ impl FleetMonitor {
                 false => timeout_at(due, listener.next()).await,
             };
             let now = now();
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if let Ok(heartbeat) = next {
                 let heartbeat = heartbeat?;
                 state.broker_heard(listener.alarm.as_deref(), now);
@@ -266,12 +263,12 @@ impl FleetMonitor {
             Ok(snapshot) => snapshot,
             Err(_) => {
                 // The reading goes on: it ends with the reason.
-                self.state().no_answer(format!("the broker has not answered within {QUEUES_TIMEOUT:?}"));
+                lock(&self.state).no_answer(format!("the broker has not answered within {QUEUES_TIMEOUT:?}"));
                 reading.await
             }
         };
         let now = now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.has_looked = true;
         // Nobody is forgotten while nobody can be heard.
         if state.is_heard(now) {
@@ -294,7 +291,7 @@ impl FleetMonitor {
 
     /// The newest sample, unless it is too old to act on. The error says why there is none.
     pub fn latest(&self) -> Result<Sample, String> {
-        let state = self.state();
+        let state = lock(&self.state);
         let max_age = i64::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(i64::MAX) * 4;
         match state.history.newest() {
             Some(sample) if now() - sample.at <= max_age => Ok(sample.clone()),
@@ -309,7 +306,7 @@ impl FleetMonitor {
     /// lane. While queues or workers cannot be read, it fails, and the caller should not change the number.
     pub fn replicas(&self, lane: &str, goal: &Goal) -> Result<Option<(u32, LaneSample)>, String> {
         let newest = self.latest()?;
-        let state = self.state();
+        let state = lock(&self.state);
         if let Some(problem) = state.unheard(now()) {
             return Err(format!("no heartbeats from workers: {problem}"));
         }
@@ -324,39 +321,39 @@ impl FleetMonitor {
 
     /// The current state of the fleet.
     pub fn now(&self) -> Now {
-        Now::of(&self.operator, self.objective, &mut self.state(), now())
+        Now::of(&self.operator, self.objective, &mut lock(&self.state), now())
     }
 
     /// Whether heartbeats arrive: without them no backlog is known.
     pub fn is_heard(&self) -> bool {
-        self.state().is_heard(now())
+        lock(&self.state).is_heard(now())
     }
 
     /// What is wrong, the worst first; [`None`] before the first look at the fleet.
     pub fn problems(&self) -> Option<Vec<Problem>> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let problems = state.diagnose(&self.operator, self.objective, now());
         state.has_looked.then_some(problems)
     }
 
     /// The workers.
     pub fn workers(&self) -> Vec<MemberView> {
-        self.state().roster.members(Program::Worker, now())
+        lock(&self.state).roster.members(Program::Worker, now())
     }
 
     /// One point per sample of the last hour, oldest first.
     pub fn history(&self) -> Vec<Point> {
-        view::points(&self.state().history)
+        view::points(&lock(&self.state).history)
     }
 
     /// Every queue of the newest snapshot.
     pub fn queues(&self) -> Option<BTreeMap<String, QueueStatus>> {
-        self.state().snapshot.as_ref().map(|snapshot| snapshot.queues.clone())
+        lock(&self.state).snapshot.as_ref().map(|snapshot| snapshot.queues.clone())
     }
 
     /// Unroutable messages since this console started, those that were in the queue at its start included.
     pub fn unroutable(&self) -> u64 {
-        self.state().unroutable
+        lock(&self.state).unroutable
     }
 }
 

@@ -3,11 +3,11 @@
 use std::{
     fmt::Display,
     io::{self, Write},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
-use garenne_common::{exit::Failure, stdout::print_line, text::printable};
+use garenne_common::{exit::Failure, lock::lock, stdout::print_line, text::printable};
 use garenne_publish::SpoolCounts;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -45,7 +45,7 @@ impl Progress {
             self.bar.set_message(figures.to_string());
             return;
         }
-        let mut last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_line = lock(&self.last_line);
         if last_line.elapsed() >= LINE_INTERVAL {
             *last_line = Instant::now();
             match self.bar.length().filter(|size| *size > 0) {

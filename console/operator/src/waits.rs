@@ -5,12 +5,15 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use garenne_amqp::Publisher;
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::{
+    exit::{Exit, Failure},
+    lock::lock,
+};
 use tokio::{
     select, task_local,
     time::{Instant, sleep_until},
@@ -46,7 +49,7 @@ pub async fn limited(
         let mut check = Instant::now() + limit;
         loop {
             sleep_until(check).await;
-            let (now, wait) = (Instant::now(), watched.lock().unwrap_or_else(PoisonError::into_inner));
+            let (now, wait) = (Instant::now(), lock(&watched));
             if wait.since + limit <= now {
                 return (wait.what)();
             }
@@ -66,7 +69,7 @@ pub async fn limited(
 
 fn change(change: impl FnOnce(&mut Wait)) {
     // Programs without a limit, such as the dashboard, are not in a scope.
-    let _ = WAIT.try_with(|wait| change(&mut wait.lock().unwrap_or_else(PoisonError::into_inner)));
+    let _ = WAIT.try_with(|wait| change(&mut lock(wait)));
 }
 
 /// The command waits for this from now on.

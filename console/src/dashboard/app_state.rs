@@ -1,14 +1,15 @@
 //! The state that all request handlers share.
 
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex};
 
 use axum::{extract::State, http::StatusCode};
 use garenne_common::{
     exit::{Exit, Failure},
+    lock::lock,
     telemetry::Metrics,
 };
 use garenne_operator::operator::Operator;
-use tokio::sync::{Mutex, MutexGuard as AsyncMutexGuard};
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
     access::Access, job_book::JobBook, listed_page::ListedPage, problem::Problem,
@@ -51,18 +52,13 @@ impl AppState {
         self.database.as_ref().ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, NO_DATABASE))
     }
 
-    /// The page of dead letters that was read last.
-    pub(super) fn listed(&self) -> MutexGuard<'_, Option<ListedPage>> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Forgets the page, because letters were moved.
     pub(super) fn forget_listed(&self) {
-        *self.listed() = None;
+        *lock(&self.listed) = None;
     }
 
     /// Waits until nothing else walks over the dead letters. Fails while a job moves them, which may take long.
-    pub(super) async fn walk(&self) -> Result<AsyncMutexGuard<'_, ()>, Problem> {
+    pub(super) async fn walk(&self) -> Result<MutexGuard<'_, ()>, Problem> {
         // A job that comes later waits behind this walk.
         if let Some(job) = self.jobs.active() {
             let detail =

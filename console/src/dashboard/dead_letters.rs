@@ -7,7 +7,7 @@ use axum::{
     extract::{Query, State, rejection::QueryRejection},
     http::StatusCode,
 };
-use garenne_common::exit::Failure;
+use garenne_common::{exit::Failure, lock::lock};
 use garenne_operator::{dead::HeldQueue, operator::Operator};
 use garenne_protocol::task::epoch_ms;
 use indicatif::ProgressBar;
@@ -59,7 +59,7 @@ pub(super) async fn list(
     if !(1..=MAX_PAGE).contains(&number) {
         return Err(refused(format!("page = {number} is refused: expected 1 to {MAX_PAGE}")));
     }
-    let last = || app.listed().clone().filter(|last| last.number == number && last.filter == filter);
+    let last = || lock(&app.listed).clone().filter(|last| last.number == number && last.filter == filter);
     let _walk = match (app.walk().await, last()) {
         (Ok(_), Some(last)) if Instant::now() < last.until => return Ok(Json(last.list)),
         (Ok(walk), _) => walk,
@@ -70,7 +70,7 @@ pub(super) async fn list(
     let started = Instant::now();
     let list = read(app.operator(), Page { number, size: PAGE_SIZE }, &filter.filter()?).await?;
     let until = Instant::now() + MIN_AGE.max(started.elapsed() * AGE_IN_WALKS);
-    *app.listed() = Some(ListedPage { number, filter, until, list: list.clone() });
+    *lock(&app.listed) = Some(ListedPage { number, filter, until, list: list.clone() });
     Ok(Json(list))
 }
 

@@ -1,11 +1,11 @@
 //! A replay or a drop that runs in the background.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::SystemTime,
 };
 
-use garenne_common::exit::Failure;
+use garenne_common::{exit::Failure, lock::lock};
 use garenne_protocol::task::{TaskId, epoch_ms};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -86,18 +86,18 @@ impl Job {
     }
 
     pub(super) fn state(&self) -> JobState {
-        self.course().state
+        lock(&self.course).state
     }
 
     /// The job begins to read the queue.
     pub(super) fn begin(&self) {
-        let mut course = self.course();
+        let mut course = lock(&self.course);
         (course.state, course.started_at) = (JobState::Running, Some(now()));
     }
 
     /// The job has ended. The first result counts.
     pub(super) fn end(&self, outcome: Result<MoveReport, Failure>) {
-        let mut course = self.course();
+        let mut course = lock(&self.course);
         if course.state.has_ended() {
             return;
         }
@@ -118,7 +118,7 @@ impl Job {
 
     /// As clients see it.
     pub(super) fn view(&self) -> Value {
-        let Course { state, started_at, ended_at, report, error } = &*self.course();
+        let Course { state, started_at, ended_at, report, error } = &*lock(&self.course);
         json!({
             "id": self.id,
             "action": self.action,
@@ -132,10 +132,6 @@ impl Job {
             "report": report,
             "error": error,
         })
-    }
-
-    fn course(&self) -> MutexGuard<'_, Course> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

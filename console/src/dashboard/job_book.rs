@@ -2,12 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use axum::http::StatusCode;
 use futures_util::future::join_all;
+use garenne_common::lock::lock;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -30,7 +31,7 @@ pub(super) struct JobBook(Mutex<VecDeque<Arc<Job>>>);
 impl JobBook {
     /// Adds a job, and forgets the oldest one that ended if there are too many. Refuses it if too many wait or run.
     pub(super) fn add(&self, job: Job) -> Result<Arc<Job>, Problem> {
-        let mut jobs = self.jobs();
+        let mut jobs = lock(&self.0);
         let active = jobs.iter().filter(|job| !job.state().has_ended()).count();
         if active >= MAX_ACTIVE {
             let detail = format!("{active} jobs wait or run, the limit is {MAX_ACTIVE}: wait, or stop one");
@@ -48,33 +49,29 @@ impl JobBook {
 
     /// A job by its id.
     pub(super) fn get(&self, id: &str) -> Result<Arc<Job>, Problem> {
-        let found = self.jobs().iter().find(|job| job.id == id).cloned();
+        let found = lock(&self.0).iter().find(|job| job.id == id).cloned();
         found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, format!("no job {id:?}")))
     }
 
     /// The oldest job that waits or runs.
     pub(super) fn active(&self) -> Option<Arc<Job>> {
-        let jobs = self.jobs();
+        let jobs = lock(&self.0);
         let running = jobs.iter().find(|job| job.state() == JobState::Running);
         running.or_else(|| jobs.iter().find(|job| !job.state().has_ended())).cloned()
     }
 
     /// All of them as clients see them, newest first.
     pub(super) fn view(&self) -> Vec<Value> {
-        self.jobs().iter().rev().map(|job| job.view()).collect()
+        lock(&self.0).iter().rev().map(|job| job.view()).collect()
     }
 
     /// Stops all jobs and waits until they have ended, for a short time.
     pub(super) async fn close(&self) {
-        let active: Vec<_> = self.jobs().iter().filter(|job| !job.state().has_ended()).cloned().collect();
+        let active: Vec<_> = lock(&self.0).iter().filter(|job| !job.state().has_ended()).cloned().collect();
         active.iter().for_each(|job| job.stop.cancel());
         if timeout(STOP_TIMEOUT, join_all(active.iter().map(|job| job.ended.cancelled()))).await.is_err() {
             tracing::warn!("jobs did not end in time: letters with unconfirmed copies remain in the queue");
         }
-    }
-
-    fn jobs(&self) -> MutexGuard<'_, VecDeque<Arc<Job>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

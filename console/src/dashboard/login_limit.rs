@@ -3,12 +3,12 @@
 use std::{
     collections::{HashMap, VecDeque},
     net::IpAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::Duration,
 };
 
 use axum::http::StatusCode;
-use garenne_common::telemetry::admin::network;
+use garenne_common::{lock::lock, telemetry::admin::network};
 use tokio::time::Instant;
 
 use super::problem::Problem;
@@ -35,7 +35,7 @@ impl LoginLimit {
     /// Counts a login of `address`. Refuses it if the address has failed too often.
     pub(super) fn begin(&self, address: IpAddr) -> Result<Attempt<'_>, Problem> {
         let (address, now) = (network(address), Instant::now());
-        let mut failures = self.failures();
+        let mut failures = lock(&self.0);
         if failures.len() >= MAX_ADDRESSES && !failures.contains_key(&address) {
             failures.retain(|_, times| times.back().is_some_and(|at| now - *at < WINDOW));
             let oldest = failures.iter().min_by_key(|(_, times)| times.back().copied()).map(|(ip, _)| *ip);
@@ -52,17 +52,13 @@ impl LoginLimit {
         times.push_back(now);
         Ok(Attempt { limit: self, address, at: now })
     }
-
-    fn failures(&self) -> MutexGuard<'_, HashMap<IpAddr, VecDeque<Instant>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Attempt<'_> {
     /// Does not count as failed. Earlier failures still do: a person with a valid password must not be
     /// able to guess that of another person without a limit.
     pub(super) fn succeeded(self) {
-        let mut failures = self.limit.failures();
+        let mut failures = lock(&self.limit.0);
         let Some(times) = failures.get_mut(&self.address) else { return };
         if let Some(own) = times.iter().position(|at| *at == self.at) {
             times.remove(own);
@@ -113,7 +109,7 @@ mod tests {
             limit.begin(std::net::Ipv4Addr::from(n).into()).map(drop).unwrap();
             tokio::time::advance(Duration::from_micros(1)).await;
         }
-        let failures = limit.failures();
+        let failures = lock(&limit.0);
         assert_eq!(failures.len(), MAX_ADDRESSES);
         assert!(!failures.contains_key(&std::net::Ipv4Addr::from(9).into()), "the oldest is forgotten");
     }

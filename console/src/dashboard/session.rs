@@ -1,14 +1,11 @@
 //! Sessions. A login sets a cookie that scripts cannot read. Every command also sends the session's CSRF token, which
 //! other sites cannot read.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Mutex, time::Duration};
 
 use axum::http::{HeaderMap, header};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use garenne_common::lock::lock;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
@@ -52,14 +49,10 @@ impl Sessions {
         Self { open: Mutex::default(), secure }
     }
 
-    fn open(&self) -> MutexGuard<'_, VecDeque<Session>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts a session. Returns it and the cookie to set.
     pub(super) fn start(&self, user: User) -> (Session, String) {
         let now = Instant::now();
-        let mut open = self.open();
+        let mut open = lock(&self.open);
         open.retain(|session| session.until > now);
         let own = open.iter().filter(|session| session.user.name == user.name).count();
         if own >= MAX_OWN_SESSIONS {
@@ -78,13 +71,13 @@ impl Sessions {
     pub(super) fn of(&self, headers: &HeaderMap) -> Option<Session> {
         let id = id(headers)?;
         let now = Instant::now();
-        self.open().iter().find(|session| session.until > now && same(&session.id, id)).cloned()
+        lock(&self.open).iter().find(|session| session.until > now && same(&session.id, id)).cloned()
     }
 
     /// Ends the request's session and returns the cookie that removes its cookie.
     pub(super) fn end(&self, headers: &HeaderMap) -> String {
         if let Some(id) = id(headers) {
-            self.open().retain(|session| !same(&session.id, id));
+            lock(&self.open).retain(|session| !same(&session.id, id));
         }
         self.cookie("", Duration::ZERO)
     }

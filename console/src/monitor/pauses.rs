@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use garenne_common::lock::lock;
 use garenne_operator::ticks::ticks;
 use garenne_protocol::heartbeat::Program;
 use tokio::time::Instant;
@@ -54,13 +55,13 @@ impl FleetMonitor {
             tick.tick().await;
             let Some((looked_up, was_heard)) = self.new_pauses() else { continue };
             let records = read_pauses(&self.operator).await.map_err(|failure| failure.to_string());
-            self.state().pauses = KnownPauses { records, looked_up, was_heard, read_at: Instant::now() };
+            lock(&self.state).pauses = KnownPauses { records, looked_up, was_heard, read_at: Instant::now() };
         }
     }
 
     /// What is paused, and whether workers are heard, if it is time to look it up.
     fn new_pauses(&self) -> Option<(BTreeSet<(String, String)>, bool)> {
-        let (state, now) = (self.state(), now());
+        let (state, now) = (lock(&self.state), now());
         let (present, is_heard) = (paused(&state.roster.members(Program::Worker, now)), state.is_heard(now));
         let is_new = !present.is_subset(&state.pauses.looked_up) || state.pauses.was_heard && !is_heard;
         let lifetime = if state.pauses.records.is_ok() { READ_AGAIN } else { TRY_AGAIN };

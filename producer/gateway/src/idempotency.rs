@@ -4,12 +4,9 @@
 //! The memory is that of one process and bounded: a key that was used at another gateway, or long ago, is not compared.
 //! The ids of its tasks are derived from the key all the same.
 
-use std::{
-    num::NonZeroUsize,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{num::NonZeroUsize, sync::Mutex, time::Duration};
 
+use garenne_common::lock::lock;
 use garenne_protocol::{
     sensor::{Reading, Timestamp, Unit},
     task::{NewTask, TaskId, Version},
@@ -77,7 +74,7 @@ impl Uses {
     /// Remembers a use. Returns the first one with the same content. One with another content counts as the first
     /// from then on if it `replaces`, and else there is none.
     fn first(&self, id: TaskId, content: Fingerprint, now: Timestamp, replaces: bool) -> Option<FirstUse> {
-        let mut uses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uses = lock(&self.0);
         match uses.get(&id).filter(|first| first.since.elapsed() < WINDOW) {
             Some(first) if first.content == content => return Some(*first),
             Some(_) if !replaces => return None,

@@ -4,10 +4,12 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicUsize, Ordering},
     },
 };
+
+use garenne_common::lock::lock;
 
 /// Counts connections by source: an IPv4 address, or the /64 network of an IPv6 address, the size that one subscriber
 /// usually gets.
@@ -91,10 +93,6 @@ impl Drop for Source {
             sources.remove(&self.address);
         }
     }
-}
-
-fn lock(sources: &Sources) -> MutexGuard<'_, HashMap<IpAddr, Weak<Source>>> {
-    sources.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The source of an address.

@@ -2,13 +2,14 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, SystemTime},
 };
 
 use garenne_common::{
     config::{Invalid, Size},
     exit::{Exit, Failure},
+    lock::lock,
     telemetry::Metrics,
 };
 use garenne_protocol::{heartbeat::SpoolBeat, task::epoch_ms};
@@ -176,7 +177,7 @@ pub fn export_metrics(metrics: &Metrics, spool: &Spool) -> prometheus::Result<()
     let counted = Mutex::new(());
     metrics.before_encode(move || {
         // Two scrapes at once must not count an event twice.
-        let _counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let _counted = lock(&counted);
         let status = status.borrow();
         let age = status.age(SystemTime::now()).unwrap_or_default().as_secs();
         bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));

@@ -1,12 +1,9 @@
 //! Refuses new tasks while the oldest unconfirmed message is overdue, instead of queueing them behind it.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 use garenne_amqp::PublishError;
+use garenne_common::lock::lock;
 use scopeguard::guard;
 use tokio::time::Instant;
 
@@ -25,28 +22,24 @@ impl UnconfirmedMessages {
 
     /// Adds a message that is published now. It is unconfirmed until the returned guard is dropped.
     pub(super) fn track(&self) -> impl Drop {
-        let mut messages = self.messages();
+        let mut messages = lock(&self.messages);
         let number = messages.last_key_value().map_or(0, |(last, _)| last + 1);
         messages.insert(number, Instant::now());
         drop(messages);
         guard(number, |number| {
-            self.messages().remove(&number);
+            lock(&self.messages).remove(&number);
         })
     }
 
     /// [`PublishError::Busy`] while the oldest unconfirmed message is overdue.
     pub(super) fn check_overdue(&self) -> Result<(), PublishError> {
-        let oldest = self.messages().first_key_value().map(|(_, published_at)| *published_at);
+        let oldest = lock(&self.messages).first_key_value().map(|(_, published_at)| *published_at);
         match oldest {
             Some(oldest) if oldest.elapsed() > self.limit => {
                 Err(PublishError::Busy { what: "confirm of an earlier message", waited: self.limit })
             }
             _ => Ok(()),
         }
-    }
-
-    fn messages(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
     path::Path,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use std::{
 use garenne_common::{
     backoff::Backoff,
     exit::{Exit, Failure},
+    lock::lock,
     supervise,
 };
 use garenne_protocol::{
@@ -81,7 +82,7 @@ impl ReceiptFile {
             serde_json::to_writer(&mut lines, &receipt)?;
             lines.push(b'\n');
         }
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&lines)
+        lock(&self.0).write_all(&lines)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::{
     num::NonZeroUsize,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
+use garenne_common::lock::lock;
 use governor::{
     DefaultDirectRateLimiter, Quota, RateLimiter,
     clock::{Clock, DefaultClock},
@@ -42,7 +43,7 @@ impl Rate {
 
     /// The limit of the sender with this name, which all of its connections share.
     pub(super) fn of(&self, sender: &str) -> Arc<RateLimit> {
-        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut senders = lock(&self.senders);
         if let Some(limit) = senders.get(sender) {
             return Arc::clone(limit);
         }

@@ -1,10 +1,13 @@
 //! The span of a request. It starts after the authentication, so that unknown senders cause no spans.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::extract::MatchedPath;
 use axum::http::{HeaderMap, Method, request};
-use garenne_common::telemetry::traces::{Begun, Span, SpanKind, Traces};
+use garenne_common::{
+    lock::lock,
+    telemetry::traces::{Begun, Span, SpanKind, Traces},
+};
 use garenne_protocol::task::TraceContext;
 
 use crate::auth::Peer;
@@ -30,21 +33,17 @@ impl RequestTrace {
             Method::POST => traces.begin(sent.as_ref(), SpanKind::Server, |span| describe(span, head)),
             _ => Begun { context: sent, span: None },
         };
-        *self.started() = Started { context, span };
+        *lock(&self.0) = Started { context, span };
     }
 
     /// The trace context that the request's tasks and its audit line continue. `None` before [`RequestTrace::start`].
     pub(super) fn context(&self) -> Option<TraceContext> {
-        self.started().context.clone()
+        lock(&self.0).context.clone()
     }
 
     /// Takes the span, to complete it.
     pub(super) fn take_span(&self) -> Option<Span> {
-        self.started().span.take()
-    }
-
-    fn started(&self) -> MutexGuard<'_, Started> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).span.take()
     }
 }
 

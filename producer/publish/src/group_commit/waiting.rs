@@ -3,12 +3,10 @@
 //! Senders add requests, and the loop of their size class publishes them. To wake the loop costs more than to add a
 //! request, so it is woken for the first one, which starts a wait, and then when a message is full.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, sync::Mutex};
 
 use garenne_amqp::PublishError;
+use garenne_common::lock::lock;
 use garenne_protocol::task::NewTask;
 use tokio::{
     sync::{Notify, oneshot},
@@ -70,7 +68,7 @@ impl WaitingRequests {
 
     /// Adds a request and wakes the loop if it waits for it. Fails if the loop has ended.
     pub(super) fn add(&self, request: CommitRequest) -> Outcome {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.closed {
             return Err(shutting_down());
         }
@@ -83,7 +81,7 @@ impl WaitingRequests {
 
     /// Waits for `awaited`, of which a first request is a part. Returns when the oldest request was created.
     pub(super) fn wake_at(&self, awaited: Awaited) -> Option<Instant> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let oldest = state.requests.front().map(|oldest| oldest.created_at);
         state.awaited = if oldest.is_none() { Awaited::Request } else { awaited };
         self.wake_if_reached(&mut state);
@@ -97,29 +95,29 @@ impl WaitingRequests {
 
     /// Whether requests wait that need not wait for others.
     pub(super) fn linger_is_over(&self) -> bool {
-        self.state().linger_is_over(self.config)
+        lock(&self.state).linger_is_over(self.config)
     }
 
     pub(super) fn has_full_group(&self) -> bool {
-        self.state().is_full_group(self.config)
+        lock(&self.state).is_full_group(self.config)
     }
 
     /// Whether nothing waits and nothing will.
     pub(super) fn are_ended(&self) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         state.closed && state.requests.is_empty()
     }
 
     /// Takes the oldest request.
     pub(super) fn take_oldest(&self) -> Option<CommitRequest> {
-        self.state().take_if(|_| true)
+        lock(&self.state).take_if(|_| true)
     }
 
     /// Takes the oldest requests, as many as fit into one message; `None` if nothing waits. A request whose caller has
     /// gone is dropped: the caller may have stored its tasks elsewhere.
     pub(super) fn take_group(&self) -> Option<Group> {
         let GroupCommitConfig { records, bytes: max_bytes, .. } = self.config;
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.drop_cancelled();
         let CommitRequest { mut tasks, mut bytes, outcome, .. } = state.take_if(|_| true)?;
         let mut outcomes = vec![outcome];
@@ -136,14 +134,14 @@ impl WaitingRequests {
 
     /// Adds no more requests.
     pub(super) fn close(&self) {
-        self.state().closed = true;
+        lock(&self.state).closed = true;
         self.reached.notify_one();
     }
 
     /// Adds no more requests and drops those that wait.
     pub(super) fn abandon(&self) {
         self.close();
-        let abandoned = std::mem::take(&mut self.state().requests);
+        let abandoned = std::mem::take(&mut lock(&self.state).requests);
         drop(abandoned);
     }
 
@@ -158,10 +156,6 @@ impl WaitingRequests {
             state.awaited = Awaited::Nothing;
             self.reached.notify_one();
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
