@@ -24,40 +24,22 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
+/// The files of the folder `page` with these names: media type, then names.
+macro_rules! embedded {
+    ($($kind:ident: $($name:literal)+;)+) => {
+        &[$($(($name, $kind, include_str!(concat!("page/", $name)))),+),+]
+    };
+}
+
 /// The files that the pages load: name, media type and text.
-const FILES: [(&str, &str, &str); 31] = [
-    ("style.css", CSS, include_str!("page/style.css")),
-    ("icon.svg", SVG, include_str!("page/icon.svg")),
-    ("favicon.ico", SVG, include_str!("page/icon.svg")),
-    ("address.js", SCRIPT, include_str!("page/address.js")),
-    ("alarms.js", SCRIPT, include_str!("page/alarms.js")),
-    ("app.js", SCRIPT, include_str!("page/app.js")),
-    ("charts.js", SCRIPT, include_str!("page/charts.js")),
-    ("curve.js", SCRIPT, include_str!("page/curve.js")),
-    ("devices.js", SCRIPT, include_str!("page/devices.js")),
-    ("dialogs.js", SCRIPT, include_str!("page/dialogs.js")),
-    ("dom.js", SCRIPT, include_str!("page/dom.js")),
-    ("gateways.js", SCRIPT, include_str!("page/gateways.js")),
-    ("groups.js", SCRIPT, include_str!("page/groups.js")),
-    ("jobs.js", SCRIPT, include_str!("page/jobs.js")),
-    ("kinds.js", SCRIPT, include_str!("page/kinds.js")),
-    ("lanes.js", SCRIPT, include_str!("page/lanes.js")),
-    ("letter_dialog.js", SCRIPT, include_str!("page/letter_dialog.js")),
-    ("letter_errors.js", SCRIPT, include_str!("page/letter_errors.js")),
-    ("letter_filter.js", SCRIPT, include_str!("page/letter_filter.js")),
-    ("letters.js", SCRIPT, include_str!("page/letters.js")),
-    ("pause.js", SCRIPT, include_str!("page/pause.js")),
-    ("reload.js", SCRIPT, include_str!("page/reload.js")),
-    ("session.js", SCRIPT, include_str!("page/session.js")),
-    ("stored.js", SCRIPT, include_str!("page/stored.js")),
-    ("table.js", SCRIPT, include_str!("page/table.js")),
-    ("tasks.js", SCRIPT, include_str!("page/tasks.js")),
-    ("test_task.js", SCRIPT, include_str!("page/test_task.js")),
-    ("tiles.js", SCRIPT, include_str!("page/tiles.js")),
-    ("verdict.js", SCRIPT, include_str!("page/verdict.js")),
-    ("worker_card.js", SCRIPT, include_str!("page/worker_card.js")),
-    ("workers.js", SCRIPT, include_str!("page/workers.js")),
-];
+const FILES: &[(&str, &str, &str)] = embedded! {
+    CSS: "style.css";
+    SVG: "icon.svg";
+    SCRIPT: "address.js" "alarms.js" "app.js" "charts.js" "curve.js" "devices.js" "dialogs.js" "dom.js"
+        "gateways.js" "groups.js" "jobs.js" "kinds.js" "lanes.js" "letter_dialog.js" "letter_errors.js"
+        "letter_filter.js" "letters.js" "pause.js" "reload.js" "session.js" "stored.js" "table.js"
+        "tasks.js" "test_task.js" "tiles.js" "verdict.js" "worker_card.js" "workers.js";
+};
 
 pub(super) async fn index() -> Response {
     text("text/html; charset=utf-8", INDEX)
@@ -72,7 +54,8 @@ pub(super) async fn tasks() -> Response {
 }
 
 pub(super) async fn file(Path(file): Path<String>) -> Result<Response, Problem> {
-    let found = FILES.iter().find(|(name, ..)| *name == file);
+    let wanted = if file == "favicon.ico" { "icon.svg" } else { &file };
+    let found = FILES.iter().find(|(name, ..)| *name == wanted);
     let missing = || Problem::new(StatusCode::NOT_FOUND, format!("no route /{file}"));
     found.map(|(_, kind, content)| text(kind, content)).ok_or_else(missing)
 }
