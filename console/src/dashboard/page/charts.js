@@ -38,7 +38,7 @@ const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 const AXES = { 5: [5, 1, "min"], 15: [3, 1, "min"], 60: [4, 1, "min"], 1440: [4, 60, "h"], 10080: [7, 1440, "d"] };
 
 // The next round number at or above the largest value.
-function ceiling(most) {
+export function ceiling(most) {
   if (most <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
   return [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= most);
@@ -47,14 +47,26 @@ function ceiling(most) {
 // Milliseconds between two points beyond which the line is interrupted. A stored point has its own `gap`: 1.5 steps.
 const GAP = 20000;
 
-function runs(points) {
+const gap = (last, point) => Math.max(last.gap ?? GAP, point.gap ?? GAP);
+
+// The points between interruptions. `longest` is the most that may lie between two points.
+export function runs(points, longest = gap) {
   const all = [];
   for (const point of points) {
     const last = all.at(-1)?.at(-1);
-    if (last && point.at - last.at <= Math.max(last.gap ?? GAP, point.gap ?? GAP)) all.at(-1).push(point);
+    if (last && point.at - last.at <= longest(last, point)) all.at(-1).push(point);
     else all.push([point]);
   }
   return all;
+}
+
+// The place to which an arrow key moves from `shown`, or -1 for none, among so many points. Nothing for other keys.
+export function moved(event, shown, count) {
+  const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+  if (move === undefined || !count) return undefined;
+  event.preventDefault();
+  const from = shown >= 0 ? shown : move < 0 ? count : -1;
+  return Math.max(0, Math.min(count - 1, from + move));
 }
 
 // A stored point between two gaps is as wide as its step.
@@ -86,12 +98,9 @@ export class Areas {
 
   // The arrow keys read the values, from the newest on.
   key(event) {
-    const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
-    if (move === undefined || !this.points?.length) return;
-    event.preventDefault();
-    const last = this.points.length - 1, shown = this.points.findIndex((point) => point.at === this.shown);
-    const from = shown >= 0 ? shown : move < 0 ? last + 1 : -1, place = Math.max(0, Math.min(last, from + move));
-    const point = this.points[place], box = this.node.getBoundingClientRect();
+    const points = this.points ?? [], place = moved(event, points.findIndex((point) => point.at === this.shown), points.length);
+    if (place === undefined) return;
+    const point = points[place], box = this.node.getBoundingClientRect();
     const said = this.show(point, { clientX: box.left + this.x(point.at), clientY: box.top });
     this.node.setAttribute("aria-label", `${this.label} ${said}`);
   }

@@ -1,5 +1,5 @@
 // The curve of a metric: the mean of each bucket as a line, between its minimum and maximum.
-import { svg } from "/charts.js";
+import { ceiling, moved, runs, svg } from "/charts.js";
 import { moment } from "/dom.js";
 
 const H = 190, LEFT = 58, RIGHT = 8, TOP = 10, BOTTOM = 22;
@@ -19,8 +19,7 @@ export function when(at, seconds) {
 // Round numbers that enclose the values, about four steps apart.
 function scale(low, high) {
   if (low === high) { low -= Math.abs(low) * 0.01 || 1; high += Math.abs(high) * 0.01 || 1; }
-  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= rough);
+  const step = ceiling((high - low) / 4);
   const first = Math.floor(low / step), last = Math.ceil(high / step);
   return Array.from({ length: last - first + 1 }, (_, n) => (first + n) * step);
 }
@@ -33,11 +32,9 @@ export class Curve {
     this.node.addEventListener("pointerleave", () => this.show(-1));
     this.node.addEventListener("blur", () => this.show(-1));
     this.node.addEventListener("keydown", (event) => {
-      const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
-      if (move === undefined || !this.points?.length) return;
-      event.preventDefault();
-      const last = this.points.length - 1, from = this.shown >= 0 ? this.shown : move < 0 ? last + 1 : -1;
-      const box = this.node.getBoundingClientRect(), place = Math.max(0, Math.min(last, from + move));
+      const place = moved(event, this.shown, this.points?.length);
+      if (place === undefined) return;
+      const box = this.node.getBoundingClientRect();
       this.show(place, { clientX: box.left + this.x(this.points[place].at), clientY: box.top });
     });
     new ResizeObserver(() => { if (this.points && this.width !== this.node.clientWidth) this.draw(this.points, this.from, this.to, this.label, this.unit); }).observe(this.node);
@@ -84,13 +81,7 @@ export class Curve {
   // The line is interrupted where a device sent nothing for longer than it usually does.
   runs() {
     const gaps = this.points.slice(1).map((point, n) => point.at - this.points[n].at).sort((a, b) => a - b);
-    const longest = 3 * (gaps[Math.floor(gaps.length / 2)] ?? 0), all = [];
-    for (const point of this.points) {
-      const last = all.at(-1)?.at(-1);
-      if (last && point.at - last.at <= longest) all.at(-1).push(point);
-      else all.push([point]);
-    }
-    return all;
+    return runs(this.points, () => 3 * (gaps[Math.floor(gaps.length / 2)] ?? 0));
   }
 
   nearest(clientX) {

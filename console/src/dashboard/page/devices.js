@@ -1,7 +1,7 @@
 // The list of devices, and the page of one device: its curves, newest readings, flags and alarms.
 import { span } from "/charts.js";
 import { Curve, number, when } from "/curve.js";
-import { $, h, moment, set, setTime, tip, tr } from "/dom.js";
+import { $, h, moment, set, setTime, timeOf, tip, tr } from "/dom.js";
 import { foldable } from "/table.js";
 
 // Name, length in seconds, and step of the curves: at most 366 buckets.
@@ -40,12 +40,6 @@ function problem(error) {
 const age = (time) => span(Math.max(0, Date.now() - new Date(time)) / 1000);
 const isOld = (time) => Date.now() - new Date(time) > OLD;
 
-function timeOf(time, text) {
-  const node = h("time");
-  setTime(node, Date.parse(time), text);
-  return node;
-}
-
 function flags(node, quality) {
   node.replaceChildren(...quality.map((flag) => h("span", flag === "time-assumed" || flag === "corrected" ? "pill" : "pill silent", flag)));
 }
@@ -56,7 +50,7 @@ function row({ device, metric, value, unit, quality, time }) {
   const link = h("a", "", device), marks = h("span", "flags");
   link.href = `/devices?device=${encodeURIComponent(device)}`;
   flags(marks, quality);
-  const [faded, old] = isOld(time) ? [" faded", " old"] : ["", ""], last = timeOf(time, `${age(time)} ago`);
+  const [faded, old] = isOld(time) ? [" faded", " old"] : ["", ""], last = timeOf(Date.parse(time), `${age(time)} ago`);
   const cells = [["device", "id", link], ["metric", "", metric], ["newest value", `n${faded}`, number(value)], ["unit", faded.trim(), unit ?? ""], ["flags", "", marks], ["last data", `n${old}`, last]];
   const row = foldable(tr(...cells), [true, true, true, false, false, true]);
   row.words = `${device} ${metric}`.toLowerCase();
@@ -109,7 +103,7 @@ function card(metric) {
 async function load(newest) {
   const { metric, value, unit, quality, time } = newest;
   const made = cards.get(metric) ?? card(metric), { from, to, step, words } = shownPeriod();
-  const last = timeOf(time, isOld(time) ? `last reading ${age(time)} ago` : `${age(time)} ago`);
+  const last = timeOf(Date.parse(time), isOld(time) ? `last reading ${age(time)} ago` : `${age(time)} ago`);
   last.className = isOld(time) ? "old" : "";
   made.last.replaceChildren(`${number(value)} ${unit ?? ""}, `, last);
   flags(made.marks, quality);
@@ -152,8 +146,8 @@ async function refresh() {
   try {
     const { devices, alarms } = await ask(`/v1/devices?${new URLSearchParams({ device })}`);
     const rows = alarms.map((alarm) => {
-      const until = alarm.ended ? timeOf(alarm.ended, moment(alarm.ended)) : h("span", "pill silent", "open");
-      const cells = [["rule", "", alarm.rule], ["metric", "", alarm.metric], ["since", "", timeOf(alarm.since, moment(alarm.since))], ["until", "", until], ["value", "n", number(alarm.value)]];
+      const until = alarm.ended ? timeOf(Date.parse(alarm.ended), moment(alarm.ended)) : h("span", "pill silent", "open");
+      const cells = [["rule", "", alarm.rule], ["metric", "", alarm.metric], ["since", "", timeOf(Date.parse(alarm.since), moment(alarm.since))], ["until", "", until], ["value", "n", number(alarm.value)]];
       return foldable(tr(...cells), [true, false, true, true, false]);
     });
     const newest = devices[0].metrics.map(({ time }) => Date.parse(time)).reduce((a, b) => Math.max(a, b));

@@ -44,6 +44,13 @@ export function setTime(node, at, text) {
   node.title = iso ? moment(at, { dateStyle: "medium", timeStyle: "long" }) : "";
 }
 
+// A new element with a time.
+export function timeOf(at, text) {
+  const node = h("time");
+  setTime(node, at, text);
+  return node;
+}
+
 // A row of a table. `cells` are [column, css, text or element]. The roles stay where a narrow screen shows the row as a
 // block, and the column's name stands before the value there.
 export function tr(...cells) {

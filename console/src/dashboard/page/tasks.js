@@ -2,7 +2,7 @@
 import { parameter, remember } from "/address.js";
 import { span } from "/charts.js";
 import { confirmed } from "/dialogs.js";
-import { $, button, h, label, set, setTime, tr } from "/dom.js";
+import { $, button, h, label, set, timeOf, tr } from "/dom.js";
 import { act, ask, askPrivately, gate, login, session } from "/session.js";
 import { Table } from "/table.js";
 
@@ -20,16 +20,10 @@ const table = new Table($("task-table"), "tasks", [
   { title: "commands", hide: true },
 ], draw);
 
-function time(at, text) {
-  const node = h("time");
-  setTime(node, at, text);
-  return node;
-}
-
 function due({ due_at: at, within }) {
   if (at === null) return within === null ? "" : `within ${within}`;
   const left = (at - Date.now()) / 1000;
-  return time(at, left > 0 ? `in ${span(left)}` : "now");
+  return timeOf(at, left > 0 ? `in ${span(left)}` : "now");
 }
 
 function commands(task) {
@@ -43,7 +37,7 @@ function commands(task) {
 
 function row(task) {
   const kind = task.batch_of === null ? task.kind : `${task.kind} (batch of ${task.batch_of})`;
-  const published = task.published_at === null ? "" : time(task.published_at, `${span(Math.max(0, Date.now() - task.published_at) / 1000)} ago`);
+  const published = task.published_at === null ? "" : timeOf(task.published_at, `${span(Math.max(0, Date.now() - task.published_at) / 1000)} ago`);
   return tr(["id", "id", task.id ?? "–"], ["kind", "", kind], ["group", "", task.group ?? ""], ["key", "", task.key ?? ""], ["attempts", "n", String(task.attempts)], ["published", "n", published], ["due", "n", due(task)], ["commands", "", commands(task)]);
 }
 
