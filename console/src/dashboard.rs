@@ -13,7 +13,6 @@ mod job;
 mod job_book;
 mod jobs;
 mod letter_filter;
-mod listed_page;
 mod login_limit;
 mod metrics;
 mod page;

@@ -227,7 +227,7 @@ impl Access {
         let Some(accounts) = &self.accounts else { return self.check_token(given.token) };
         let Credentials { name, password, token: None } = given else {
             let detail = "expected name and password: this dashboard has a file of operators";
-            return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+            return Err(Problem::bad_request(detail));
         };
         let account = accounts.get().get(&name).cloned();
         let found =

@@ -55,12 +55,8 @@ pub(super) async fn change(
         ("ack", None) => AlarmAction::Acknowledge,
         ("snooze", Some(time)) => AlarmAction::Snooze(time),
         ("unsnooze", None) => AlarmAction::Unsnooze,
-        ("ack" | "unsnooze", Some(_)) => {
-            return Err(Problem::new(StatusCode::BAD_REQUEST, "for: only allowed with snooze"));
-        }
-        ("snooze", None) => {
-            return Err(Problem::new(StatusCode::BAD_REQUEST, "expected for, such as \"1h\""));
-        }
+        ("ack" | "unsnooze", Some(_)) => return Err(Problem::bad_request("for: only allowed with snooze")),
+        ("snooze", None) => return Err(Problem::bad_request("expected for, such as \"1h\"")),
         _ => {
             let problem = format!("unknown command {word:?}, expected ack, snooze or unsnooze");
             return Err(Problem::new(StatusCode::NOT_FOUND, problem));

@@ -9,10 +9,14 @@ use garenne_common::{
     telemetry::Metrics,
 };
 use garenne_operator::operator::Operator;
-use tokio::sync::{Mutex, MutexGuard};
+use serde_json::Value;
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    time::Instant,
+};
 
 use super::{
-    access::Access, job_book::JobBook, listed_page::ListedPage, problem::Problem,
+    access::Access, job_book::JobBook, letter_filter::LetterFilter, problem::Problem,
     workers_database::WorkersDatabase,
 };
 use crate::{alarms::AlarmStore, monitor::FleetMonitor, scale::Goal};
@@ -36,10 +40,20 @@ pub(super) struct AppState {
     pub(super) walk: Mutex<()>,
     /// Allows one look at the queues of lanes at a time, for the same reason.
     pub(super) look: Mutex<()>,
-    /// The page of dead letters that was read last.
     pub(super) listed: StdMutex<Option<ListedPage>>,
     /// Replays and drops.
     pub(super) jobs: JobBook,
+}
+
+/// The page of dead letters that was read last.
+#[derive(Clone)]
+pub(super) struct ListedPage {
+    /// Counted from 1.
+    pub(super) number: usize,
+    pub(super) filter: LetterFilter,
+    /// Until then it is served again.
+    pub(super) until: Instant,
+    pub(super) list: Value,
 }
 
 impl AppState {
@@ -47,7 +61,6 @@ impl AppState {
         &self.monitor.operator
     }
 
-    /// The workers' database.
     pub(super) fn database(&self) -> Result<&WorkersDatabase, Problem> {
         self.database.as_ref().ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, NO_DATABASE))
     }
@@ -68,7 +81,6 @@ impl AppState {
         Ok(self.walk.lock().await)
     }
 
-    /// The alarms in the workers' database.
     pub(super) async fn alarms(&self) -> Result<AlarmStore, Failure> {
         match &self.database {
             Some(database) => database.alarms().await,

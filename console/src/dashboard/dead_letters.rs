@@ -16,7 +16,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    actions::command, app_state::App, letter_filter::LetterFilter, listed_page::ListedPage, problem::Problem,
+    actions::command,
+    app_state::{App, ListedPage},
+    letter_filter::LetterFilter,
+    problem::Problem,
     user::Requester,
 };
 use crate::dead::{self, Conditions, EDIT, Filter, Listing, Page, edit_record, replay_edited, shown_letter};
@@ -51,13 +54,11 @@ pub(super) async fn list(
     State(app): App,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let refused = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
-    let Query(query) = query.map_err(|error| refused(error.body_text()))?;
-    let ListQuery { page, kind, reason, group, error_like, text } = query;
+    let Query(ListQuery { page, kind, reason, group, error_like, text }) = query?;
     let filter = LetterFilter { kind, reason, group, error_like, text };
     let number = page.unwrap_or(1);
     if !(1..=MAX_PAGE).contains(&number) {
-        return Err(refused(format!("page = {number} is refused: expected 1 to {MAX_PAGE}")));
+        return Err(Problem::bad_request(format!("page = {number} is refused: expected 1 to {MAX_PAGE}")));
     }
     let last = || lock(&app.listed).clone().filter(|last| last.number == number && last.filter == filter);
     let _walk = match (app.walk().await, last()) {
@@ -104,8 +105,7 @@ pub(super) async fn letter(
     State(app): App,
     query: Result<Query<LetterQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let refused = |error: QueryRejection| Problem::new(StatusCode::BAD_REQUEST, error.body_text());
-    let Query(LetterQuery { id }) = query.map_err(refused)?;
+    let Query(LetterQuery { id }) = query?;
     let _walk = app.walk().await?;
     let filter = Conditions { id: vec![id.clone()], ..Conditions::default() }.into();
     let hidden = ProgressBar::hidden();

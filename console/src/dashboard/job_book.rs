@@ -47,7 +47,6 @@ impl JobBook {
         Ok(job)
     }
 
-    /// A job by its id.
     pub(super) fn get(&self, id: &str) -> Result<Arc<Job>, Problem> {
         let found = lock(&self.0).iter().find(|job| job.id == id).cloned();
         found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, format!("no job {id:?}")))

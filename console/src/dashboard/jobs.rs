@@ -49,19 +49,20 @@ pub(super) struct Selection {
 impl Selection {
     /// The filter of a walk, and the selection as records have it.
     fn filter(self) -> Result<(Filter, Value), Problem> {
-        let refused = |detail: String| Err(Problem::new(StatusCode::BAD_REQUEST, detail));
         let Self { ids, kind, reason, group, error_like, text } = self;
         let filter = LetterFilter { kind, reason, group, error_like, text };
         match (ids.is_empty(), filter.is_empty()) {
             (true, false) => Ok((filter.filter()?, json!(filter))),
             (false, true) if ids.len() > MAX_IDS => {
-                refused(format!("ids: {} are given, the limit is {MAX_IDS}", ids.len()))
+                Err(Problem::bad_request(format!("ids: {} are given, the limit is {MAX_IDS}", ids.len())))
             }
             (false, true) => {
                 let record = json!({ "ids": ids });
                 Ok((Conditions { id: ids, ..Conditions::default() }.into(), record))
             }
-            _ => refused("expected ids, or some of kind, reason, group, error_like and text".to_owned()),
+            _ => {
+                Err(Problem::bad_request("expected ids, or some of kind, reason, group, error_like and text"))
+            }
         }
     }
 }
@@ -134,7 +135,6 @@ pub(super) async fn list(State(app): App) -> Json<Value> {
     Json(json!({ "jobs": app.jobs.view() }))
 }
 
-/// One job.
 pub(super) async fn show(State(app): App, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
     Ok(Json(app.jobs.get(&id)?.view()))
 }

@@ -2,6 +2,7 @@
 
 use axum::{
     Json,
+    extract::rejection::QueryRejection,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -20,8 +21,18 @@ impl Problem {
         Self { status, detail: detail.into() }
     }
 
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         self.status
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::bad_request(rejection.body_text())
     }
 }
 

@@ -205,8 +205,7 @@ async fn replicas(
     Path(lane): Path<String>,
     query: Result<Query<ScaleQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let refused = |detail| Problem::new(StatusCode::BAD_REQUEST, detail);
-    let Query(query) = query.map_err(|error| refused(error.body_text()))?;
+    let Query(query) = query?;
     let set = &app.scale;
     let goal = Goal {
         objective: query.objective.unwrap_or(set.objective),
@@ -216,7 +215,10 @@ async fn replicas(
         utilization: query.utilization.unwrap_or(set.utilization),
     };
     goal.validate().map_err(|invalid| {
-        refused(format!("{} = {} is refused: {}", invalid.setting, invalid.value, invalid.problem))
+        Problem::bad_request(format!(
+            "{} = {} is refused: {}",
+            invalid.setting, invalid.value, invalid.problem
+        ))
     })?;
     let unknown = |problem| Problem::new(StatusCode::SERVICE_UNAVAILABLE, problem);
     let Some((replicas, sample)) = app.monitor.replicas(&lane, &goal).map_err(unknown)? else {

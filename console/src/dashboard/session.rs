@@ -26,7 +26,6 @@ pub(super) struct Sessions {
     secure: bool,
 }
 
-/// A session.
 #[derive(Clone)]
 pub(super) struct Session {
     pub(super) user: User,

@@ -5,7 +5,6 @@
 use axum::{
     Extension, Json,
     extract::{Path, Query, State, rejection::QueryRejection},
-    http::StatusCode,
 };
 use garenne_common::{
     exit::{Exit, Failure},
@@ -45,8 +44,7 @@ pub(super) async fn list(
     Path(lane): Path<String>,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let refused = |error: QueryRejection| Problem::new(StatusCode::BAD_REQUEST, error.body_text());
-    let Query(ListQuery { state }) = query.map_err(refused)?;
+    let Query(ListQuery { state }) = query?;
     tracing::info!(name = requester.name, address = %requester.address, lane, ?state, "tasks are listed");
     let (answer, answered) = oneshot::channel();
     // To its end, also if the client does not wait for it: an interrupted look changes the order of a queue.

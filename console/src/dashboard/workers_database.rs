@@ -55,7 +55,6 @@ impl WorkersDatabase {
         Ok(Some(Self { pool, tables, is_checked: AtomicBool::new(false), snapshots }))
     }
 
-    /// The alarms.
     pub(super) async fn alarms(&self) -> Result<AlarmStore, Failure> {
         self.check().await?;
         Ok(AlarmStore::new(self.pool.clone(), self.tables.clone()))

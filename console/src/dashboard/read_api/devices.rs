@@ -90,12 +90,11 @@ pub(in crate::dashboard) async fn devices(
     headers: HeaderMap,
     parameters: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let refused = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
-    let Query(parameters) = parameters.map_err(|error| refused(error.body_text()))?;
+    let Query(parameters) = parameters?;
     let format = Format::of(parameters.format, &headers)?;
     let limit = parameters.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
-        return Err(refused(format!("limit: {limit}; expected 1 to {MAX_LIMIT}")));
+        return Err(Problem::bad_request(format!("limit: {limit}; expected 1 to {MAX_LIMIT}")));
     }
     let database = app.database()?;
     let (tables, snapshot) = (&database.tables, database.snapshot().await?);

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use axum::{
     Json,
     extract::{Query, State, rejection::QueryRejection},
-    http::StatusCode,
 };
 use garenne_protocol::sensor::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -53,8 +52,7 @@ pub(in crate::dashboard) async fn lane_history(
     State(app): App,
     parameters: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let Query(Parameters { range }) =
-        parameters.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    let Query(Parameters { range }) = parameters?;
     let database = app.database()?;
     let (tables, snapshot) = (&database.tables, database.snapshot().await?);
     // Means are by the time that somebody has observed.

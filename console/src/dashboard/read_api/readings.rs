@@ -33,10 +33,9 @@ pub(in crate::dashboard) async fn readings(
     headers: HeaderMap,
     parameters: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let refused = |detail| Problem::new(StatusCode::BAD_REQUEST, detail);
-    let Query(parameters) = parameters.map_err(|error| refused(error.body_text()))?;
+    let Query(parameters) = parameters?;
     let format = Format::of(parameters.format, &headers)?;
-    let query = ReadingsQuery::new(&parameters, SystemTime::now()).map_err(refused)?;
+    let query = ReadingsQuery::new(&parameters, SystemTime::now()).map_err(Problem::bad_request)?;
     let database = app.database()?;
     let snapshot = database.snapshot().await?;
     let tables = &database.tables;
@@ -72,7 +71,7 @@ async fn stored_readings(
             "more than {MAX_ROWS} readings of {} are stored: give a step, a shorter period, or a limit for pages",
             query.what()
         );
-        return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+        return Err(Problem::bad_request(detail));
     }
     let next = next.map(|from| page(query, from, format));
     let [unit, raw_unit] = ["unit", "raw_unit"].map(units::symbol);
@@ -117,13 +116,10 @@ async fn bucket_rows(
         snapshot.end().await;
         let what = query.what();
         return Err(match source {
-            Source::Readings => Problem::new(
-                StatusCode::BAD_REQUEST,
-                format!(
-                    "more than {MAX_READINGS} readings of {what} are stored: give a shorter period, or a step of \
-                     whole hours, for which there are rollups"
-                ),
-            ),
+            Source::Readings => Problem::bad_request(format!(
+                "more than {MAX_READINGS} readings of {what} are stored: give a shorter period, or a step of \
+                 whole hours, for which there are rollups"
+            )),
             Source::Hours | Source::Days => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 format!("rollups of {what} are being computed: try again later, or give a shorter period"),
