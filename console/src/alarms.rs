@@ -12,7 +12,6 @@ use garenne_operator::{
     output,
     table::{duration, lay_out},
 };
-use serde::Serialize;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
@@ -87,7 +86,7 @@ async fn print_alarms(store: &AlarmStore, args: &ListArgs) -> Result<(), Failure
     };
     let alarms = store.list(&filter).await?;
     if args.json {
-        return output::json(&json_lines(&alarms));
+        return output::json_lines(&alarms);
     }
     if alarms.is_empty() {
         output::note("no alarms");
@@ -152,7 +151,7 @@ async fn maintenance(operator: &Operator, store: &AlarmStore, verb: &Maintenance
         MaintenanceVerb::List { all, json } => {
             let windows = store.maintenance(*all).await?;
             if *json {
-                return output::json(&json_lines(&windows));
+                return output::json_lines(&windows);
             }
             if windows.is_empty() {
                 output::note("no maintenance windows");
@@ -180,8 +179,4 @@ async fn maintenance(operator: &Operator, store: &AlarmStore, verb: &Maintenance
             Ok(())
         }
     }
-}
-
-fn json_lines<T: Serialize>(items: &[T]) -> String {
-    items.iter().map(|item| serde_json::to_string(item).expect("text, numbers and times") + "\n").collect()
 }

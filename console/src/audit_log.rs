@@ -180,7 +180,7 @@ pub async fn run(operator: &Operator, verb: AuditVerb) -> Result<Exit, Failure> 
         ));
     }
     if json {
-        output::json(&view::json_lines(&records))?;
+        output::json_lines(&records)?;
         return Ok(Exit::Done);
     }
     if records.is_empty() {

@@ -108,7 +108,7 @@ pub(crate) async fn list(
     let bar = progress::bar("reading");
     let read = read(operator, queue, filter, ALL, &bar, |letter, _| listing.add(letter)).await?;
     if options.json {
-        output::json(&view::json_lines(queue, &listing))?;
+        output::json_lines(listing.newest_first().rev().map(|letter| view::listed_json(queue, letter)))?;
     } else {
         output::lines(&view::list(queue, &listing, read))?;
     }
@@ -126,7 +126,7 @@ async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::Failed, format_args!("no dead letter with id {ids} among {read}")));
     }
     if args.json {
-        output::json(&view::show_json(&letters))?;
+        output::json_lines(letters.iter().map(view::whole_json))?;
     } else {
         output::lines(&view::show(&letters))?;
     }

@@ -31,7 +31,7 @@ use problem::{
 
 use crate::{
     audit_log::PauseRecords,
-    fleet::{MIN_HUNG, MemberView, Roster, State, add_buckets, hangs, quantile, unhandled},
+    fleet::{MIN_HUNG, MemberView, Roster, State, add_buckets, beats, hangs, quantile, unhandled},
     lane_sample::LaneSample,
 };
 
@@ -113,9 +113,7 @@ pub fn diagnose(facts: &Facts<'_>) -> Vec<Problem> {
     }
     let programs = [Program::Worker, Program::Gateway, Program::Bridge];
     let members: Vec<_> = programs.into_iter().flat_map(|it| facts.roster.members(it, facts.now)).collect();
-    let running =
-        members.iter().filter(|it| is_heard && it.state.runs()).filter_map(|it| it.process.heartbeat());
-    problems.extend(rights::problems(facts, running));
+    problems.extend(rights::problems(facts, beats(&members).filter(|_| is_heard)));
     if is_heard {
         let durations = Durations::of(&workers);
         let sinks = sinks(&workers);
@@ -316,7 +314,7 @@ fn hung_tasks(workers: &[MemberView], durations: &Durations<'_>, known: &[Proble
         known.iter().filter(of_lane).any(|it| it.problem == LaneStalled)
     };
     let mut hung = BTreeMap::<(&str, &str), (u64, f64, &str)>::new();
-    for beat in workers.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat()) {
+    for beat in beats(workers) {
         for task in beat.tasks.iter().filter(|task| !stalled(&task.lane)) {
             let usual = durations.0.get(task.kind.as_str()).and_then(|buckets| quantile(buckets, 0.99));
             if usual.is_some_and(|usual| hangs(task.seconds, usual))

@@ -23,6 +23,7 @@ pub use lifecycle::{RecordedWorker, recorded_workers};
 pub use listener::HeartbeatListener;
 pub use pauses::{Pauses, paused};
 pub use poll::{poll_fleet, poll_workers};
+pub(crate) use roster::beats;
 pub use roster::{MemberView, Process, Roster, State};
 pub use seen::{unseen_group, unseen_kind, unseen_lane, unseen_task};
 pub use totals::{KindTotals, MIN_HUNG, Totals, add_buckets, hangs, is_overdue, quantile};

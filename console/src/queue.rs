@@ -97,10 +97,8 @@ fn known<'s>(snapshot: &'s Snapshot, name: &str) -> Result<&'s QueueStatus, Fail
 
 fn list_queues(snapshot: &Snapshot, json: bool) -> Result<Exit, Failure> {
     if json {
-        let row = |(name, queue): (&String, &QueueStatus)| {
-            format!("{}\n", json!({ "queue": name, "ready": queue.ready, "consumers": queue.consumers }))
-        };
-        output::json(&snapshot.queues.iter().map(row).collect::<String>())?;
+        let row = |(name, queue): (&String, &QueueStatus)| json!({ "queue": name, "ready": queue.ready, "consumers": queue.consumers });
+        output::json_lines(snapshot.queues.iter().map(row))?;
     } else {
         let rows = snapshot
             .queues
@@ -138,7 +136,7 @@ async fn list_messages(operator: &Operator, name: &str, list: ListArgs) -> Resul
 
 /// Prints one JSON object per task.
 pub(crate) fn print_json(tasks: &[QueuedTask]) -> Result<Exit, Failure> {
-    output::json(&tasks.iter().map(|task| format!("{}\n", json!(task))).collect::<String>())?;
+    output::json_lines(tasks.iter().map(|task| json!(task)))?;
     Ok(Exit::Done)
 }
 

@@ -35,10 +35,6 @@ pub(super) fn table(records: &[AuditRecord]) -> String {
     lay_out(&["time", "who", "from", "broker user", "command", "arguments", "result"], rows)
 }
 
-pub(super) fn json_lines(records: &[AuditRecord]) -> String {
-    records.iter().map(|record| serde_json::to_string(record).expect("text and numbers") + "\n").collect()
-}
-
 fn result(last: &AuditRecord) -> String {
     match last.state {
         AuditState::Started => {

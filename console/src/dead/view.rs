@@ -96,35 +96,28 @@ fn unroutable_row(message: &DeadLetter, now: i64) -> Vec<String> {
     ]
 }
 
-/// The page as one JSON object per line, oldest first, without payloads.
-pub(super) fn json_lines(queue: HeldQueue, listing: &Listing) -> String {
-    let line = |letter: &DeadLetter| {
-        let object = match queue {
-            HeldQueue::Dead => object(letter),
-            HeldQueue::Unroutable => json!({
-                "id": letter.id,
-                "kind": letter.kind,
-                "group": letter.group,
-                "routing_key": letter.routing_key,
-                "published_at": letter.died_at.and_then(rfc3339),
-                "bytes": letter.bytes,
-            }),
-        };
-        format!("{object}\n")
-    };
-    listing.newest_first().rev().map(line).collect()
+/// A message of a list as a JSON object, without its payload.
+pub(super) fn listed_json(queue: HeldQueue, letter: &DeadLetter) -> Value {
+    match queue {
+        HeldQueue::Dead => object(letter),
+        HeldQueue::Unroutable => json!({
+            "id": letter.id,
+            "kind": letter.kind,
+            "group": letter.group,
+            "routing_key": letter.routing_key,
+            "published_at": letter.died_at.and_then(rfc3339),
+            "bytes": letter.bytes,
+        }),
+    }
 }
 
-/// Everything about each dead letter, one JSON object per line.
-pub(super) fn show_json(letters: &[(DeadLetter, Delivery)]) -> String {
-    let line = |(letter, delivery): &(DeadLetter, Delivery)| {
-        let mut whole = object(letter);
-        whole["headers"] = headers(&delivery.properties);
-        whole["body"] = serde_json::from_slice(&delivery.data)
-            .unwrap_or_else(|_| json!({"base64": BASE64_STANDARD.encode(&delivery.data)}));
-        format!("{whole}\n")
-    };
-    letters.iter().map(line).collect()
+/// Everything about a dead letter as a JSON object.
+pub(super) fn whole_json((letter, delivery): &(DeadLetter, Delivery)) -> Value {
+    let mut whole = object(letter);
+    whole["headers"] = headers(&delivery.properties);
+    whole["body"] = serde_json::from_slice(&delivery.data)
+        .unwrap_or_else(|_| json!({"base64": BASE64_STANDARD.encode(&delivery.data)}));
+    whole
 }
 
 /// A dead letter with its headers and at most 64 KiB of its payload, as one JSON object.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::roster::MemberView;
+use super::roster::{MemberView, beats};
 
 /// The tasks of a group that workers hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,8 +18,7 @@ pub struct GroupTotals {
 /// The groups by name. Each worker reports its largest ones and those that it has paused.
 pub fn groups(workers: &[MemberView]) -> BTreeMap<String, GroupTotals> {
     let mut groups: BTreeMap<String, GroupTotals> = BTreeMap::new();
-    for worker in workers.iter().filter(|worker| worker.state.runs()) {
-        let Some(beat) = worker.process.heartbeat() else { continue };
+    for beat in beats(workers) {
         for (name, group) in &beat.groups {
             let sum = groups.entry(name.clone()).or_default();
             sum.running += group.running;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::roster::MemberView;
+use super::roster::{MemberView, beats};
 
 /// The number of workers that have paused each lane and each kind, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,8 +17,7 @@ impl Pauses {
     /// The reports of these workers. A worker reports the lanes that it consumes, and all kinds.
     pub fn of(workers: &[MemberView]) -> Self {
         let mut pauses = Self::default();
-        for worker in workers.iter().filter(|worker| worker.state.runs()) {
-            let Some(beat) = worker.process.heartbeat() else { continue };
+        for beat in beats(workers) {
             for (name, _) in beat.lanes.iter().filter(|(_, lane)| lane.paused) {
                 *pauses.lanes.entry(name.clone()).or_default() += 1;
             }
@@ -39,8 +38,7 @@ impl Pauses {
 /// The paused objects: `lane`, `kind` or `group`, and the name.
 pub fn paused(workers: &[MemberView]) -> BTreeSet<(String, String)> {
     let pauses = Pauses::of(workers);
-    let beats = workers.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat());
-    let groups = beats.flat_map(|beat| &beat.paused).map(|name| ("group", name.as_str()));
+    let groups = beats(workers).flat_map(|beat| &beat.paused).map(|name| ("group", name.as_str()));
     let others = pauses.all().map(|(noun, name, _)| (noun, name));
     groups.chain(others).map(|(noun, name)| (noun.to_owned(), name.to_owned())).collect()
 }

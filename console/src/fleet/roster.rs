@@ -113,6 +113,11 @@ pub struct MemberView {
     pub earlier: Vec<(Arc<Heartbeat>, u64)>,
 }
 
+/// The last heartbeats of the processes that may run.
+pub(crate) fn beats(members: &[MemberView]) -> impl Iterator<Item = &Heartbeat> {
+    members.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat())
+}
+
 struct Member {
     process: Process,
     /// The last heartbeats of earlier runs whose tasks are not due yet, without what else they reported, and their times.

@@ -31,26 +31,14 @@ pub fn unseen_group(workers: &[MemberView], group: &str) -> Option<String> {
             || beat.paused.iter().any(|paused| paused == group)
             || beat.tasks.iter().any(|task| task.group.as_deref() == Some(group))
     };
-    if heard(workers).any(is_known) {
-        return None;
-    }
-    let count = heard(workers).count();
-    Some(format!(
-        "none of the {count} workers that are heard holds a task of group {group:?} or has paused it: check the name; \
-         the directive is kept for tasks that arrive"
-    ))
+    let unseen = format!("holds a task of group {group:?} or has paused it");
+    unless_known(workers, is_known, &unseen, "tasks that arrive")
 }
 
 /// A remark on a lane that no worker consumes.
 pub fn unseen_lane(workers: &[MemberView], lane: &str) -> Option<String> {
-    if heard(workers).any(|beat| beat.lanes.contains_key(lane)) {
-        return None;
-    }
-    let count = heard(workers).count();
-    Some(format!(
-        "none of the {count} workers that are heard consumes lane {lane:?}: check the name; \
-         the directive is kept for workers that start"
-    ))
+    let is_known = |beat: &Heartbeat| beat.lanes.contains_key(lane);
+    unless_known(workers, is_known, &format!("consumes lane {lane:?}"), "workers that start")
 }
 
 /// A remark on a kind of which no worker has run a task, and which none has paused.
@@ -60,14 +48,23 @@ pub fn unseen_kind(workers: &[MemberView], kind: &str) -> Option<String> {
             || beat.paused_kinds.iter().any(|paused| paused == kind)
             || beat.tasks.iter().any(|task| matches_binding(kind, &task.kind))
     };
-    if heard(workers).any(is_known) {
-        return None;
-    }
+    let unseen = format!("has run a task of kind {kind:?} or has paused it");
+    unless_known(workers, is_known, &unseen, "tasks that arrive")
+}
+
+/// The remark that no worker does what `unseen` says, unless one knows the name.
+fn unless_known(
+    workers: &[MemberView],
+    is_known: impl Fn(&Heartbeat) -> bool,
+    unseen: &str,
+    kept_for: &str,
+) -> Option<String> {
     let count = heard(workers).count();
-    Some(format!(
-        "none of the {count} workers that are heard has run a task of kind {kind:?} or has paused it: check the name; \
-         the directive is kept for tasks that arrive"
-    ))
+    (!heard(workers).any(is_known)).then(|| {
+        format!(
+            "none of the {count} workers that are heard {unseen}: check the name; the directive is kept for {kept_for}"
+        )
+    })
 }
 
 fn heard(workers: &[MemberView]) -> impl Iterator<Item = &Heartbeat> {

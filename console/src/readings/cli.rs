@@ -84,7 +84,6 @@ pub struct LatestArgs {
 }
 
 impl LatestArgs {
-    /// The devices and metrics.
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
         select(self.device.as_deref(), self.metric.clone(), None, None)
     }
@@ -117,7 +116,6 @@ pub struct ListArgs {
 }
 
 impl ListArgs {
-    /// The readings.
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
         select(Some(&self.device), self.metric.clone(), self.from, self.to)
     }
@@ -154,7 +152,6 @@ pub struct RangeArgs {
 }
 
 impl RangeArgs {
-    /// The readings that the arguments select.
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
         select(self.device.as_deref(), self.metric.clone(), self.from, self.to)
     }
@@ -201,7 +198,6 @@ impl CorrectArgs {
         })
     }
 
-    /// The readings that the arguments select.
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
         select(Some(&self.device), Some(self.metric.clone()), Some(self.from), Some(self.to))
     }
@@ -226,7 +222,6 @@ pub struct FlagArgs {
 }
 
 impl FlagArgs {
-    /// The flag.
     pub(super) fn flag(&self) -> Flag {
         self.flag.parse().expect("one of the names that the command line allows")
     }
@@ -254,7 +249,6 @@ pub struct AmendArgs {
 }
 
 impl AmendArgs {
-    /// The other value.
     pub(super) fn amendment(&self) -> Result<Amendment, Failure> {
         for (name, number) in [("value", self.value), ("factor", self.factor), ("offset", self.offset)] {
             if let Some(number) = number.filter(|number| !number.is_finite()) {

@@ -48,7 +48,6 @@ pub(super) struct Correcting {
     pub(super) command: String,
     /// Why, as the table of corrections keeps it.
     pub(super) reason: String,
-    /// Who.
     pub(super) by: String,
     pub(super) dry_run: bool,
 }
@@ -229,8 +228,9 @@ struct Statements {
 impl Statements {
     fn new(tables: &Tables) -> Self {
         let load = format!(
-            "SELECT time, raw, raw_unit, value, unit, quality, calibration FROM {tables}_readings
-             WHERE device = $1 AND metric = $2 AND time > $3 AND time <= $4 ORDER BY time LIMIT {PAGE}"
+            "SELECT {} FROM {tables}_readings
+             WHERE device = $1 AND metric = $2 AND time > $3 AND time <= $4 ORDER BY time LIMIT {PAGE}",
+            Row::COLUMNS
         );
         let keep = format!(
             "INSERT INTO {tables}_corrections
@@ -269,21 +269,7 @@ impl Statements {
         let statement = transaction.prepare_cached(&load).await?;
         let parameters: [&(dyn ToSql + Sync); 4] = [&series.device, &series.metric, &after, &last];
         let rows = transaction.query(&statement, &parameters).await?;
-        let row = |row: &tokio_postgres::Row| {
-            let time = row.get(0);
-            let measured = row.get::<_, Option<f64>>(1).map(|raw| Row {
-                time,
-                raw,
-                raw_unit: row.get(2),
-                value: row.get(3),
-                unit: row.get(4),
-                quality: row.get(5),
-                calibration: row.get(6),
-                sent_counter: None,
-            });
-            (time, measured)
-        };
-        Ok(rows.iter().map(row).collect())
+        Ok(rows.iter().map(|row| (row.get(0), Row::of(row))).collect())
     }
 
     /// Writes corrected readings, which are locked, or removes them.

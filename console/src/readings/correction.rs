@@ -14,18 +14,15 @@ pub(super) enum Correction {
     Flag(Flag),
     /// The value becomes another one. It counts, unless nobody can have measured it.
     Amend(Amendment),
-    /// The reading is removed.
     Delete,
 }
 
 /// Another value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Amendment {
-    /// This one.
     Value(f64),
     /// The present one times `factor`, plus `offset`.
     Linear {
-        /// The factor.
         factor: f64,
         /// What is added, in the unit of the value.
         offset: f64,

@@ -1,8 +1,7 @@
 //! `garenne readings corrections`: what was corrected, by whom and why.
 
 use garenne_common::exit::{Exit, Failure};
-use garenne_common::resilience::deadline;
-use garenne_database::{PostgresPool, Tables, finish, muting::device_matches};
+use garenne_database::{PostgresPool, Tables, muting::device_matches};
 use garenne_operator::{
     output,
     table::{grouped, lay_out},
@@ -11,7 +10,7 @@ use serde_json::Value;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio_postgres::types::ToSql;
 
-use super::{cli::CorrectionsArgs, device_task::PAGE_TIMEOUT, selection::Selection};
+use super::{cli::CorrectionsArgs, selection::Selection, stored};
 
 /// The columns of the table.
 const COLUMNS: [&str; 9] = ["at", "by", "action", "device", "metric", "from", "to", ">readings", "reason"];
@@ -22,39 +21,29 @@ pub(super) async fn run(
     selection: &Selection,
     args: &CorrectionsArgs,
 ) -> Result<Exit, Failure> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Failure::new(Exit::Failed, format_args!("Postgres at {}: {error}", pool.address()))
+    let matches = device_matches("$1", "device");
+    let selected = format!(
+        "FROM {tables}_corrections WHERE ($1::text IS NULL OR {matches}) AND ($2::text IS NULL OR metric = $2)
+         AND time > $3 AND time <= $4"
+    );
+    let query = match args.json {
+        true => format!(
+            "SELECT row_to_json(c) FROM (SELECT command, action, device, metric, time, value, quality, was_value, was_unit,
+                 was_quality, raw, raw_unit, calibration, task_id, worker, stored_at, start_time,
+                 reason, corrected_by, corrected_at
+             {selected} ORDER BY id DESC LIMIT $5) AS c"
+        ),
+        false => format!(
+            "SELECT max(corrected_at), max(corrected_by), max(action), device, metric, min(time), max(time), count(*),
+                    max(reason) {selected} GROUP BY command, device, metric ORDER BY max(id) DESC LIMIT $5"
+        ),
     };
-    let client = pool.client().await.map_err(|error| failed(&error))?;
-    let query = async {
-        let matches = device_matches("$1", "device");
-        let selected = format!(
-            "FROM {tables}_corrections WHERE ($1::text IS NULL OR {matches}) AND ($2::text IS NULL OR metric = $2)
-             AND time > $3 AND time <= $4"
-        );
-        let device = selection.device();
-        let limit = i64::from(args.limit);
-        let parameters: [&(dyn ToSql + Sync); 5] =
-            [&device, &selection.metric(), &selection.after, &selection.last, &limit];
-        let query = match args.json {
-            true => format!(
-                "SELECT row_to_json(c) FROM (SELECT command, action, device, metric, time, value, quality, was_value, was_unit,
-                     was_quality, raw, raw_unit, calibration, task_id, worker, stored_at, start_time,
-                     reason, corrected_by, corrected_at
-                 {selected} ORDER BY id DESC LIMIT $5) AS c"
-            ),
-            false => format!(
-                "SELECT max(corrected_at), max(corrected_by), max(action), device, metric, min(time), max(time), count(*),
-                        max(reason) {selected} GROUP BY command, device, metric ORDER BY max(id) DESC LIMIT $5"
-            ),
-        };
-        client.query(&query, &parameters).await
-    };
-    let rows = deadline(PAGE_TIMEOUT, query).await;
-    let rows = finish(client, rows).map_err(|error| failed(&error))?;
+    let limit = i64::from(args.limit);
+    let parameters: [&(dyn ToSql + Sync); 5] =
+        [&selection.device(), &selection.metric(), &selection.after, &selection.last, &limit];
+    let rows = stored::rows(&pool, &query, &parameters).await?;
     if args.json {
-        let lines = rows.iter().map(|row| format!("{}\n", row.get::<_, Value>(0)));
-        output::json(&lines.collect::<String>())?;
+        output::json_lines(rows.iter().map(|row| row.get::<_, Value>(0)))?;
         return Ok(Exit::Done);
     }
     if rows.is_empty() {

@@ -89,9 +89,10 @@ impl Pages {
             "(SELECT s.sent_counter FROM {tables}_series AS s WHERE s.device = $1 AND s.metric = $2)"
         );
         let load = format!(
-            "SELECT time, raw, raw_unit, value, unit, quality, calibration, task_id, start_time, {said}
+            "SELECT {}, task_id, start_time, {said}
              FROM {tables}_readings
-             WHERE device = $1 AND metric = $2 AND time > $3 AND time <= $4 ORDER BY time LIMIT {PAGE}"
+             WHERE device = $1 AND metric = $2 AND time > $3 AND time <= $4 ORDER BY time LIMIT {PAGE}",
+            Row::COLUMNS
         );
         // A result has `raw_unit` if it differs from `unit`.
         let sent_units = format!(
@@ -140,23 +141,14 @@ impl Pages {
         let mut unidentified = Vec::new();
         page.counts.read = stored.len() as u64;
         for stored in &stored {
-            let Some(raw) = stored.get(1) else {
+            let Some(mut row) = Row::of(stored) else {
                 page.counts.without_raw += 1;
                 continue;
             };
-            let row = Row {
-                time: stored.get(0),
-                raw,
-                raw_unit: stored.get(2),
-                value: stored.get(3),
-                unit: stored.get(4),
-                quality: stored.get(5),
-                calibration: stored.get(6),
-                sent_counter: sent_counter(stored, 9).map(|sent| SentCounter {
-                    start: stored.get::<_, Option<OffsetDateTime>>(8).map(Into::into),
-                    ..sent
-                }),
-            };
+            row.sent_counter = sent_counter(stored, 9).map(|sent| SentCounter {
+                start: stored.get::<_, Option<OffsetDateTime>>(8).map(Into::into),
+                ..sent
+            });
             if is_input(&row) {
                 page.inputs.push(row.time);
             }

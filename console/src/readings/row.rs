@@ -25,6 +25,23 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// The columns that [`of`](Self::of) reads, in their order.
+    pub(super) const COLUMNS: &str = "time, raw, raw_unit, value, unit, quality, calibration";
+
+    /// A stored reading, without what the sender says of a counter; [`None`] for a derived value.
+    pub(super) fn of(row: &tokio_postgres::Row) -> Option<Self> {
+        Some(Self {
+            time: row.get(0),
+            raw: row.get::<_, Option<_>>(1)?,
+            raw_unit: row.get(2),
+            value: row.get(3),
+            unit: row.get(4),
+            quality: row.get(5),
+            calibration: row.get(6),
+            sent_counter: None,
+        })
+    }
+
     /// The row as it would have been stored with a calibration. None if the unit of the raw value is not known to this
     /// program.
     ///

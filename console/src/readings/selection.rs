@@ -55,7 +55,6 @@ impl Selection {
         self.device.as_ref().map(NamePattern::as_str)
     }
 
-    /// The metric.
     pub(super) fn metric(&self) -> Option<&str> {
         self.metric.as_deref()
     }

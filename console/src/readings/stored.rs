@@ -4,7 +4,7 @@ use garenne_common::{
     exit::{Exit, Failure},
     resilience::deadline,
 };
-use garenne_database::{PostgresPool, Tables, finish, muting::device_matches, units};
+use garenne_database::{DatabaseError, PostgresPool, Tables, finish, muting::device_matches, units};
 use garenne_operator::{output, table::lay_out};
 use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -17,7 +17,6 @@ use super::{
     selection::Selection,
 };
 
-/// A stored reading.
 struct Reading {
     device: String,
     metric: String,
@@ -76,7 +75,7 @@ pub(super) async fn latest(database: (PostgresPool, Tables), args: &LatestArgs) 
          WHERE ($1::text IS NULL OR {matches}) AND ($2::text IS NULL OR metric = $2) ORDER BY device, metric"
     );
     let device = args.selection()?.device().map(str::to_owned);
-    print(&query_all(&database.0, &query, &[&device, &args.metric]).await?, age_of_newest, args.json)
+    print(&rows(&database.0, &query, &[&device, &args.metric]).await?, age_of_newest, args.json)
 }
 
 /// Prints readings of a device, the newest first.
@@ -94,31 +93,32 @@ pub(super) async fn list(
     let limit = i64::from(args.limit);
     let parameters: [&(dyn ToSql + Sync); 5] =
         [&selection.device(), &selection.metric(), &selection.after, &selection.last, &limit];
-    print(&query_all(&database.0, &query, &parameters).await?, age, args.json)
+    print(&rows(&database.0, &query, &parameters).await?, age, args.json)
 }
 
-async fn query_all(
+/// The rows of a query.
+pub(super) async fn rows(
     pool: &PostgresPool,
     query: &str,
     parameters: &[&(dyn ToSql + Sync)],
-) -> Result<Vec<Reading>, Failure> {
-    let failed = |error: &dyn std::fmt::Display| {
+) -> Result<Vec<Row>, Failure> {
+    let failed = |error: DatabaseError| {
         Failure::new(Exit::Failed, format_args!("Postgres at {}: {error}", pool.address()))
     };
-    let client = pool.client().await.map_err(|error| failed(&error))?;
+    let client = pool.client().await.map_err(failed)?;
     let rows = deadline(PAGE_TIMEOUT, client.query(query, parameters)).await;
-    let rows = finish(client, rows).map_err(|error| failed(&error))?;
-    Ok(rows.iter().map(Reading::new).collect())
+    finish(client, rows).map_err(failed)
 }
 
 fn print(
-    readings: &[Reading],
+    rows: &[Row],
     age: impl Fn(OffsetDateTime, OffsetDateTime) -> String,
     is_json: bool,
 ) -> Result<Exit, Failure> {
     let now = OffsetDateTime::now_utc();
+    let readings: Vec<_> = rows.iter().map(Reading::new).collect();
     if is_json {
-        output::json(&readings.iter().map(|reading| format!("{}\n", reading.json(now))).collect::<String>())?;
+        output::json_lines(readings.iter().map(|reading| reading.json(now)))?;
     } else if readings.is_empty() {
         output::lines("no readings\n")?;
     } else {
