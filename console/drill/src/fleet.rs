@@ -26,7 +26,6 @@ const MAX_CRASH_LOOPS: u32 = 10;
 pub(crate) enum WorkerCommand {
     /// `garenne-worker` from this program's folder. It writes a receipt to `NAME.receipt.json`.
     Stock {
-        /// Arguments.
         arguments: Vec<OsString>,
         /// The first worker's preferred admin port; the next workers prefer the ports after it. Without one the
         /// workers' own settings choose.
@@ -96,12 +95,10 @@ impl WorkerFleet {
         Ok(fleet)
     }
 
-    /// The running workers.
     pub(crate) fn workers(&self) -> &[Worker] {
         &self.workers
     }
 
-    /// A running worker by its name.
     pub(crate) fn worker(&self, name: &str) -> Option<&Worker> {
         self.workers.iter().find(|worker| worker.process.name() == name)
     }

@@ -34,9 +34,7 @@ pub(crate) struct Report {
     pub(crate) faults: FaultArgs,
     /// Seconds from the first task to the end of the drain.
     pub(crate) seconds: f64,
-    /// The number of tasks by verdict.
     pub(crate) totals: Totals,
-    /// Where effects were counted.
     #[serde(rename = "witness")]
     pub(crate) effects: EffectSource,
     /// The number of tasks by their number of executions.

@@ -20,7 +20,6 @@ impl Screen {
         Self { live: is_terminal.then(|| ProgressBar::new_spinner().with_style(style)) }
     }
 
-    /// Prints a message.
     pub(crate) fn say(&self, text: &str) {
         let text = printable_lines(text);
         match &self.live {

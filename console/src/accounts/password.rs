@@ -14,7 +14,6 @@ const MAX_PASSWORD: usize = 1024;
 /// Limits on the cost of a check: memory in KiB, passes, lanes. [`PasswordHash::new`] uses 19 MiB, 2 and 1.
 const MAX_COSTS: [u32; 3] = [64 * 1024, 10, 4];
 
-/// The hash of a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PasswordHash(PasswordHashString);
 

@@ -24,7 +24,6 @@ const MAX_TEXT: usize = 500;
 /// Most maintenance windows that have not ended, and that are listed.
 const MAX_WINDOWS: i64 = 1_000;
 
-/// The alarms of a fleet.
 #[derive(Clone)]
 pub(crate) struct AlarmStore {
     pool: PostgresPool,
@@ -39,7 +38,6 @@ pub(crate) enum AlarmAction {
     Unsnooze,
 }
 
-/// A maintenance window.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MaintenanceWindow {
     pub(crate) id: String,

@@ -79,7 +79,6 @@ pub struct ListOptions {
 }
 
 impl ListOptions {
-    /// The page to list.
     pub(super) fn page(&self) -> Page {
         match (self.limit, self.page) {
             (None, None) if self.json => Page::ALL,

@@ -119,7 +119,6 @@ impl Listing {
         self.matched.div_ceil(self.page.size as u64).max(1)
     }
 
-    /// The page.
     pub(crate) fn page(&self) -> Page {
         self.page
     }

@@ -22,7 +22,6 @@ pub(crate) struct Tail {
 /// A task that was acknowledged to its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Expected {
-    /// The task's id.
     pub(crate) id: String,
     /// The reading in it, if it has one.
     #[serde(flatten)]
@@ -40,7 +39,6 @@ pub(crate) struct ExpectedReading {
 /// A line of an execution log. A worker of another project needs to write only the id.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Execution {
-    /// The task's id.
     pub(crate) task_id: String,
     /// The worker that executed it.
     #[serde(default = "unknown")]

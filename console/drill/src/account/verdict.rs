@@ -33,7 +33,6 @@ pub(crate) enum Verdict {
 pub(crate) struct Finding<'a> {
     #[serde(flatten)]
     task: &'a Expected,
-    /// The verdict.
     pub(crate) verdict: Verdict,
     /// How often it took effect; nothing if that was not counted.
     pub(crate) effects: Option<u64>,
@@ -70,7 +69,6 @@ pub(crate) struct Totals {
 pub(crate) struct Verdicts<'a> {
     /// One finding per distinct task, in the order of acknowledgement.
     pub(crate) findings: Vec<Finding<'a>>,
-    /// The totals.
     pub(crate) totals: Totals,
 }
 

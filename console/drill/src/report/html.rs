@@ -24,7 +24,6 @@ struct Mark<'r> {
     row: usize,
 }
 
-/// Renders the page.
 pub(super) fn page(report: &Report) -> Result<String, minijinja::Error> {
     let timeline = &report.timeline;
     let seconds = timeline.executed.len().max(timeline.published.len()).max(1);
