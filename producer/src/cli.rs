@@ -190,19 +190,14 @@ impl Cli {
             return Ok(Exit::Done);
         }
         init(&settings.broker.common)?;
+        let commands = || signal::commands(Mode::SoftTimeout).context("cannot install signal handlers");
         match self.command {
-            Command::Serve(_) => {
-                let commands =
-                    signal::commands(Mode::SoftTimeout).context("cannot install signal handlers")?;
-                garenne_gateway::run(settings.broker, settings.gateway, commands).await
-            }
+            Command::Serve(_) => garenne_gateway::run(settings.broker, settings.gateway, commands()?).await,
             Command::Mqtt(_) => {
-                let commands =
-                    signal::commands(Mode::SoftTimeout).context("cannot install signal handlers")?;
                 let records = settings.gateway.record_limits();
                 let GatewaySettings { group_commit, spool, .. } = settings.gateway;
                 let shared = garenne_mqtt::Shared { group_commit, records, spool };
-                garenne_mqtt::run(settings.broker, shared, settings.mqtt, commands).await
+                garenne_mqtt::run(settings.broker, shared, settings.mqtt, commands()?).await
             }
             Command::Replay(args) => {
                 let limits = settings.gateway.record_limits();

@@ -39,22 +39,18 @@ impl Audit {
         code: &'static str,
         trace: Option<&TraceContext>,
     ) {
-        self.log(peer, (protocol, code), None, trace);
+        self.refused_line(peer, protocol, code, None, trace);
     }
 
-    /// As [`Audit::refused`], with the number of the line.
+    /// As [`Audit::refused`], with the number of the line, if it is one.
     pub(crate) fn refused_line(
         &self,
         peer: &Peer,
         protocol: &'static str,
         code: &'static str,
-        line: u64,
+        line: Option<u64>,
         trace: Option<&TraceContext>,
     ) {
-        self.log(peer, (protocol, code), Some(line), trace);
-    }
-
-    fn log(&self, peer: &Peer, (protocol, code): Reason, line: Option<u64>, trace: Option<&TraceContext>) {
         self.refusals.with_label_values(&[protocol, code]).inc();
         let reason = (protocol, code);
         if self.lines.takes(reason, |suppressed| report(reason, suppressed)) {

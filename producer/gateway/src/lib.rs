@@ -47,7 +47,6 @@ mod record_tasks;
 mod refusal;
 mod request;
 mod run;
-mod runtimes;
 mod series_name;
 mod server;
 mod settings;

@@ -30,7 +30,7 @@ pub(super) fn short(error: &impl Display) -> String {
 }
 
 /// Why a request or line was refused. None of its records is confirmed.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[error("{message}")]
 pub struct Refusal {
     /// The HTTP status.
@@ -169,21 +169,17 @@ impl Refusal {
             0 | 1 => refused.pop().unwrap_or_else(|| Self::not_json("no record")),
             _ => {
                 refused.truncate(MAX_NAMED);
-                let Self { status, code, ref message, retry_after, record, line, ref field, .. } = refused[0];
-                let (message, field) = (message.clone(), field.clone());
-                let refused = refused.into_boxed_slice();
-                Self { status, code, message, retry_after, record, line, field, refused }
+                let first = refused[0].clone();
+                Self { refused: refused.into_boxed_slice(), ..first }
             }
         }
     }
 
     /// The same, of the line with this number.
     pub(super) fn of_line(&self, number: u64) -> Self {
-        let Self { status, code, ref message, retry_after, record, ref field, .. } = *self;
-        let message = format!("line {number}: {message}");
+        let message = format!("line {number}: {}", self.message);
         let line = NonZeroU32::new(u32::try_from(number).unwrap_or(u32::MAX));
-        let field = field.clone();
-        Self { status, code, message, retry_after, record, line, field, refused: Box::default() }
+        Self { message, line, refused: Box::default(), ..self.clone() }
     }
 
     /// Points of OpenTelemetry that cannot all be stored, for a sender that wants all or none.

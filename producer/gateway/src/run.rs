@@ -1,6 +1,6 @@
 //! `garenne-producer serve`: starts the gateway, waits for a stop command, and drains it.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, ops::Deref, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures_util::FutureExt;
@@ -12,7 +12,11 @@ use garenne_common::{
     telemetry::{Metrics, Traces, metrics::Role},
 };
 use garenne_publish::{BrokerSettings, Sending, Service, SpoolingSender, Uplink, group_commit::SLOT_TIMEOUT};
-use tokio::sync::mpsc;
+use scopeguard::guard;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::mpsc,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -23,7 +27,6 @@ use crate::{
     instruments::Instruments,
     maps::Maps,
     memory::MemoryBudget,
-    runtimes::connection_runtime,
     settings::GatewaySettings,
     status::GatewayState,
     tls,
@@ -109,6 +112,18 @@ async fn open_uplink(
     sending.publisher.acquire_timeout = SLOT_TIMEOUT;
     sending.max_confirm_latency = settings.limits.max_confirm_latency;
     Uplink::open(broker, sending, &settings.spool, (metrics, traces)).await
+}
+
+/// Starts a tokio runtime for the connections of senders only.
+///
+/// Publisher confirms, heartbeats and the admin port run on another runtime, so that they do not wait behind the
+/// connections. On one runtime, a busy gateway would see late confirms, take the broker for slow, and refuse readings.
+///
+/// The runtime is shut down in the background: the drop of a `Runtime` blocks, which panics on a thread of another
+/// runtime.
+fn connection_runtime() -> io::Result<impl Deref<Target = Runtime>> {
+    let runtime = Builder::new_multi_thread().thread_name("connections").enable_all().build()?;
+    Ok(guard(runtime, Runtime::shutdown_background))
 }
 
 /// How the process ends after the gateway did, which returns whether all open requests were answered.

@@ -3,20 +3,22 @@
 //! rumqttc's own event loop is not used. It keeps packets in queues that outlive the connection, so that a PUBACK for
 //! the old connection could acknowledge another message on the new one. Here all state of a connection ends with it.
 
-use std::{future::pending, io, time::Duration};
+use std::{future::pending, io, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
-use garenne_common::config::Certificates;
+use garenne_common::{client_tls::client_config, config::Certificates};
+use rustls::pki_types::ServerName;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, copy, sink},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, copy, sink},
+    net::TcpStream,
     time::{Instant, sleep_until, timeout},
 };
+use tokio_rustls::TlsConnector;
 
 use crate::{
     endpoint::Endpoint,
     frames::{Frame, Frames, TooLarge},
     packet::{Hello, Incoming, ProtocolError, Welcome, write_disconnect, write_ping, write_puback},
-    transport::{self, Stream},
     version::Version,
 };
 
@@ -37,7 +39,6 @@ pub(crate) enum ConnectError {
     Unavailable {
         /// Host and port.
         address: String,
-        /// The reason.
         problem: String,
     },
     /// The broker refused the connection.
@@ -45,7 +46,6 @@ pub(crate) enum ConnectError {
     Refused {
         /// Host and port.
         address: String,
-        /// The broker's reason.
         reason: String,
         /// Whether the login is the reason.
         denied: bool,
@@ -55,9 +55,7 @@ pub(crate) enum ConnectError {
     Subscription {
         /// Host and port.
         address: String,
-        /// The filter.
         filter: String,
-        /// The broker's reason.
         reason: String,
     },
 }
@@ -82,10 +80,25 @@ pub(crate) enum Lost {
 /// A packet from the broker.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Arrival {
-    /// A packet.
     Packet(Incoming),
-    /// A message that is too large.
     TooLarge(TooLarge),
+}
+
+/// A plain connection, or one over TLS.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Connects to the broker. Certificates are read again each time.
+async fn connect(endpoint: &Endpoint, files: &Certificates) -> io::Result<Box<dyn Stream>> {
+    let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
+    stream.set_nodelay(true)?;
+    if !endpoint.tls {
+        return Ok(Box::new(stream));
+    }
+    let config = client_config(files).map_err(io::Error::other)?;
+    let name = ServerName::try_from(endpoint.host.clone()).map_err(io::Error::other)?;
+    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
 }
 
 /// A connection to the broker.
@@ -117,8 +130,7 @@ impl Connection {
         let unavailable =
             |problem: String| ConnectError::Unavailable { address: endpoint.address(), problem };
         let opening = async {
-            let stream =
-                transport::connect(endpoint, files).await.map_err(|error| unavailable(error.to_string()))?;
+            let stream = connect(endpoint, files).await.map_err(|error| unavailable(error.to_string()))?;
             let hello_bytes = version.connect(hello).map_err(|error| unavailable(error.to_string()))?;
             let mut connection = Self::on(stream, version, hello);
             connection.out = hello_bytes;

@@ -25,7 +25,6 @@ mod run;
 mod settings;
 mod status;
 mod store;
-mod transport;
 mod version;
 
 pub use letter::letter_of;

@@ -10,7 +10,7 @@ use super::{
     fields,
     mapping::{Column, Mapping},
     missing_codes::missing_codes,
-    name::{check_device, check_metric, checked_name},
+    name::{checked_name, column_name},
     number::{MissingCodes, NumberFormat},
     source::SAMPLE_SIZE,
 };
@@ -336,8 +336,12 @@ fn mapped(rows: &Rows, mapping: &Mapping) -> Result<Vec<Metric>, String> {
         }
         Ok(Metric {
             index: rows.exactly(heading)?,
-            device: column.device.as_deref().map(|device| check_device(heading, device)).transpose()?,
-            name: check_metric(heading, name)?,
+            device: column
+                .device
+                .as_deref()
+                .map(|device| column_name("device", heading, device))
+                .transpose()?,
+            name: column_name("metric", heading, name)?,
             unit,
             scale: column.scale.unwrap_or(1.0),
             offset: column.offset.unwrap_or(0.0),

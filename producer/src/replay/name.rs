@@ -13,26 +13,13 @@ pub(super) fn checked_name(what: &'static str, name: &str) -> Result<Arc<str>, S
     Ok(name.into())
 }
 
-/// The device of a column. The error says how to give the column a device.
-pub(super) fn check_device(heading: &str, device: &str) -> Result<Arc<str>, String> {
-    checked_name("device", device).map_err(|problem| {
+/// The device or the metric (`what`) of a column. The error says how to give the column another one.
+pub(super) fn column_name(what: &'static str, heading: &str, name: &str) -> Result<Arc<str>, String> {
+    checked_name(what, name).map_err(|problem| {
+        let given = if what == "device" { what } else { "name" };
+        let shown: String = heading.chars().take(40).collect();
         format!(
-            "column {:?}: {problem}; give it a device in a map: [columns.{heading:?}] device = \"NAME\"",
-            short(heading)
+            "column {shown:?}: {problem}; give it a {given} in a map: [columns.{heading:?}] {what} = \"NAME\""
         )
     })
-}
-
-/// The metric of a column. The error says how to give the metric another name.
-pub(super) fn check_metric(heading: &str, metric: &str) -> Result<Arc<str>, String> {
-    checked_name("metric", metric).map_err(|problem| {
-        format!(
-            "column {:?}: {problem}; give it a name in a map: [columns.{heading:?}] metric = \"NAME\"",
-            short(heading)
-        )
-    })
-}
-
-fn short(heading: &str) -> String {
-    heading.chars().take(40).collect()
 }

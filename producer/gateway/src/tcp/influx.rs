@@ -216,7 +216,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
         let instruments = &self.gateway.instruments;
         instruments.answered(PROTOCOL, refusal.code, 0);
         instruments.left_out(PROTOCOL, [refusal]);
-        instruments.audit.refused_line(self.peer, PROTOCOL, refusal.code, number, trace);
+        instruments.audit.refused_line(self.peer, PROTOCOL, refusal.code, Some(number), trace);
         self.answers.add(&refusal.line());
     }
 

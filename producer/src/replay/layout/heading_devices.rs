@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use super::{Device, Mapping, Metric, Rows};
 use crate::replay::{
     heading::{device_and_heading, is_quantity, metric_and_unit},
-    name::{check_device, check_metric},
+    name::column_name,
 };
 
 /// Separator of headings, if none is given.
@@ -49,8 +49,8 @@ pub(super) fn metrics(
         let unit = unit.map(|unit| unit.meant_for(&name).unwrap_or(unit));
         Ok(Metric {
             index,
-            device: device.map(|device| check_device(heading, device)).transpose()?,
-            name: check_metric(heading, &name)?,
+            device: device.map(|device| column_name("device", heading, device)).transpose()?,
+            name: column_name("metric", heading, &name)?,
             unit,
             scale: 1.0,
             offset: 0.0,
