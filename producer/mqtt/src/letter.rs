@@ -94,7 +94,6 @@ impl Letter {
 }
 
 /// The message of a task that stands for a dead letter; `None` for any other task.
-#[must_use]
 pub fn letter_of(task: &NewTask, names: &Names) -> Option<Message> {
     Letter::of_task(task).map(|(letter, bridge)| letter.message(names, &bridge))
 }

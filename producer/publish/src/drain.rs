@@ -134,7 +134,6 @@ impl SpoolDrain {
     }
 
     /// How many records the broker or the central gateway has confirmed in complete batches.
-    #[must_use]
     pub fn confirmed(&self) -> u64 {
         self.confirmed
     }

@@ -72,7 +72,6 @@ const MAX_MESSAGES: usize = 1024;
 
 impl GroupCommitConfig {
     /// Each task is a message of its own.
-    #[must_use]
     pub fn off() -> Self {
         Self { records: 1, ..Self::default() }
     }

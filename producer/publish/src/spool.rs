@@ -100,7 +100,6 @@ impl SpoolSettings {
     }
 
     /// The rate of a drain; `None` for no limit.
-    #[must_use]
     pub fn drain_rate(&self) -> Option<f64> {
         Some(self.spool_drain_rate).filter(|rate| *rate > 0).map(f64::from)
     }

@@ -69,7 +69,6 @@ impl SpoolingSender {
     }
 
     /// Whether tasks are kept until their confirm, to be spooled if it does not come.
-    #[must_use]
     pub fn keeps_tasks(&self) -> bool {
         matches!(self.mode, SpoolingMode::Spooling { .. })
     }
@@ -105,7 +104,6 @@ impl SpoolingSender {
 
     /// The same without the spool: what it accepts is confirmed by the broker, and does not wait for what is spooled.
     /// `None` if there is no broker.
-    #[must_use]
     pub fn without_spool(&self) -> Option<Self> {
         match &self.mode {
             SpoolingMode::Direct(direct) | SpoolingMode::Spooling { direct, .. } => {

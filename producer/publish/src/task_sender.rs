@@ -5,7 +5,6 @@ use garenne_amqp::PublishError;
 use garenne_protocol::task::NewTask;
 
 /// The outcome of tasks that are in flight when the process ends.
-#[must_use]
 pub fn shutting_down() -> PublishError {
     PublishError::InDoubt("the process is shutting down".to_owned())
 }

@@ -48,13 +48,11 @@ impl Sending {
     const IN_FLIGHT: usize = 8192;
 
     /// The gateway or the bridge.
-    #[must_use]
     pub fn service(group_commit: GroupCommitConfig) -> Self {
         Self { group_commit, is_service: true, ..Self::command(Self::IN_FLIGHT) }
     }
 
     /// A command with this many unconfirmed messages.
-    #[must_use]
     pub fn command(in_flight: usize) -> Self {
         Self {
             publisher: PublisherConfig { in_flight, ..PublisherConfig::default() },
@@ -149,25 +147,21 @@ impl Uplink {
     }
 
     /// The publisher, if there is a broker.
-    #[must_use]
     pub fn publisher(&self) -> Option<&Publisher> {
         self.broker.as_ref().map(|it| &it.publisher)
     }
 
     /// Publishes dead letters, and knows why their queue takes none, if there is a broker.
-    #[must_use]
     pub fn letters(&self) -> Option<&Arc<DeadLetters>> {
         self.broker.as_ref().map(|it| &it.letters)
     }
 
     /// Sends tasks to the broker, past the spool.
-    #[must_use]
     pub fn sender(&self) -> Option<Arc<dyn TaskSender>> {
         self.broker.as_ref().map(|it| Arc::clone(&it.sender) as _)
     }
 
     /// The spool.
-    #[must_use]
     pub fn spool(&self) -> Option<&Spool> {
         self.spool.as_ref().map(|it| &it.spool)
     }

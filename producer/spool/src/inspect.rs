@@ -73,7 +73,6 @@ impl Inspection {
     }
 
     /// Records before this position are acknowledged.
-    #[must_use]
     pub fn acknowledged(&self) -> Position {
         self.acknowledged
     }
@@ -85,7 +84,6 @@ impl Inspection {
     }
 
     /// The number of records that were not acknowledged and whose segments are missing.
-    #[must_use]
     pub fn missing(&self) -> u64 {
         self.missing
     }
@@ -100,7 +98,6 @@ impl Inspection {
     }
 
     /// Whether a segment of this name was set aside. It holds also for a file that cannot be read.
-    #[must_use]
     pub fn is_set_aside(name: &str) -> bool {
         name.ends_with(SET_ASIDE)
     }
@@ -134,19 +131,16 @@ pub struct InspectedSegment {
 
 impl InspectedSegment {
     /// Whether it was set aside: it is corrupt and its readable records were drained, or its records cannot be published.
-    #[must_use]
     pub fn is_set_aside(&self) -> bool {
         self.is_set_aside
     }
 
     /// Size of the file, in bytes.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
 
     /// The position of its first record.
-    #[must_use]
     pub fn first(&self) -> Position {
         self.first
     }
@@ -158,44 +152,37 @@ impl InspectedSegment {
     }
 
     /// The number of readable records, also of acknowledged ones.
-    #[must_use]
     pub fn readable(&self) -> usize {
         self.scan.entries.len()
     }
 
     /// Whether a part of it is unreadable, is missing, or has the positions of the next segment, or it may be foreign.
-    #[must_use]
     pub fn is_corrupt(&self) -> bool {
         !self.damaged().is_empty() || self.missing() > 0 || self.overlapped() > 0 || self.is_detached
     }
 
     /// Whether its records end before the acknowledged position and before the next segment. It may be a foreign file.
-    #[must_use]
     pub fn is_detached(&self) -> bool {
         self.is_detached
     }
 
     /// Offsets of unreadable bytes.
-    #[must_use]
     pub fn damaged(&self) -> &[usize] {
         &self.scan.damaged
     }
 
     /// The number of intact records at positions that the next segment has too. It may be a foreign file.
-    #[must_use]
     pub fn overlapped(&self) -> u64 {
         self.scan.beyond
     }
 
     /// The offset of an append that did not end, or that is being written now. It is no corruption.
-    #[must_use]
     pub fn torn(&self) -> Option<usize> {
         let is_torn = self.scan.end < self.bytes.len() && !self.is_corrupt();
         is_torn.then_some(self.scan.end)
     }
 
     /// The number of records that the next segment or the cursor shows to be missing at the end, without acknowledged ones.
-    #[must_use]
     pub fn missing(&self) -> u64 {
         self.end.saturating_sub(self.scan.next.max(self.acknowledged))
     }

@@ -129,7 +129,6 @@ impl Spool {
     }
 
     /// The state after the last requests, and notice of its changes.
-    #[must_use]
     pub fn status(&self) -> watch::Receiver<SpoolStatus> {
         self.status.clone()
     }

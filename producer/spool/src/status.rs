@@ -45,7 +45,6 @@ pub struct SpoolStatus {
 
 impl SpoolStatus {
     /// The number of records that are not acknowledged.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.waiting
     }
@@ -122,7 +121,6 @@ impl SpoolStatus {
     }
 
     /// The age of the oldest record that is not acknowledged.
-    #[must_use]
     pub fn age(&self, now: SystemTime) -> Option<Duration> {
         self.oldest.map(|oldest| now.duration_since(oldest).unwrap_or_default())
     }

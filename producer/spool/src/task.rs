@@ -43,7 +43,6 @@ pub struct NotATask {
 }
 
 /// The record of a task that is accepted at `time`.
-#[must_use]
 pub fn record_of(task: &NewTask, time: SystemTime) -> Record {
     let milliseconds = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let properties = Properties {
