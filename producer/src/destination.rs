@@ -39,7 +39,6 @@ fn unusable(error: &CertificateError) -> Failure {
 pub(crate) enum SendError {
     /// Sending the same readings later may succeed.
     Retry {
-        /// The reason.
         reason: String,
         /// The wait that the destination asks for.
         retry_after: Option<Duration>,
@@ -48,7 +47,6 @@ pub(crate) enum SendError {
     InvalidReading {
         /// The index of the reading.
         index: usize,
-        /// The problem.
         reason: String,
     },
     /// No reading will be accepted.

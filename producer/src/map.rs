@@ -113,7 +113,6 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Runs the command.
 pub(crate) async fn run(settings: BrokerSettings, args: MapArgs) -> Result<Exit, Failure> {
     match args.command {
         MapCommand::Publish(args) => return republish::run(settings, args).await,

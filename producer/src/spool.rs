@@ -53,7 +53,6 @@ enum SpoolCommand {
     },
 }
 
-/// Runs the command.
 pub(crate) async fn run(settings: BrokerSettings, args: SpoolArgs) -> Result<Exit, Failure> {
     match args.command {
         SpoolCommand::Show { directory, json } => show::run(&directory, &inspect(&directory)?, json),

@@ -43,7 +43,6 @@ impl LeftOut {
 
 /// What a parser tells besides the tasks of a body, and the memory that it needs until it is answered.
 pub(super) trait Notes: Send + 'static {
-    /// The bytes.
     fn memory(&self) -> usize {
         0
     }

@@ -90,7 +90,6 @@ impl LineBatch {
         self.lines.len()
     }
 
-    /// The numbers of the lines.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.lines.iter().map(|(number, _)| *number)
     }

@@ -47,7 +47,6 @@ impl Maps {
         format!("/v1/map/{name}").into()
     }
 
-    /// The map with this name.
     pub(super) fn get(&self, name: &str) -> Result<Arc<Map>, Refusal> {
         if let Some(map) = self.own.get(name) {
             return Ok(Arc::clone(map));

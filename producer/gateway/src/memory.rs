@@ -76,7 +76,6 @@ impl Account {
         Reservation { account: self.clone(), bytes: 0 }
     }
 
-    /// Reserves `bytes` bytes.
     pub(super) fn reserve(&self, bytes: usize) -> Result<Reservation, Refusal> {
         let mut reservation = self.empty();
         reservation.grow(bytes)?;

@@ -53,12 +53,10 @@ pub(crate) enum Incoming {
     Connected(Welcome),
     /// The broker refused the connection.
     Refused {
-        /// The reason.
         reason: String,
         /// Whether the login is the reason.
         denied: bool,
     },
-    /// A message.
     Message(Message),
     /// The answer to SUBSCRIBE, with the reason of each filter that was refused.
     Subscribed(Vec<Option<String>>),
@@ -85,7 +83,6 @@ pub(crate) struct Welcome {
     pub(crate) shared_subscriptions: bool,
 }
 
-/// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) topic: String,
@@ -101,7 +98,6 @@ pub(crate) struct Message {
 }
 
 impl Version {
-    /// CONNECT.
     pub(crate) fn connect(self, hello: &Hello) -> Result<BytesMut, ProtocolError> {
         match self {
             Self::V3 => v3::connect(hello),

@@ -58,12 +58,10 @@ pub(crate) struct Log {
 enum Leftover {
     /// Those of a segment from this length on.
     Tail(Box<dyn File>, u64),
-    /// A segment with this name.
     Segment(String),
 }
 
 impl Log {
-    /// The present state.
     pub(crate) fn status(&self) -> SpoolStatus {
         SpoolStatus {
             bytes: self.bytes(),

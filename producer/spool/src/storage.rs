@@ -16,7 +16,6 @@ pub(crate) trait Storage: Send {
     fn open(&self, name: &str) -> io::Result<Box<dyn File>>;
     /// Renames a file; replaces the target.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes creations, renames and removals durable.
     fn sync(&self) -> io::Result<()>;
@@ -38,7 +37,6 @@ pub(crate) trait File: Send {
     }
 }
 
-/// Writes all bytes.
 pub(crate) fn write_all(file: &dyn File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write_at(bytes, offset) {

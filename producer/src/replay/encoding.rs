@@ -26,7 +26,6 @@ const WINDOWS_1252: [char; 32] = [
 ];
 
 impl Encoding {
-    /// Decodes a line.
     pub(super) fn decode(self, line: &[u8]) -> Cow<'_, str> {
         let character = |&byte: &u8| match byte {
             0x80..=0x9f => WINDOWS_1252[usize::from(byte - 0x80)],

@@ -56,7 +56,6 @@ impl<R: BufRead> LineReader<R> {
         self.current.end
     }
 
-    /// Returns the next record.
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         match self.ahead.pop_front() {
             Some(line) => self.current = line,

@@ -21,7 +21,6 @@ pub(super) struct Row {
     pub(super) readings: Vec<Reading>,
     /// Number of missing values.
     pub(super) missing: u64,
-    /// Problems of the row.
     pub(super) faults: Vec<String>,
     /// Whether it is a blank line, a comment, or only delimiters.
     pub(super) blank: bool,

@@ -35,7 +35,6 @@ pub(crate) struct Caller {
     /// The device that its certificate names.
     pub(super) own_device: Option<Arc<str>>,
     pub(super) limits: Vec<Arc<RateLimit>>,
-    /// The hash of its token.
     pub(super) token: Option<Hash>,
     /// The generation of the senders file that it was found in.
     pub(super) generation: u64,

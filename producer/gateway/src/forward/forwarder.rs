@@ -33,7 +33,6 @@ enum NotForwarded {
     /// It refused the request.
     #[error("the central gateway answered {status}: {detail}")]
     Refused {
-        /// The status.
         status: StatusCode,
         /// The reason that it gave.
         detail: String,
