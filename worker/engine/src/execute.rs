@@ -250,12 +250,16 @@ impl AttemptEnd {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use garenne_protocol::task::{ContentType, Directive, Kind, NewTask, TaskId};
+    use garenne_protocol::task::{ContentType, Directive, Kind, NewTask, TaskId, epoch_ms};
     use serde::Deserialize;
+    use tokio::sync::watch;
 
     use super::*;
     use crate::{
-        Worker, WorkerConfig, json_payload,
+        TaskOptions, Worker, WorkerConfig,
+        consumer::Delivery,
+        json_payload,
+        pipeline::{TestEnv, lane_env, long_kind},
         testing::{TestOutcome, TestWorker},
     };
 
@@ -361,6 +365,62 @@ mod tests {
         assert_eq!((end.counted_as, end.duration), (Some(TaskOutcome::Success), Some(LONG)));
         let Outcome::Done { output, started_at, took } = end.outcome else { panic!("it succeeded") };
         assert_eq!((output.json.get(), started_at, took), ("7", SystemTime::UNIX_EPOCH, LONG));
+    }
+
+    /// An attempt at a task of the lane `fast`.
+    fn attempt(env: &TestEnv, entry: &Arc<Entry>, envelope: Envelope) -> Attempt {
+        let delivery = Delivery::mock(&env.test.generation, 1, b"{}");
+        Attempt {
+            entry: Arc::clone(entry),
+            envelope: Arc::new(envelope),
+            lane: None,
+            worker: Arc::clone(&env.pipeline.worker),
+            sharing: Sharing::Nothing,
+            body: delivery.body.clone(),
+            head: Arc::clone(&delivery.head),
+            generation: delivery.generation(),
+            span: AttemptSpan::default(),
+        }
+    }
+
+    /// A worker's settings are checked with the deadlines of its kinds.
+    #[tokio::test]
+    async fn a_publisher_can_shorten_the_deadline_of_a_kind_and_not_extend_it() {
+        let (env, long) = (lane_env().await, long_kind());
+        let deadline = |entry: &Arc<Entry>, timeout: Option<Duration>| {
+            attempt(&env, entry, Envelope { timeout, ..Envelope::clone(&env.test.envelope) }).deadline()
+        };
+        let (short, long) = (&env.test.entry, long.get("any.thing").unwrap());
+        let of_kind = long.options.deadline.unwrap();
+        assert_eq!(deadline(long, None), Some(of_kind));
+        assert_eq!(deadline(long, Some(of_kind / 2)), Some(of_kind / 2));
+        assert_eq!(deadline(long, Some(of_kind * 2)), Some(of_kind));
+        assert_eq!((deadline(short, None), deadline(short, Some(of_kind))), (None, Some(of_kind)));
+    }
+
+    #[tokio::test]
+    async fn a_task_does_not_start_if_its_channel_died_it_expired_or_its_handler_stopped_being_ready() {
+        let ready = watch::Sender::new(Ok(()));
+        let options = TaskOptions::short().ready_when(ready.subscribe());
+        let handler = async |_: Anything| Ok::<_, TaskError>(());
+        let builder = Worker::builder(WorkerConfig::default()).handle_with(handler, options);
+        let registry = builder.build().unwrap().into_parts().0;
+        let (env, now) = (lane_env().await, clock::now());
+        let refusal = |expires_at: Option<i64>| {
+            let entry = registry.get("any.thing").unwrap();
+            let attempt =
+                attempt(&env, entry, Envelope { expires_at, ..Envelope::clone(&env.test.envelope) });
+            attempt.start_refusal(now).map(|error| error.action)
+        };
+        assert!(refusal(None).is_none() && refusal(Some(epoch_ms(now) + 1)).is_none());
+        let expired = refusal(Some(epoch_ms(now)));
+        assert!(matches!(expired, Some(ErrorAction::Dead(DeadReason::Expired))));
+        ready.send(Err("the model is not loaded".to_owned())).unwrap();
+        assert!(matches!(refusal(None), Some(ErrorAction::HandBack)));
+        ready.send(Ok(())).unwrap();
+        assert!(refusal(None).is_none());
+        env.test.generation.end();
+        assert!(matches!(refusal(None), Some(ErrorAction::HandBack)));
     }
 
     /// The directive came after the task was admitted, and too early for the pool to find it.

@@ -124,6 +124,6 @@ impl LanePipeline {
 }
 
 #[cfg(test)]
-pub(crate) use quarantine::tests::lane_env;
+pub(crate) use quarantine::tests::{TestEnv, lane_env, long_kind};
 #[cfg(test)]
 mod tests;

@@ -217,3 +217,30 @@ impl<P: PoolTypes> StopTask for PoolCore<P> {
         stop_matching(&self, Cause::Stopped, |other, _| other == seq) > 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::{engine::tests::TestCore, id::GroupName, state::workers::Mode};
+
+    /// A worker that is stuck in its task does not look for the next one.
+    #[test]
+    fn the_end_of_a_task_that_is_given_up_wakes_a_worker_for_the_next_task_of_its_group() {
+        let test = TestCore::new(1..=2, 2);
+        let group = GroupName::from("g");
+        test.core.lock().queue.configure(&group, |group| group.cap = Some(1));
+        let (stuck, other) = (test.add_worker(), test.add_worker());
+        for id in ["stuck", "next"] {
+            test.submit(Spec::long(id).group("g")).unwrap();
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(test.worker(&stuck).next_task(&mut Default::default(), &mut cx).is_ready());
+        assert!(test.worker(&other).next_task(&mut Default::default(), &mut cx).is_pending());
+        let ended = stuck.lock().finish().unwrap();
+        let ending = Ending::GaveUp { cause: Cause::Deadline, stuck: true };
+        end_running(&test.core, ended, ending, None, false);
+        assert_eq!(test.core.lock().workers.count(Mode::Idle), 0);
+    }
+}

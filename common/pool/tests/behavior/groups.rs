@@ -39,6 +39,20 @@ async fn tasks_of_a_resumed_group_start_before_later_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_that_was_submitted_before_a_pause_starts_before_those_that_came_during_it() {
+    let mut test = TestPool::new(10, 1..=1);
+    let first = test.hold(Spec::short("hold"));
+    test.submit(Spec::short("before").group("g"), Behavior::Return(1)).unwrap();
+    test.pool.group("g").pause();
+    test.submit(Spec::short("during").group("g"), Behavior::Return(2)).unwrap();
+    first.send(()).unwrap();
+    settle().await;
+    test.pool.group("g").resume();
+    let order: Vec<String> = test.ended().await.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(order, ["hold", "before", "during"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_paused_group_starts_no_task_until_it_is_resumed() {
     let mut test = TestPool::new(10, 2..=2);
     test.pool.group("g").pause();

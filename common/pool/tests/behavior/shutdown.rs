@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use garenne_pool::{Cause, Ending, Phase, PoolOptions, Report, Spec, Stop};
-use tokio::{runtime, sync::oneshot, time::Instant};
+use garenne_pool::{Cause, Ending, OnEnd, Phase, Pool, PoolOptions, Report, Spec, Stop};
+use tokio::{
+    runtime,
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
-use crate::test_pool::{Behavior, TestPool, config, finished};
+use crate::test_pool::{Behavior, TestPool, TestTask, config, finished};
 
 #[tokio::test(start_paused = true)]
 async fn light_shutdown_finishes_queued_tasks() {
@@ -79,6 +83,26 @@ async fn every_task_ends_when_the_runtime_shuts_down() {
     assert_eq!(test.ending().await, ("a".to_owned(), gave_up));
     assert_eq!(test.ending().await, ("b".to_owned(), not_started));
     assert_eq!(test.submit(Spec::short("c"), Behavior::IgnoreCancel).unwrap_err().to_string(), "pool closed");
+}
+
+/// Completions settle what the tasks were submitted for, and whoever waits for the pool relies on them.
+#[tokio::test]
+async fn the_pool_closes_after_its_last_completion() {
+    let tasks = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let pool: Pool<TestTask, OnEnd<_>> = Pool::start(config(8, 1..=1), tasks.handle().clone()).unwrap();
+    let (sender, mut phases) = mpsc::unbounded_channel();
+    for id in ["runs", "waits"] {
+        let (observed, sender) = (pool.clone(), sender.clone());
+        let observe = move |_: Ending<u32>| sender.send(observed.snapshot().phase).unwrap();
+        let completion = OnEnd(Box::new(observe) as Box<dyn FnOnce(Ending<u32>) + Send>);
+        let task = TestTask { behavior: Behavior::IgnoreCancel, started: None };
+        assert!(pool.submit_detached(Spec::short(id), task, completion).is_ok());
+    }
+    tasks.shutdown_background();
+    pool.stopped().await;
+    for _ in 0..2 {
+        assert_ne!(phases.recv().await, Some(Phase::Closed));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -142,31 +142,74 @@ impl<B: ConsumeBroker, F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> Str
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Mutex, time::Duration};
+
+    use garenne_common::supervise::caught;
 
     use super::*;
     use crate::consumer::subscriber::tests::EndingBroker;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_stream_is_read_across_reconnects_without_gaps_and_without_records_twice() {
-        let mut records = Vec::new();
-        let mut reader = StreamReader {
-            broker: EndingBroker::default(),
+    /// A reader of a stream whose channels deliver two records each.
+    fn reader<F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)>(
+        broker: EndingBroker,
+        on_record: F,
+        on_state: S,
+    ) -> StreamReader<EndingBroker, F, S> {
+        StreamReader {
+            broker,
             metrics: Metrics::new("test"),
             stream: "directives".to_owned(),
             next: None,
             progress: watch::Sender::default(),
-            on_record: |body: &[u8]| {
-                records.push(String::from_utf8(body.to_vec()).unwrap());
-                false
-            },
-            on_state: |_, _| {},
+            on_record,
+            on_state,
             is_new: false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_is_read_across_reconnects_without_gaps_and_without_records_twice() {
+        let records = Mutex::new(Vec::new());
+        let on_record = |body: &[u8]| {
+            records.lock().unwrap().push(String::from_utf8(body.to_vec()).unwrap());
+            false
         };
-        // Each channel delivers two records.
+        let mut reader = reader(EndingBroker::default(), on_record, |_, _| {});
         let _ = tokio::time::timeout(Duration::from_secs(10), reader.run()).await;
+        let records = records.lock().unwrap();
         assert!(records.len() > 10, "{records:?}");
         let expected: Vec<_> = (0..records.len()).map(|offset| offset.to_string()).collect();
-        assert_eq!(records, expected);
+        assert_eq!(*records, expected);
+    }
+
+    /// Otherwise no later directive would ever be read.
+    #[tokio::test(start_paused = true)]
+    async fn a_record_over_which_the_reader_panicked_is_not_read_again() {
+        let records = Mutex::new(Vec::new());
+        let on_record = |body: &[u8]| {
+            records.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(body.to_vec());
+            assert_ne!(body, b"1", "the record cannot be applied");
+            false
+        };
+        let mut reader = reader(EndingBroker::default(), on_record, |_, _| {});
+        assert!(caught(reader.run()).await.is_err());
+        let again = tokio::time::timeout(Duration::from_secs(1), caught(reader.run())).await;
+        assert!(again.is_err(), "it reads on");
+        let records = records.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        assert_eq!(records[..4], [b"0", b"1", b"2", b"3"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_was_deleted_and_declared_again_is_read_from_its_beginning() {
+        let (records, states) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let on_record = |body: &[u8]| {
+            records.lock().unwrap().push(body.to_vec());
+            false
+        };
+        let on_state = |problem: Option<String>, is_new| states.lock().unwrap().push((problem, is_new));
+        let mut reader = reader(EndingBroker::that_deletes(), on_record, on_state);
+        let _ = tokio::time::timeout(Duration::from_secs(1), reader.run()).await;
+        assert_eq!(records.lock().unwrap()[..4], [b"0", b"1", b"0", b"1"]);
+        assert_eq!(states.lock().unwrap()[..3], [(None, false), (None, true), (None, true)]);
     }
 }

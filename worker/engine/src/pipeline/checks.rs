@@ -247,7 +247,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::pipeline::quarantine::tests::{env, lane_env};
+    use crate::pipeline::quarantine::tests::{env, lane_env, long_kind};
 
     #[tokio::test]
     async fn the_attempts_of_a_copy_are_believed_in_a_lane_with_several_queues_and_those_of_a_publisher_are_not()
@@ -284,5 +284,55 @@ mod tests {
                 _ => panic!("the lane is paused"),
             }
         }
+    }
+
+    /// On the first delivery its publisher wrote the count.
+    #[tokio::test]
+    async fn only_redeliveries_that_no_look_of_an_operator_explains_count_as_returns() {
+        let (env, now) = (lane_env().await, clock::now());
+        let returns = |redelivered: bool| {
+            let mut delivery = Delivery::mock(&env.test.generation, 1, b"{}");
+            delivery.head_mut().redelivered = redelivered;
+            let mut headers = FieldTable::default();
+            headers.insert("x-delivery-count".into(), 5.into());
+            let properties = BasicProperties::default().with_type("any.thing".into());
+            delivery.set_properties(properties.with_headers(headers));
+            env.pipeline.decode(&delivery, now).unwrap().returns()
+        };
+        assert_eq!((returns(false), returns(true)), (0, 5));
+        for (look, at) in [("fast", 1), ("fast", 2), ("fast", 3), ("other", 4)] {
+            env.pipeline.member.directives.apply(&Directive::Look { look: look.into(), at });
+        }
+        assert_eq!((returns(false), returns(true)), (0, 2));
+    }
+
+    /// One after the other, long tasks could reach the consumer timeout.
+    #[tokio::test]
+    async fn a_batch_of_a_long_kind_is_divided_and_a_task_of_it_runs() {
+        let mut env = lane_env().await;
+        Arc::get_mut(&mut env.pipeline).unwrap().registry = long_kind();
+        let (now, batch) = (clock::now(), env.test.batch_of(&["a", "b"]));
+        assert!(matches!(env.pipeline.check(&batch, now), Err(NotNow::Divided(Duration::ZERO))));
+        let task = env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}"));
+        assert!(env.pipeline.check(&task, now).is_ok());
+    }
+
+    /// Its records may belong to other groups.
+    #[tokio::test]
+    async fn the_stop_of_a_group_ends_a_task_before_it_starts_and_leaves_a_batch_to_its_records() {
+        let (env, now) = (lane_env().await, clock::now());
+        let stop = Directive::StopGroup { group: "import".into(), at: epoch_ms(now) };
+        env.pipeline.member.directives.apply(&stop);
+        let is_admitted = |task: InFlight| {
+            let group = Some("import".to_owned());
+            let envelope = Envelope { group, ..Envelope::clone(&task.envelope) };
+            match env.pipeline.check(&InFlight { envelope: Arc::new(envelope), ..task }, now) {
+                Ok(_) => true,
+                Err(NotNow::Dead(DeadReason::Stopped, _)) => false,
+                Err(_) => panic!("only the stop keeps it from starting"),
+            }
+        };
+        assert!(!is_admitted(env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}"))));
+        assert!(is_admitted(env.test.batch_of(&["a", "b"])));
     }
 }

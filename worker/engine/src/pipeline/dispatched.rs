@@ -99,6 +99,19 @@ mod tests {
         assert_eq!(group_of(Some("import"), false).as_deref(), Some("import"));
     }
 
+    #[tokio::test]
+    async fn a_stop_of_a_group_finds_a_task_from_before_it_enters_the_pool_until_it_has_ended() {
+        let env = lane_env().await;
+        let found = || env.pipeline.member.grouped.tasks_of("import").len();
+        let envelope = Envelope { group: Some("import".into()), ..Envelope::clone(&env.test.envelope) };
+        let task = in_flight(&env, envelope);
+        assert_eq!(found(), 0);
+        let ready = env.pipeline.prepare(task, Arc::clone(&env.test.entry), None, None);
+        assert_eq!(found(), 1);
+        drop(ready);
+        assert_eq!(found(), 0);
+    }
+
     /// With a timeout it is a long task, although its kind is short. Short tasks are not tracked.
     #[tokio::test]
     async fn the_redelivery_of_a_task_with_a_timeout_of_its_publisher_does_not_run_beside_it() {

@@ -203,11 +203,14 @@ impl Settler {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::shutdown::Settlement;
+    use garenne_common::{shutdown::Settlement, telemetry::Metrics};
     use tokio::sync::watch;
 
     use super::*;
-    use crate::{consumer::LaneQuiet, pipeline::quarantine::tests::lane_env};
+    use crate::{
+        consumer::{ChannelGeneration, LaneQuiet, SettlementCounters},
+        pipeline::quarantine::tests::lane_env,
+    };
 
     /// A lane that is consumed would deliver it again at once, and in one that is not, a copy is needless.
     #[tokio::test]
@@ -226,5 +229,28 @@ mod tests {
             let expected = if is_unready { Settlement::Requeued } else { Settlement::Retried };
             assert_eq!(env.settlement().await, expected);
         }
+    }
+
+    /// No end of a task tells it: those that fill the pool may run for long.
+    #[tokio::test]
+    async fn a_task_that_waits_for_a_place_in_the_pool_is_dropped_soon_after_its_channel_died() {
+        let env = lane_env().await;
+        env.pipeline.pool.group("waits").pause();
+        let ready = |generation: &Arc<ChannelGeneration>, tag| {
+            let task = env.test.task_of(Delivery::mock(generation, tag, b"{}"));
+            let (spec, execution, dispatched) =
+                env.pipeline.prepare(task, Arc::clone(&env.test.entry), None, None);
+            (spec.group("waits"), execution, dispatched)
+        };
+        let places = env.pipeline.pool.snapshot().queue as u64;
+        env.pipeline.dispatch((1..=places).map(|tag| ready(&env.test.generation, tag)).collect()).await;
+        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("fast") };
+        let dying = Arc::new(ChannelGeneration::new(counters, 1));
+        let (pipeline, last) = (Arc::clone(&env.pipeline), ready(&dying, 1));
+        let mut waiting = tokio::spawn(async move { pipeline.dispatch([last].into()).await });
+        assert!(timeout(CHECK_INTERVAL, &mut waiting).await.is_err(), "the pool is full");
+        dying.end();
+        assert!(timeout(20 * CHECK_INTERVAL, waiting).await.is_ok());
+        assert_eq!(dying.requested_settlements(), [(1, Settlement::Requeued)]);
     }
 }

@@ -253,6 +253,18 @@ mod tests {
         assert_eq!([Mode::Light, Mode::Soft].map(|mode| time(mode, 10 * MINUTE)), [MINUTE; 2]);
     }
 
+    #[tokio::test]
+    async fn a_resume_ends_the_quiet_of_a_worker_and_not_its_stop() {
+        let (commands, mut requested) = mpsc::channel(2);
+        for (before, after) in [(Intake::Quiet, Intake::Open), (Intake::Closed, Intake::Closed)] {
+            let intake = watch::Sender::new(before);
+            commands.try_send(Command::Resume).unwrap();
+            commands.try_send(Command::Shutdown(Mode::Light)).unwrap();
+            assert_eq!(requested_stop(&mut requested, &intake).await, Mode::Light);
+            assert_eq!(*intake.borrow(), after);
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_stop_that_is_escalated_to_hard_gives_up_what_waits_for_a_sink_or_a_broker() {
         let (commands, mut requested) = mpsc::channel(1);

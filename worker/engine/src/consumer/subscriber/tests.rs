@@ -20,15 +20,26 @@ type Delivered = Result<RawDelivery, ChannelError>;
 #[derive(Clone, Default)]
 pub(in crate::consumer) struct EndingBroker {
     delivers: bool,
+    /// Deletes the queue after the message, and the stream after the records, instead of ending the channel.
+    deletes: bool,
     /// When each channel was opened.
     opened: Arc<Mutex<Vec<Instant>>>,
+    /// Deliveries that are dropped while the broker is asked for its version.
+    held: Arc<Mutex<Vec<Delivery>>>,
 }
 
 /// Its channel. `deliveries` is set while there is a consumer.
 #[derive(Clone, Default)]
 pub(in crate::consumer) struct EndingChannel {
     delivers: bool,
+    deletes: bool,
     deliveries: Arc<Mutex<Option<mpsc::UnboundedSender<Delivered>>>>,
+}
+
+impl EndingBroker {
+    pub(in crate::consumer) fn that_deletes() -> Self {
+        Self { deletes: true, ..Self::default() }
+    }
 }
 
 fn ended() -> ChannelError {
@@ -39,6 +50,7 @@ impl ConsumeBroker for EndingBroker {
     type Channel = EndingChannel;
 
     async fn version(&self) -> Result<BrokerVersion, BrokerError> {
+        self.held.lock().unwrap().clear();
         Ok("4.0.9".parse().unwrap())
     }
 
@@ -56,7 +68,8 @@ impl ConsumeBroker for EndingBroker {
 
     async fn open(&self, _: u16) -> Result<Self::Channel, BrokerError> {
         self.opened.lock().unwrap().push(Instant::now());
-        Ok(EndingChannel { delivers: self.delivers, ..EndingChannel::default() })
+        let Self { delivers, deletes, .. } = *self;
+        Ok(EndingChannel { delivers, deletes, ..EndingChannel::default() })
     }
 
     fn denied(&self, _: &str) -> BrokerError {
@@ -77,7 +90,7 @@ impl ConsumeChannel for EndingChannel {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let first = if self.delivers { Ok(message()) } else { Err(ended()) };
         sender.send(first).unwrap();
-        *self.deliveries.lock().unwrap() = Some(sender);
+        *self.deliveries.lock().unwrap() = Some(sender).filter(|_| !self.deletes);
         Ok(futures_util::stream::poll_fn(move |context| receiver.poll_recv(context)).boxed())
     }
 
@@ -103,8 +116,9 @@ impl ConsumeChannel for EndingChannel {
             RawDelivery { properties, body: offset.to_string().into(), ..message() }
         };
         let first = from.unwrap_or_default();
-        let records = [Ok(record(first)), Ok(record(first + 1)), Err(ended())];
-        Ok(futures_util::stream::iter(records).boxed())
+        let records = [Ok(record(first)), Ok(record(first + 1))];
+        let end = Some(Err(ended())).filter(|_| !self.deletes);
+        Ok(futures_util::stream::iter(records.into_iter().chain(end)).boxed())
     }
 
     async fn cancel(&self, _: &str) -> Result<(), ChannelError> {
@@ -143,9 +157,12 @@ fn message() -> RawDelivery {
     }
 }
 
-/// The pauses between the channels of a subscriber, whose channels settle a message or do not.
-async fn pauses(delivers: bool) -> Vec<Duration> {
-    let broker = EndingBroker { delivers, ..EndingBroker::default() };
+/// Subscribes to a queue for some seconds.
+async fn subscribe(
+    broker: &EndingBroker,
+    accept: impl AsyncFn(Vec<Delivery>) -> Result<(), String>,
+    on_orphan: OnOrphan,
+) {
     let metrics = Metrics::new("test");
     let (intake, wanted) = watch::channel(Intake::Open);
     let quiet = watch::Sender::new(LaneQuiet::default());
@@ -158,17 +175,24 @@ async fn pauses(delivers: bool) -> Vec<Duration> {
         intake: LaneIntake::new(wanted, quiet.subscribe()),
         problem: watch::Sender::new(None),
         denied: None,
-        accept: async |deliveries: Vec<Delivery>| {
-            deliveries.into_iter().for_each(|delivery| delivery.settle(Settlement::Acked));
-            Ok(())
-        },
+        accept,
         ack_writers: TaskTracker::new(),
-        on_orphan: Arc::new(|_| {}),
+        on_orphan,
         cancellation: Weak::new(),
         must_bind: false,
     };
     let _ = tokio::time::timeout(Duration::from_secs(10), subscriber.run()).await;
     drop(intake);
+}
+
+/// The pauses between the channels of a subscriber, whose channels settle a message or do not.
+async fn pauses(delivers: bool) -> Vec<Duration> {
+    let broker = EndingBroker { delivers, ..EndingBroker::default() };
+    let accept = async |deliveries: Vec<Delivery>| {
+        deliveries.into_iter().for_each(|delivery| delivery.settle(Settlement::Acked));
+        Ok(())
+    };
+    subscribe(&broker, accept, Arc::new(|_| {})).await;
     let opened = broker.opened.lock().unwrap();
     opened.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
@@ -182,4 +206,22 @@ async fn only_a_settlement_resets_the_pause_before_the_next_channel() {
     assert!(after_settlements.iter().all(|pause| *pause <= short), "{after_settlements:?}");
     let without = pauses(false).await;
     assert!(without.len() > 5 && without[4..].iter().all(|pause| *pause > short), "{without:?}");
+}
+
+/// The broker has dropped it with the queue, and would drop a requeue as well.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_handed_back_as_soon_as_its_queue_is_deleted_is_kept() {
+    let broker = EndingBroker { delivers: true, ..EndingBroker::that_deletes() };
+    let held = Arc::clone(&broker.held);
+    let accept = async move |deliveries: Vec<Delivery>| {
+        held.lock().unwrap().extend(deliveries);
+        Ok(())
+    };
+    let orphans = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&orphans);
+    subscribe(&broker, accept, Arc::new(move |_| *count.lock().unwrap() += 1)).await;
+    let channels = broker.opened.lock().unwrap().len();
+    assert!(channels > 5);
+    let kept = *orphans.lock().unwrap();
+    assert!(kept >= channels - 1, "{kept} of {channels}");
 }

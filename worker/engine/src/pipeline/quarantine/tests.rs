@@ -1,5 +1,7 @@
+use std::sync::atomic::Ordering;
+
 use garenne_common::{config::Lane, shutdown::Settlement, telemetry::Traces};
-use garenne_pool::{Pool, PoolConfig};
+use garenne_pool::{Cause, Completion, Ending, Pool, PoolConfig};
 use garenne_protocol::{
     task::{ContentType, Kind, NewTask, QuarantineRecord, UnhandledRecord, header},
     topology::Names,
@@ -8,18 +10,25 @@ use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore, watch},
     task::yield_now,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::*;
 use crate::{
+    TaskError, TaskOptions, Worker, WorkerConfig,
     consumer::LaneQuiet,
     fleet::tests::{FakeFleet as Fleet, hello, member, run},
     handler::{Routes, WorkerContext, WorkerData},
+    json_payload,
     pipeline::KeyLimits,
+    registry::Registry,
     settlement::tests::{FakeBroker, TestSettler, test_settler},
     spans::Spans,
 };
+
+#[derive(serde::Deserialize)]
+struct Anything {}
+json_payload!(Anything, "any.thing");
 
 fn task() -> Envelope {
     let task = NewTask::new(Kind::parse("k").unwrap(), ContentType::Json, Vec::new());
@@ -62,6 +71,13 @@ pub(crate) async fn lane_env() -> TestEnv {
     let pipeline = Arc::get_mut(&mut env.pipeline).unwrap();
     (pipeline.lane, pipeline.is_quarantine) = ("fast".into(), false);
     env
+}
+
+/// The handler of a worker whose kind `any.thing` is long.
+pub(crate) fn long_kind() -> Arc<Registry> {
+    let handler = async |_: Anything| Ok::<_, TaskError>(());
+    let builder = Worker::builder(WorkerConfig::default()).handle_with(handler, TaskOptions::long());
+    builder.build().unwrap().into_parts().0
 }
 
 pub(in crate::pipeline) async fn env() -> TestEnv {
@@ -183,6 +199,24 @@ async fn a_run_is_recorded_at_its_start_and_at_its_end_before_it_is_settled() {
     assert_eq!(env.pipeline.quarantine_permit.available_permits(), 1, "the next run may start");
 }
 
+/// Otherwise a later crash of this worker would count against it.
+#[tokio::test]
+async fn a_task_goes_back_only_after_its_run_is_recorded_as_ended_or_a_second_has_passed() {
+    let env = env().await;
+    tokio::time::pause();
+    let permit = Arc::clone(&env.pipeline.quarantine_permit).acquire_owned().await.unwrap();
+    let run = QuarantineRun { task: env.test.envelope.id.clone(), _permit: permit };
+    let task = env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}"));
+    let (_, _, dispatched) = env.pipeline.prepare(task, env.entry().unwrap(), None, Some(run.into()));
+    env.fleet.silent.store(true, Ordering::Relaxed);
+    dispatched.complete(Ending::NotStarted { cause: Cause::Shutdown });
+    sleep(RUN_ENDED_TIMEOUT / 2).await;
+    assert_eq!(env.test.generation.requested_settlements(), []);
+    sleep(RUN_ENDED_TIMEOUT).await;
+    assert_eq!(env.settlement().await, Settlement::Requeued);
+    assert_eq!(env.pipeline.quarantine_permit.available_permits(), 1);
+}
+
 #[tokio::test]
 async fn a_task_is_quarantined_again_after_the_first_crash_and_poison_after_the_second() {
     let mut env = env().await;
@@ -282,5 +316,28 @@ async fn a_task_whose_last_run_is_undecided_is_handed_back_when_its_channel_dies
     let (task, entry) = (env.task(), env.entry());
     env.run_alone(true, task, entry);
     assert_eq!(env.settlement().await, Settlement::Requeued);
+    assert_eq!(env.fleet.events("run-started"), 0);
+}
+
+/// Their deadlines would not apply in the batch, and a crash could not be told from those of the others.
+#[tokio::test]
+async fn a_batch_of_a_long_kind_is_divided_and_its_records_keep_their_lane() {
+    let mut env = env().await;
+    let batch = env.test.batch_of(&["a", "b"]);
+    let envelope = Envelope { lane: Some("slow".into()), id_given: true, ..Envelope::clone(&batch.envelope) };
+    let batch = InFlight { envelope: Arc::new(envelope), lane: Names::QUARANTINE.into(), ..batch };
+    let (pipeline, entry) = (Arc::clone(&env.pipeline), long_kind().get("any.thing").cloned());
+    env.pipeline.admit_later(None, pipeline.run_alone(batch, entry));
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let copy = env.broker.next().await;
+        assert_eq!(copy.key, "garenne.retry.quarantine.1s");
+        assert_eq!(copy.text(header::LANE).as_deref(), Some("slow"));
+        ids.push(copy.properties.message_id().as_ref().unwrap().to_string());
+        copy.ack();
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, ["a", "b"]);
+    assert_eq!(env.settlement().await, Settlement::Quarantined);
     assert_eq!(env.fleet.events("run-started"), 0);
 }

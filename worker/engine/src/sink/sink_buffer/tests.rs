@@ -40,8 +40,8 @@ enum Action {
 struct Scripted {
     name: &'static str,
     actions: Mutex<VecDeque<Action>>,
-    /// The sizes of the batches it was offered.
-    batches: Mutex<Vec<usize>>,
+    /// The ids of the tasks in the batches it was offered.
+    batches: Mutex<Vec<Vec<String>>>,
 }
 
 impl Scripted {
@@ -49,8 +49,9 @@ impl Scripted {
         Arc::new(Self { name, actions: Mutex::new(actions.into_iter().collect()), batches: Mutex::default() })
     }
 
+    /// The sizes of the batches it was offered.
     fn offered(&self) -> Vec<usize> {
-        self.batches.lock().unwrap().clone()
+        self.batches.lock().unwrap().iter().map(Vec::len).collect()
     }
 }
 
@@ -60,7 +61,7 @@ impl Sink for Scripted {
     }
 
     fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
-        self.batches.lock().unwrap().push(batch.len());
+        self.batches.lock().unwrap().push(batch.iter().map(|it| it.envelope.id.to_string()).collect());
         let action = self.actions.lock().unwrap().pop_front().unwrap_or(Action::Store);
         assert!(action != Action::Panic, "before the future");
         async move {
@@ -124,7 +125,11 @@ impl TestBuffer {
     }
 
     fn submit_of(&self, generation: &Arc<ChannelGeneration>) -> JoinHandle<Option<SinkAnswer>> {
-        let (sink_buffer, finished) = (&self.sink_buffer, finished("t", "{}"));
+        self.submit_as("t", generation)
+    }
+
+    fn submit_as(&self, id: &str, generation: &Arc<ChannelGeneration>) -> JoinHandle<Option<SinkAnswer>> {
+        let (sink_buffer, finished) = (&self.sink_buffer, finished(id, "{}"));
         let task = InFlight {
             lane: "test".into(),
             delivery: Delivery::for_test(generation, 1),
@@ -227,6 +232,32 @@ async fn a_batch_is_offered_again_with_growing_pauses_after_a_panic() {
     assert!(begun.elapsed() >= Duration::from_millis(750), "{:?}", begun.elapsed());
     assert_eq!(test.metric("garenne_sink_panics_total", "fragile"), 4.0);
     assert_eq!((test.problems().len(), test.metric("garenne_sink_up", "fragile")), (0, 1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn results_are_offered_again_in_the_order_in_which_their_tasks_ended() {
+    let sink = Scripted::new("flaky", [Action::Unavailable; 2]);
+    let test = test_buffer(vec![sink.clone()]);
+    let answers = ["a", "b", "c"].map(|id| test.submit_as(id, &test.generation));
+    sleep(Duration::from_millis(1)).await;
+    let later = test.submit_as("d", &test.generation);
+    for answer in answers.into_iter().chain([later]) {
+        assert_eq!(answer.await.unwrap(), STORED);
+    }
+    let batches = sink.batches.lock().unwrap();
+    assert_eq!(*batches, [vec!["a", "b", "c"], vec!["a", "b", "c", "d"], vec!["a", "b", "c", "d"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_resets_the_pause_before_the_next_attempt() {
+    let mut actions = vec![Action::Unavailable; 6];
+    actions.extend([Action::Store, Action::Unavailable]);
+    let test = test_buffer(vec![Scripted::new("flaky", actions)]);
+    for longest in [Duration::from_secs(10), Duration::from_millis(100)] {
+        let begun = Instant::now();
+        assert_eq!(test.submit().await.unwrap(), STORED);
+        assert!(begun.elapsed() <= longest, "{:?}", begun.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]

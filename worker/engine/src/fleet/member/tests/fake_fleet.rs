@@ -21,7 +21,7 @@ pub(crate) struct FakeFleet {
     pub(super) lost_marks: AtomicU64,
     pub(super) queue_checks: AtomicU64,
     /// Whether publications are never confirmed.
-    pub(super) silent: AtomicBool,
+    pub(crate) silent: AtomicBool,
     reader: Mutex<Weak<Member>>,
 }
 
