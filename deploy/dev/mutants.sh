@@ -134,6 +134,7 @@ declare -A mutants_of_unit_tests=(
     [stop-of-a-batch-takes-all-records]=pipeline::checks::tests::the_stop_of_a_group_ends_a_task_before_it_starts_and_leaves_a_batch_to_its_records
     [stopped-task-starts]=execute::tests::a_task_that_is_stopped_while_it_waits_in_the_pool_does_not_start
     [success-not-remembered]=settlement::tests::a_redelivered_task_is_remembered_as_done
+    [suspicious-tasks-escape-the-key-limit]=pipeline::quarantine::tests::a_task_that_came_back_twice_counts_among_those_of_its_key
     [task-of-a-dead-channel-starts]=execute::tests::a_task_does_not_start_if_its_channel_died_it_expired_or_its_handler_stopped_being_ready
     [tasks-of-a-group-change-places]=pool::groups::a_task_that_was_submitted_before_a_pause_starts_before_those_that_came_during_it
     [tasks-with-a-timeout-are-not-tracked]=pipeline::dispatched::tests::the_redelivery_of_a_task_with_a_timeout_of_its_publisher_does_not_run_beside_it

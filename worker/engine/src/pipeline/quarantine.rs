@@ -21,6 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     LanePipeline,
+    key_limits::DEFERRAL,
     unhandled::{next_delay, waited, waiting_since},
 };
 use crate::{consumer::Delivery, in_flight::InFlight, registry::Entry, settlement::Settler};
@@ -55,12 +56,16 @@ fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
 }
 
 impl LanePipeline {
-    /// Moves a suspicious task to the quarantine if workers crashed recently, and dispatches it otherwise.
+    /// Moves a suspicious task to the quarantine if workers crashed recently. Otherwise it is dispatched, or deferred if its
+    /// key has no place.
     pub(super) async fn quarantine_or_dispatch(self: Arc<Self>, task: InFlight, entry: Arc<Entry>) {
         if self.member.recent_crashes().await >= SUSPICIOUS_CRASHES {
             return self.settler.quarantine(task).await;
         }
-        let ready = self.prepare(task, entry, None, None);
+        let Ok(place) = self.key_limits.take(&task.delivery, &task.envelope, &entry.options) else {
+            return self.settler.defer(task, DEFERRAL).await;
+        };
+        let ready = self.prepare(task, entry, place, None);
         self.dispatch([ready].into()).await;
     }
 

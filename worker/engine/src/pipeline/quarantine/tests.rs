@@ -3,6 +3,7 @@ use std::sync::atomic::Ordering;
 use garenne_common::{config::Lane, shutdown::Settlement, telemetry::Traces};
 use garenne_pool::{Cause, Completion, Ending, Pool, PoolConfig};
 use garenne_protocol::{
+    amqp::{BasicProperties, FieldTable},
     task::{ContentType, Kind, NewTask, QuarantineRecord, UnhandledRecord, header},
     topology::Names,
 };
@@ -340,4 +341,25 @@ async fn a_batch_of_a_long_kind_is_divided_and_its_records_keep_their_lane() {
     assert_eq!(ids, ["a", "b"]);
     assert_eq!(env.settlement().await, Settlement::Quarantined);
     assert_eq!(env.fleet.events("run-started"), 0);
+}
+
+/// A task that came back twice takes a place as others do.
+#[tokio::test]
+async fn a_task_that_came_back_twice_counts_among_those_of_its_key() {
+    let mut env = env().await;
+    let lane = Lane { prefetch: 2, max_per_key: Some(1), ..Lane::default() };
+    Arc::get_mut(&mut env.pipeline).unwrap().key_limits = KeyLimits::new(&lane, env.pipeline.pool.clone());
+    let mut delivery = Delivery::mock(&env.test.generation, 1, b"{}");
+    let mut headers = FieldTable::default();
+    headers.insert(header::KEY.into(), header::long("pump"));
+    delivery.set_properties(BasicProperties::default().with_headers(headers));
+    let (pipeline, entry) = (Arc::clone(&env.pipeline), env.entry().unwrap());
+    let taken = pipeline.key_limits.take(&delivery, &env.test.envelope, &entry.options).unwrap();
+    assert!(taken.is_some());
+    let task = env.test.task_of(delivery);
+    pipeline.admit_later(None, Arc::clone(&pipeline).quarantine_or_dispatch(task, entry));
+    let copy = env.broker.next().await;
+    assert_eq!(copy.key, "garenne.retry.fast.1s");
+    copy.ack();
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
