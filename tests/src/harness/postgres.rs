@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use tokio::{
-    sync::OnceCell,
+    sync::{Mutex, OnceCell},
     time::{Instant, sleep, timeout},
 };
 use tokio_postgres::{Client, NoTls};
@@ -56,7 +56,12 @@ impl Postgres {
     async fn launch(mode: Mode) -> Result<Self> {
         let port = free_port()?;
         let node = Node::launch(mode, spec(port).await).await?;
-        wait_until_ready(&node, port).await?;
+        let client = wait_until_ready(&node, port).await?;
+        // What a killed server has written stays in the memory of the operating system.
+        for setting in ["fsync", "full_page_writes"] {
+            client.simple_query(&format!("ALTER SYSTEM SET {setting} = off")).await?;
+        }
+        client.simple_query("SELECT pg_reload_conf()").await?;
         Ok(Self { inner: Arc::new(Inner { node: Some(Arc::new(node)), port }) })
     }
 
@@ -65,7 +70,7 @@ impl Postgres {
         let name = format!("test_{}", Uuid::new_v4().simple());
         let client = connect(&url(self.inner.port, USER)).await?;
         client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
-        Ok(Database { name, server: self.clone() })
+        Ok(Database { name, server: self.clone(), client: Mutex::default() })
     }
 
     /// Sends SIGKILL.
@@ -82,7 +87,7 @@ impl Postgres {
         let (node, port) = (self.node(), self.inner.port);
         on_harness(async move {
             node.start().await?;
-            wait_until_ready(&node, port).await
+            wait_until_ready(&node, port).await.map(drop)
         })
         .await
     }
@@ -118,6 +123,8 @@ impl Drop for Inner {
 pub struct Database {
     name: String,
     server: Postgres,
+    /// The connection of [`text`](Self::text) and [`count`](Self::count), once it is needed.
+    client: Mutex<Option<Arc<Client>>>,
 }
 
 impl Database {
@@ -138,15 +145,24 @@ impl Database {
         connect(&self.url()).await
     }
 
+    /// The connection for single queries. Polls use it, and to open one takes longer than a query.
+    async fn client(&self) -> Result<Arc<Client>> {
+        let mut client = self.client.lock().await;
+        match client.as_ref().filter(|client| !client.is_closed()) {
+            Some(client) => Ok(Arc::clone(client)),
+            None => Ok(Arc::clone(client.insert(Arc::new(self.connect().await?)))),
+        }
+    }
+
     /// The result of a query, as one text; empty if it is null.
     pub async fn text(&self, query: &str) -> Result<String> {
-        let row = self.connect().await?.query_one(&format!("SELECT ({query})::text"), &[]).await?;
+        let row = self.client().await?.query_one(&format!("SELECT ({query})::text"), &[]).await?;
         Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
     }
 
     /// The number of rows of a table, or of those with a condition: `garenne_alarms WHERE ended IS NULL`.
     pub async fn count(&self, what: &str) -> Result<i64> {
-        Ok(self.connect().await?.query_one(&format!("SELECT count(*) FROM {what}"), &[]).await?.get(0))
+        Ok(self.client().await?.query_one(&format!("SELECT count(*) FROM {what}"), &[]).await?.get(0))
     }
 
     /// Waits until there are so many.
@@ -199,14 +215,14 @@ async fn spec(port: u16) -> NodeSpec {
 
 /// Waits until a query is answered. The log is not sufficient: the official image logs that it is ready and then
 /// restarts once.
-async fn wait_until_ready(node: &Node, port: u16) -> Result<()> {
+async fn wait_until_ready(node: &Node, port: u16) -> Result<Client> {
     let deadline = Instant::now() + READY;
     loop {
         node.check_alive()?;
         if let Ok(client) = connect(&url(port, USER)).await
             && client.simple_query("SELECT 1").await.is_ok()
         {
-            return Ok(());
+            return Ok(client);
         }
         if Instant::now() > deadline {
             bail!("the database did not answer within {READY:?}: {}", node.log().await);

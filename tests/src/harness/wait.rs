@@ -1,6 +1,6 @@
 //! Waits for a condition with a timeout. The error contains the last observed value.
 
-use std::{fmt::Display, time::Duration};
+use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
 use anyhow::{Result, anyhow};
 use tokio::time::{Instant, sleep};
@@ -12,8 +12,9 @@ pub const WAIT_TIMEOUT: Duration = Duration::from_secs(200);
 /// Timeout of a wait with progress, such as for a queue that is being emptied.
 const MAX_WAIT: Duration = Duration::from_secs(800);
 
-/// Interval between two polls. A broker's statistics are up to half a second old anyway.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Shortest and longest interval between two polls, which grows while the value is another. Polls use much of the CPU time of
+/// all scenarios, and a broker's statistics are up to half a second old anyway.
+const POLL_INTERVAL: RangeInclusive<Duration> = Duration::from_millis(30)..=Duration::from_millis(200);
 
 /// The result of a poll.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl Seen<()> {
 pub async fn eventually<T>(what: impl Display, mut poll: impl AsyncFnMut() -> Result<Seen<T>>) -> Result<T> {
     let end = Instant::now() + MAX_WAIT;
     let mut deadline = Instant::now() + WAIT_TIMEOUT;
-    let mut last = String::new();
+    let (mut last, mut interval) = (String::new(), *POLL_INTERVAL.start());
     loop {
         let other = match poll().await {
             Ok(Seen::Wanted(value)) => return Ok(value),
@@ -55,7 +56,8 @@ pub async fn eventually<T>(what: impl Display, mut poll: impl AsyncFnMut() -> Re
             return Err(anyhow!("not within {WAIT_TIMEOUT:?}: {what}; last seen: {last}"));
         }
         // After a slow poll too: the value may depend on a task of the same runtime.
-        sleep(POLL_INTERVAL).await;
+        sleep(interval).await;
+        interval = (interval * 3 / 2).min(*POLL_INTERVAL.end());
     }
 }
 
