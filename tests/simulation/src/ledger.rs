@@ -164,8 +164,10 @@ impl Ledger {
 
     /// A consumer has the message.
     pub(crate) fn delivered(&mut self, serial: Serial, queue: QueueId, owner: OwnerId) {
+        let instances_before = self.instances.len();
         let instance = &mut self.instances[serial.index()];
         instance.deliveries.push(owner);
+        instance.instances_before = instances_before;
         (instance.has_copy, instance.is_copied, instance.is_settled) = (false, false, false);
         self.move_to(serial, Place::Held(queue));
     }
@@ -178,6 +180,7 @@ impl Ledger {
         };
         match how {
             Settle::Ack if is_copied || self.trade_copies(serial, |twin| twin.is_copied) => {}
+            Settle::Ack if self.take_copy_of_earlier_delivery(serial) => {}
             _ if has_copy => _ = self.trade_copies(serial, |twin| !twin.has_copy),
             _ => {}
         }

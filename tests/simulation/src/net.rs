@@ -290,9 +290,8 @@ impl State {
         }
         let owner = self.broker.owner_of(channel);
         let unacked = self.broker.channels[channel.index()].unacked.get(&delivery.tag);
-        let Some(queue) = unacked.map(|unacked| unacked.queue) else { return };
-        let queue = Arc::clone(&self.broker.queues[queue.index()].name);
-        self.watch.delivered(owner, delivery, &queue, self.broker.now);
+        let queue = unacked.map(|unacked| Arc::clone(&self.broker.queues[unacked.queue.index()].name));
+        self.watch.delivered(owner, delivery, queue.as_deref(), self.broker.now);
     }
 
     /// A client acks a record of a stream, or the delivery of a queue.

@@ -146,9 +146,17 @@ impl Watch {
         self.flushed.get(&owner).copied().unwrap_or(0)
     }
 
-    /// A worker reads a delivery of a queue.
-    pub(crate) fn delivered(&mut self, owner: OwnerId, delivery: &Delivery, queue: &str, now: Duration) {
+    /// A worker reads a delivery of a queue. The queue is [`None`] if the channel has ended meanwhile.
+    pub(crate) fn delivered(
+        &mut self,
+        owner: OwnerId,
+        delivery: &Delivery,
+        queue: Option<&str>,
+        now: Duration,
+    ) {
         let id = delivery.message.id();
+        self.got.entry((owner, id.to_owned())).or_default().insert(delivery.serial);
+        let Some(queue) = queue else { return };
         if delivery.redelivered && self.handed_back.contains(&(owner, id.to_owned())) {
             self.problem(now, format!("{id} was handed back by a worker that stops, and it got it again"));
         }
@@ -156,7 +164,6 @@ impl Watch {
         let copied = copied.and_then(header::integer).unwrap_or(0) as u32;
         let returns = self.returns.entry(id.to_owned()).or_default();
         *returns = (*returns).max(delivery.delivery_count + copied);
-        self.got.entry((owner, id.to_owned())).or_default().insert(delivery.serial);
         if queue.ends_with(".quarantine") {
             self.in_quarantine.insert(id.to_owned());
         } else {

@@ -2,7 +2,7 @@
 
 use super::{
     Ledger,
-    identity::{IdentityId, Instance, Place, Source},
+    identity::{IdentityId, Instance, Outcome, Place, Source},
 };
 use crate::id::{OwnerId, Serial};
 
@@ -74,6 +74,41 @@ impl Ledger {
         for (it, flags) in [(serial, of_theirs), (twin, of_mine)] {
             (self.instances[it.index()].has_copy, self.instances[it.index()].is_copied) = flags;
         }
+        true
+    }
+
+    /// A worker may publish a copy for a delivery that it lost, after the same message was delivered to it again, and another one
+    /// for that delivery. Which is whose is not visible either: if it acks when one of them is confirmed, then that one is of
+    /// the current delivery. Returns whether there was one.
+    pub(super) fn take_copy_of_earlier_delivery(&mut self, serial: Serial) -> bool {
+        let original = &self.instances[serial.index()];
+        let (Some(identity), Some(current)) = (original.identity, original.deliveries.len().checked_sub(1))
+        else {
+            return false;
+        };
+        let is_younger = |it: &Serial| it.index() >= original.instances_before;
+        let copies: Vec<_> =
+            self.identities[identity.0].instances.iter().copied().filter(is_younger).collect();
+        let earlier = copies.iter().find_map(|it| {
+            let Instance { source: Some(source), outcome: Outcome::Acked, .. } = self.instances[it.index()]
+            else {
+                return None;
+            };
+            let is_own = source.is_own && source.serial == serial && source.delivery < current;
+            (is_own && original.deliveries[source.delivery] == original.deliveries[current]).then_some(source)
+        });
+        let Some(earlier) = earlier else { return false };
+        let current = Source { delivery: current, ..earlier };
+        for it in copies {
+            let source = &mut self.instances[it.index()].source;
+            *source = match *source {
+                Some(it) if it == current => Some(earlier),
+                Some(it) if it == earlier => Some(current),
+                other => other,
+            };
+        }
+        let original = &mut self.instances[serial.index()];
+        (original.has_copy, original.is_copied) = (true, true);
         true
     }
 }

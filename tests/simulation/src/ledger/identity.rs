@@ -123,6 +123,8 @@ pub(super) struct Instance {
     pub(super) was_stored: bool,
     /// The process of each delivery.
     pub(super) deliveries: Vec<OwnerId>,
+    /// The instances of all messages at the current delivery: those after them are younger.
+    pub(super) instances_before: usize,
     /// A copy of the current delivery was stored.
     pub(super) has_copy: bool,
     /// Its confirm was read.
@@ -141,6 +143,7 @@ impl Instance {
             fork: None,
             was_stored: false,
             deliveries: Vec::new(),
+            instances_before: 0,
             has_copy: false,
             is_copied: false,
             is_settled: false,

@@ -218,6 +218,37 @@ fn a_late_copy_of_a_lost_delivery_is_not_one_of_the_next_delivery() {
     assert_eq!(kit.rules(), broken(Rule::CopiedTwice), "each delivery has its copy");
 }
 
+/// Both copies leave after the message was delivered again, one for each delivery.
+#[test]
+fn the_confirmed_copy_is_that_of_the_delivery_that_is_acked() {
+    for fates in [[Fate::NeverConfirmed, Fate::Prompt], [Fate::Prompt, Fate::NeverConfirmed]] {
+        let (mut kit, owner, consuming, publishing) = holding();
+        kit.broker.kill_channel(consuming);
+        let consuming = kit.channel(owner, 1);
+        kit.consume(consuming, "work");
+        kit.settle();
+        kit.broker.decide_fates(owner, fates);
+        kit.publish_on(publishing, "dead", "a");
+        kit.publish_on(publishing, "retry", "a");
+        kit.settle();
+        kit.broker.ack(consuming, 1, false);
+        kit.settle();
+        assert!(kit.rules().is_empty(), "{:?}", kit.rules());
+        assert_eq!(kit.broker.forks().get(&Fork::LostDelivery), Some(&1));
+    }
+    let (mut kit, owner, consuming, publishing) = holding();
+    kit.broker.decide_fates(owner, [Fate::Prompt]);
+    kit.publish_on(publishing, "dead", "a");
+    kit.settle();
+    kit.broker.kill_channel(consuming);
+    let consuming = kit.channel(owner, 1);
+    kit.consume(consuming, "work");
+    kit.settle();
+    kit.broker.ack(consuming, 1, false);
+    kit.settle();
+    assert_eq!(kit.rules()[0].1, Rule::AckedTooEarly, "that copy was published before the delivery");
+}
+
 #[test]
 fn a_publisher_without_a_confirm_may_publish_again() {
     let mut kit = Kit::new("4.0");
