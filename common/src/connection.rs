@@ -54,13 +54,13 @@ impl PublishResult {
 /// What is told of a connection and what is published on it, such as the metrics of a process. Calls must not block.
 pub trait ConnectionObserver: Send + Sync {
     /// The connection for this role was opened or lost.
-    fn is_up(&self, role: Role, up: bool);
+    fn up_changed(&self, role: Role, up: bool);
 
     /// The connection for this role was replaced after a loss.
     fn reconnected(&self, role: Role);
 
     /// The broker blocks publishers, or no longer.
-    fn is_blocked(&self, blocked: bool);
+    fn blocked_changed(&self, blocked: bool);
 
     /// A publish ended with this result, after this time.
     fn published(&self, result: PublishResult, took: Duration);

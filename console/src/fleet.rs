@@ -30,6 +30,10 @@ pub use totals::{KindTotals, MIN_HUNG, Totals, add_buckets, hangs, is_overdue, q
 pub use unacked::count_unacked;
 pub use unhandled::{unhandled, unhandled_in};
 
+/// The columns of [`worker_row`].
+pub const WORKER_COLUMNS: [&str; 6] =
+    ["worker", "state", "lanes: busy/slots +queued", "longest task", "for", "last heartbeat"];
+
 /// The row of a worker in a table: its id, its state, its lanes, its longest running task with its group, the time of
 /// that task, and the time since its last heartbeat. Ids are whole, because operators copy them.
 pub fn worker_row(member: &MemberView) -> [String; 6] {

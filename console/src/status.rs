@@ -1,6 +1,6 @@
 //! `garenne status`: queues by lane, workers, gateways and bridges.
 
-mod fleet;
+mod admin_ports;
 mod producers;
 mod view;
 mod workers;
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Clone, Debug, Args)]
 pub struct StatusArgs {
     /// Also ask the admin port of a worker whose heartbeats do not arrive; repeatable
-    #[arg(long = "worker", value_name = "URL", value_parser = workers::admin_url)]
+    #[arg(long = "worker", value_name = "URL", value_parser = admin_ports::admin_url)]
     pub workers: Vec<String>,
     /// Listen for heartbeats this long [default: until every worker has answered, at most 1s, and each gateway and bridge has sent one by itself: `events.heartbeat` and a tenth, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -52,7 +52,7 @@ pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) ->
     };
     let polled = epoch_ms(SystemTime::now());
     let mut snapshot = Snapshot::take(operator).await?;
-    let asked = workers::ask(&args.workers).await?;
+    let asked = admin_ports::ask(&args.workers).await?;
     let now = epoch_ms(SystemTime::now());
     let unheard = Roster::new(now);
     let roster = poll.as_ref().unwrap_or(&unheard);
@@ -110,11 +110,11 @@ pub async fn run(operator: &Operator, objective: Duration, args: &StatusArgs) ->
         text += &view::table(&snapshot, &uncertain, &pauses, now);
         text += &match &poll {
             Ok(_) if alarm.is_some() => "\nworkers, gateways and bridges: unknown, because their heartbeats wait for the end of the alarm\n".to_owned(),
-            Ok(roster) => format!("\n{}\n{}", fleet::tables(roster, now), producers::tables(roster, now)),
+            Ok(roster) => format!("\n{}\n{}", workers::tables(roster, now), producers::tables(roster, now)),
             Err(failure) => format!("\nworkers cannot be shown: {failure}\n"),
         };
         if !asked.is_empty() {
-            text += &workers::table(&asked);
+            text += &admin_ports::table(&asked);
         }
         output::lines(&text)?;
     }

@@ -23,7 +23,7 @@ use garenne_protocol::{
     },
     task::{ContentType, Kind, NewTask, TaskId},
 };
-use garenne_publish::{BrokerSettings, READING, Sending, SpoolCounts, SpoolSettings, SpoolingSender};
+use garenne_publish::{BrokerSettings, READING_KIND, Sending, SpoolCounts, SpoolSettings, SpoolingSender};
 use serde::Serialize;
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -244,7 +244,7 @@ fn task(line: &[u8], kind: &Kind, limits: &Limits, args: &PublishArgs) -> Result
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    if kind.as_str() == READING && args.id_field.is_none() {
+    if kind.as_str() == READING_KIND && args.id_field.is_none() {
         let now: Timestamp = OffsetDateTime::now_utc().into();
         let form = Form::of("application/json").map_err(|error| error.to_string())?;
         readings_in(form, line, now, limits).map_err(|error| error.to_string())?;

@@ -12,7 +12,7 @@ use std::{env, error::Error, fmt::Write as _, fs, path::Path};
 use garenne_alarms::alarm::{Condition, Point, Rule, Rules, Sample, find_excursions};
 use garenne_protocol::sensor::{Timestamp, readings_from};
 use garenne_sensors::{
-    reading::{Calibration, StoredReading, process},
+    reading::{CalibratedReading, Calibration, process},
     window,
 };
 use time::{Month, OffsetDateTime};
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Parses and processes each row with the worker's code, as if the sensor had sent it.
-fn read(text: &str, calibration: &Calibration) -> Result<Vec<StoredReading>, Box<dyn Error>> {
+fn read(text: &str, calibration: &Calibration) -> Result<Vec<CalibratedReading>, Box<dyn Error>> {
     let now = Timestamp::parse("2026-01-01T00:00:00Z")?;
     let mut readings = Vec::new();
     for line in text.lines().skip(1) {
@@ -53,12 +53,12 @@ fn read(text: &str, calibration: &Calibration) -> Result<Vec<StoredReading>, Box
             "device": DEVICE, "metric": METRIC, "value": value.parse::<f64>()?, "unit": "degF", "time": time,
         });
         let records = readings_from("application/json", body.to_string().as_bytes(), now)?;
-        readings.extend(process(&records, calibration).readings);
+        readings.extend(process(&records, calibration).0.readings);
     }
     Ok(readings)
 }
 
-fn draw(readings: &[StoredReading], rules: &Rules) -> Result<String, Box<dyn Error>> {
+fn draw(readings: &[CalibratedReading], rules: &Rules) -> Result<String, Box<dyn Error>> {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return Err("the recording is empty".into());
     };
@@ -145,8 +145,8 @@ struct RaisedAlarm {
 }
 
 /// The alarms that the rules raise in the recording.
-fn alarms(rules: &Rules, readings: &[StoredReading]) -> Vec<RaisedAlarm> {
-    let sample = |stored: &StoredReading| Sample {
+fn alarms(rules: &Rules, readings: &[CalibratedReading]) -> Vec<RaisedAlarm> {
+    let sample = |stored: &CalibratedReading| Sample {
         at: stored.time.as_micros(),
         value: stored.value,
         unit: stored.unit,
@@ -181,7 +181,7 @@ fn alarms(rules: &Rules, readings: &[StoredReading]) -> Vec<RaisedAlarm> {
     rules.matching(DEVICE, METRIC).flat_map(evaluate).collect()
 }
 
-fn anomalies(readings: &[StoredReading]) -> Result<Vec<window::anomaly::Anomaly>, Box<dyn Error>> {
+fn anomalies(readings: &[CalibratedReading]) -> Result<Vec<window::anomaly::Anomaly>, Box<dyn Error>> {
     let times: Vec<_> = readings.iter().map(|stored| stored.time).collect();
     let values: Vec<_> = readings.iter().map(|stored| Some(stored.value)).collect();
     Ok(window::analyze(&window::Series { times, values }, false)?.anomalies)

@@ -12,7 +12,7 @@ pub enum Ending<O> {
         /// The value that it returned.
         output: O,
         /// The cause, if the task was cancelled before it returned.
-        told: Option<Cause>,
+        cancelled_by: Option<Cause>,
     },
     /// The task panicked. Its worker was restarted.
     Panicked {
@@ -38,7 +38,9 @@ impl<O> Ending<O> {
     /// Converts the output, if there is one.
     pub fn map<P>(self, change: impl FnOnce(O) -> P) -> Ending<P> {
         match self {
-            Self::Finished { output, told } => Ending::Finished { output: change(output), told },
+            Self::Finished { output, cancelled_by } => {
+                Ending::Finished { output: change(output), cancelled_by }
+            }
             Self::Panicked { message } => Ending::Panicked { message },
             Self::GaveUp { cause, stuck } => Ending::GaveUp { cause, stuck },
             Self::NotStarted { cause } => Ending::NotStarted { cause },
@@ -49,7 +51,7 @@ impl<O> Ending<O> {
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self {
-            Self::Finished { told, .. } => Outcome::Finished { told: *told },
+            Self::Finished { cancelled_by, .. } => Outcome::Finished { cancelled_by: *cancelled_by },
             Self::Panicked { message } => Outcome::Panicked { message: Arc::from(message.as_str()) },
             Self::GaveUp { cause, stuck } => Outcome::GaveUp { cause: *cause, stuck: *stuck },
             Self::NotStarted { cause } => Outcome::NotStarted { cause: *cause },
@@ -58,8 +60,8 @@ impl<O> Ending<O> {
 
     pub(crate) const fn kind(&self) -> EndingKind {
         match self {
-            Self::Finished { told: None, .. } => EndingKind::Finished,
-            Self::Finished { told: Some(_), .. } | Self::GaveUp { stuck: false, .. } => {
+            Self::Finished { cancelled_by: None, .. } => EndingKind::Finished,
+            Self::Finished { cancelled_by: Some(_), .. } | Self::GaveUp { stuck: false, .. } => {
                 EndingKind::Interrupted
             }
             Self::GaveUp { stuck: true, .. } => EndingKind::Abandoned,
@@ -76,7 +78,7 @@ pub enum Outcome {
     /// See [`Ending::Finished`].
     Finished {
         /// The cause, if the task was cancelled before it returned.
-        told: Option<Cause>,
+        cancelled_by: Option<Cause>,
     },
     /// See [`Ending::Panicked`].
     Panicked {

@@ -87,7 +87,9 @@ impl Handle {
     #[must_use]
     pub fn error(&self) -> Option<Outcome> {
         match self.status() {
-            Status::Ended(Outcome::Finished { told: None }) | Status::Queued | Status::Running => None,
+            Status::Ended(Outcome::Finished { cancelled_by: None }) | Status::Queued | Status::Running => {
+                None
+            }
             Status::Ended(outcome) => Some(outcome),
         }
     }
@@ -138,7 +140,7 @@ impl Batch {
         let mut waits: FuturesUnordered<_> =
             self.handles.iter().map(|handle| async move { (handle, handle.wait().await) }).collect();
         while let Some((handle, outcome)) = waits.next().await {
-            if outcome != (Outcome::Finished { told: None }) {
+            if outcome != (Outcome::Finished { cancelled_by: None }) {
                 return Err((handle.id().clone(), outcome));
             }
         }

@@ -74,7 +74,7 @@ impl Completion<()> for Tell {
     fn complete(self, ending: Ending<()>) {
         self.1.open.fetch_sub(1, Ordering::SeqCst);
         self.1.ended[self.0].fetch_add(1, Ordering::SeqCst);
-        if !matches!(ending, Ending::Finished { told: None, .. }) {
+        if !matches!(ending, Ending::Finished { cancelled_by: None, .. }) {
             self.1.not_finished.fetch_add(1, Ordering::SeqCst);
         }
     }

@@ -44,7 +44,7 @@ pub use new_task::NewTask;
 pub use origin::Origin;
 pub use outcome::DeadReason;
 #[cfg(feature = "sensor")]
-pub use reading::{ReadingTasks, has_assumed_time, reading_body, reading_id};
+pub use reading::{READING_KIND, ReadingTasks, has_assumed_time, reading_body, reading_id, reading_task};
 pub use source::Source;
 pub use trace::TraceContext;
 pub use version::{BadVersion, Version};

@@ -1,100 +1,84 @@
-//! Running tasks of single workers, read from their admin ports.
+//! Workers and groups as tables.
 
-use std::time::Duration;
+use garenne_operator::table::{grouped, lay_out};
+use garenne_protocol::heartbeat::Program;
 
-use garenne_operator::table::{duration, lay_out};
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use crate::fleet::{Pauses, Roster, WORKER_COLUMNS, groups, worker_row};
 
-/// Time limit of a request to an admin port.
-const TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The URL of an admin port.
-pub(super) fn admin_url(text: &str) -> Result<String, String> {
-    let is_url = reqwest::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
-    let problem = || "expected the URL of a worker's admin port, such as http://10.0.0.7:9464".to_owned();
-    is_url.then(|| text.trim_end_matches('/').to_owned()).ok_or_else(problem)
-}
-
-/// The answer of a worker.
-#[derive(Debug, serde::Serialize)]
-pub(super) struct Worker {
-    pub(super) url: String,
-    /// The lanes of `/pool`; `None` without an answer.
-    pub(super) lanes: Option<Map<String, Value>>,
-    /// Why there is no answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) problem: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Pool {
-    lanes: Map<String, Value>,
-}
-
-/// Asks each worker's admin port.
-pub(super) async fn ask(urls: &[String]) -> anyhow::Result<Vec<Worker>> {
-    let http = reqwest::Client::builder().timeout(TIMEOUT).build()?;
-    let mut workers = Vec::new();
-    for url in urls {
-        let asked = async {
-            let answer = http.get(format!("{url}/pool")).send().await?.error_for_status()?;
-            answer.json::<Pool>().await
-        };
-        let (lanes, problem) = match asked.await {
-            Ok(pool) => (Some(pool.lanes), None),
-            Err(error) => (None, Some(format!("{:#}", anyhow::Error::from(error.without_url())))),
-        };
-        workers.push(Worker { url: url.clone(), lanes, problem });
+/// The tables; without a worker, a line says so.
+pub(super) fn tables(roster: &Roster, now: i64) -> String {
+    let workers = roster.members(Program::Worker, now);
+    let mut text = if workers.is_empty() {
+        "no worker answered and none is on record\n".to_owned()
+    } else {
+        lay_out(&WORKER_COLUMNS, workers.iter().map(worker_row))
+    };
+    let groups = groups(&workers);
+    if !groups.is_empty() {
+        let rows = groups.into_iter().map(|(name, group)| {
+            let paused = match group.paused {
+                0 => "-".to_owned(),
+                count => format!("{count} workers"),
+            };
+            [name, grouped(group.running as u64), grouped(group.queued as u64), paused]
+        });
+        text += &format!("\n{}", lay_out(&["group", ">running", ">queued", "paused on"], rows));
     }
-    Ok(workers)
-}
-
-/// The running tasks as a table, with the progress of those that report it.
-pub(super) fn table(workers: &[Worker]) -> String {
-    let columns = ["worker", "lane", "running task", "group", ">running for", ">progress"];
-    let mut rows = Vec::new();
-    let mut silent = String::new();
-    for worker in workers {
-        if let Some(problem) = &worker.problem {
-            silent += &format!("{}: {problem}\n", worker.url);
-        }
-        for (lane, pool) in worker.lanes.iter().flatten() {
-            for task in pool["tasks"].as_array().into_iter().flatten() {
-                let since = task["running_seconds"].as_f64().map(|seconds| duration((seconds * 1e3) as u64));
-                let done = task["progress"].as_f64().map(|done| format!("{:.0} %", done * 100.0));
-                let id = task["id"].as_str().unwrap_or_default().to_owned();
-                let group = task["group"].as_str().map(str::to_owned);
-                let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-                let (url, lane) = (worker.url.clone(), lane.clone());
-                rows.push(vec![url, lane, id, or_dash(group), or_dash(since), or_dash(done)]);
-            }
-        }
+    let pauses = Pauses::of(&workers);
+    let paused: Vec<_> = pauses
+        .all()
+        .map(|(noun, name, count)| [noun.to_owned(), name.to_owned(), format!("{count} workers")])
+        .collect();
+    if !paused.is_empty() {
+        text += &format!("\n{}", lay_out(&["paused", "name", "on"], paused));
     }
-    format!("\n{}{silent}", lay_out(&columns, rows))
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use garenne_protocol::heartbeat::Heartbeat;
 
     use super::*;
 
     #[test]
-    fn running_tasks_are_shown_with_their_progress() {
-        let task = |id: &str, progress: Value| json!({"id": id, "group": "import-7", "running_seconds": 4.2, "progress": progress});
-        let slow = json!({"tasks": [task("a", json!(0.256)), task("b", Value::Null)]});
-        let lanes = Some([("slow".to_owned(), slow)].into_iter().collect());
-        let workers = [
-            Worker { url: "http://w".into(), lanes, problem: None },
-            Worker { url: "http://x".into(), lanes: None, problem: Some("no answer".into()) },
-        ];
+    fn a_silent_worker_comes_first_with_its_last_known_task() {
+        let mut roster = Roster::new(0);
+        let beat = |id: &str, at: i64| -> Heartbeat {
+            serde_json::from_value(serde_json::json!({
+                "program": "worker", "id": id, "incarnation": id, "started_at": 0, "at": at,
+                "every_ms": 1000, "stance": "open", "running": 1, "paused": ["g"], "groups": {"import-7": {"running": 1, "queued": 3}},
+                "sinks": {"postgres": {"up": id == "b"}, "stdout": {"up": true}},
+                "lanes": {"fast": {"slots": 4, "busy": 1, "queued": 1200, "open": true},
+                          "quarantine": {"slots": 1}},
+                "tasks": [{"id": "t-1", "kind": "bench.deaf", "lane": "fast", "seconds": 61.0, "progress": 0.25,
+                           "group": "import-7"}],
+            }))
+            .unwrap()
+        };
+        roster.record(beat("b", 0), 0);
+        roster.record(beat("a", 9_000), 9_000);
+        roster.expect("never-seen", 9_000);
+        let text = tables(&roster, 10_000);
+        let lines: Vec<_> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
-            table(&workers),
-            "\nworker    lane  running task  group     running for  progress\n\
-             http://w  slow  a             import-7         4.2s      26 %\n\
-             http://w  slow  b             import-7         4.2s         -\n\
-             http://x: no answer\n"
+            lines[1..4],
+            [
+                "b silent fast 1/4 +1,200; paused: g bench.deaf 25% t-1 (group import-7) 61s 10s ago",
+                "never-seen silent never",
+                "a open fast 1/4 +1,200; paused: g; sink postgres down bench.deaf 25% t-1 (group import-7) 61s 1.0s ago",
+            ]
         );
+        assert_eq!(
+            lines[5..8],
+            ["group running queued paused on", "g 0 0 2 workers", "import-7 2 6 -"],
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_line_says_that_there_is_no_worker() {
+        assert_eq!(tables(&Roster::new(0), 0), "no worker answered and none is on record\n");
     }
 }

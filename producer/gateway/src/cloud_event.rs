@@ -7,7 +7,7 @@ use garenne_protocol::{
     list, quoted,
     task::{Kind, NewTask, TaskId},
 };
-use garenne_publish::{READING, Routes};
+use garenne_publish::{READING_KIND, Routes};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -98,11 +98,11 @@ impl EventFormat {
         match self {
             Self::Binary(event) => {
                 let data = if body.is_empty() { b"null".to_vec() } else { body };
-                serde_json::from_slice::<&RawValue>(&data).map_err(Refusal::not_json)?;
+                serde_json::from_slice::<&RawValue>(&data).map_err(Refusal::malformed_body)?;
                 Ok(vec![event.task(data, routes, caller)?])
             }
             Self::Structured => {
-                let event: Event<'_> = serde_json::from_slice(&body).map_err(Refusal::not_json)?;
+                let event: Event<'_> = serde_json::from_slice(&body).map_err(Refusal::malformed_body)?;
                 Ok(vec![event.json_task(routes, caller)?])
             }
             Self::Batch => {
@@ -125,7 +125,7 @@ impl Format for EventFormat {
     fn count(&self, _: &Sender) -> RecordCount {
         match self {
             // Its readings are parsed to check them.
-            Self::Binary(event) if event.kind.as_deref() == Some(READING) => RecordCount::Mark(b'{'),
+            Self::Binary(event) if event.kind.as_deref() == Some(READING_KIND) => RecordCount::Mark(b'{'),
             Self::Binary(_) => RecordCount::One,
             Self::Structured | Self::Batch => RecordCount::Objects,
         }

@@ -78,13 +78,13 @@ impl ZstdFrames {
         };
         if window > MAX_WINDOW {
             let message = format!("not zstd for HTTP: a window of {window} bytes, the limit is {MAX_WINDOW}");
-            return Err(Refusal::not_json(message));
+            return Err(Refusal::malformed_body(message));
         }
         // The decoder allocates powers of two.
         memory.grow(2 * usize::try_from(window).unwrap_or(usize::MAX / 2) + ZSTD_DECODER)?;
         decoder.set_max_window_size(window);
         let mut frames = Self { body: Cursor::new(body), decoder };
-        frames.start_frame().map_err(|error| Refusal::not_json(format!("not zstd: {error}")))?;
+        frames.start_frame().map_err(|error| Refusal::malformed_body(format!("not zstd: {error}")))?;
         Ok(frames)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use garenne_protocol::sensor::{BadField, Fault, KeyedValues, Limits, Record, Timestamp};
-use garenne_publish::READING;
+use garenne_publish::READING_KIND;
 
 use crate::{
     influx::{LineReadings, Precision, line_readings, lines_of},
@@ -40,7 +40,7 @@ impl Format for LineBody {
         };
         // The same lines are other readings with another precision.
         let now = now();
-        let keys = sender.keys(&format!("{READING} in {}", self.0.symbol()), &body, now);
+        let keys = sender.keys(&format!("{READING_KIND} in {}", self.0.symbol()), &body, now);
         let (records, dropped) = DroppedLines::sort(body, self.0, now, &ingest.records, is_allowed)?;
         if !dropped.is_empty() && (records.is_empty() || sender.atomic) {
             return Err(dropped.refusal());

@@ -7,7 +7,7 @@ use garenne_protocol::{
     sensor::{Record, Timestamp, parse::Limits as RecordLimits},
     task::{Kind, NewTask, TaskId},
 };
-use garenne_publish::{Durability, NotAccepted, READING, Routes, SpoolingSender, shutting_down};
+use garenne_publish::{Durability, NotAccepted, READING_KIND, Routes, SpoolingSender, shutting_down};
 use prometheus::IntCounter;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
@@ -19,7 +19,7 @@ use crate::{
     limits::Limits,
     offload::Offload,
     payload::{Converted, Receipts, RecordCount, spool_footprint},
-    record_tasks::{Sender, reading_task},
+    record_tasks::{Sender, record_task},
     refusal::Refusal,
     task_devices::devices_of,
 };
@@ -115,7 +115,7 @@ impl Ingest {
         Arc::new(Self {
             without_spool: task_sender.without_spool().map(Arc::new),
             task_sender: Arc::new(task_sender),
-            reading: routes.kind(READING).ok(),
+            reading: routes.kind(READING_KIND).ok(),
             routes,
             records: RecordLimits { records: limits.max_records, ..records },
             used_keys: UsedKeys::new(),
@@ -141,7 +141,7 @@ impl Ingest {
             return Err(Refusal::too_large("the payload of a task that is forwarded", Size(most as u64)));
         }
         // A worker would make a dead letter of readings that are invalid, after their sender has a receipt.
-        let devices = match task.kind.as_str() == READING || caller.has_limited_devices() {
+        let devices = match task.kind.as_str() == READING_KIND || caller.has_limited_devices() {
             true => devices_of(task, body, &caller.name, now(), &self.records)?,
             false => Vec::new(),
         };
@@ -151,7 +151,7 @@ impl Ingest {
 
     /// The kind of readings. Refused if no lane takes it.
     pub(super) fn reading_kind(&self) -> Result<Kind, Refusal> {
-        Ok(self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?)
+        Ok(self.reading.clone().map_or_else(|| self.routes.kind(READING_KIND), Ok)?)
     }
 
     /// Records what is accepted of a body as tasks. Refuses them if the sender's rate limit is used up, or it has
@@ -178,7 +178,7 @@ impl Ingest {
                 let sharded = self.routes.readings_are_sharded;
                 let task = |(position, mut record): (usize, Record)| {
                     self.repeat_time(&mut record, waited, sender);
-                    reading_task(&kind, (position, record), sender, sharded)
+                    record_task(&kind, (position, record), sender, sharded)
                 };
                 records.into_iter().map(task).collect()
             }

@@ -43,6 +43,7 @@ impl LeftOut {
 
 /// What a parser tells besides the tasks of a body, and the memory that it needs until it is answered.
 pub(super) trait Notes: Send + 'static {
+    /// The memory that the notes occupy until the request is answered, in bytes.
     fn memory(&self) -> usize {
         0
     }

@@ -91,7 +91,7 @@ fn protobuf(body: &[u8]) -> Result<ExportRequest, Refusal> {
 }
 
 fn not_otlp(error: impl std::fmt::Display) -> Refusal {
-    Refusal::not_json(format!("no metrics of OTLP: {}", short(&error)))
+    Refusal::malformed_body(format!("no metrics of OTLP: {}", short(&error)))
 }
 
 #[cfg(test)]

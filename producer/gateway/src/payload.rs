@@ -128,7 +128,7 @@ impl Payload {
         convert: impl FnOnce(Vec<u8>) -> Result<(Vec<NewTask>, N), Refusal> + Send + 'static,
     ) -> Result<Converted<N>, Refusal> {
         let Limits { max_body, max_records, .. } = *limits;
-        if self.is_small(max_body)? && count.of(&self.plain) <= MANY_RECORDS {
+        if self.decompress_if_small(max_body)? && count.of(&self.plain) <= MANY_RECORDS {
             return self.convert(max_records, count, convert);
         }
         let work = move || {
@@ -139,8 +139,8 @@ impl Payload {
         Box::pin(offload.run(work)).await?
     }
 
-    /// Decompresses the body if it is small.
-    fn is_small(&mut self, max_body: Size) -> Result<bool, Refusal> {
+    /// Decompresses a small body, or the first [`LARGE`] bytes of another. True if the body is complete and small.
+    fn decompress_if_small(&mut self, max_body: Size) -> Result<bool, Refusal> {
         let compressed = self.compressed.as_ref().map_or(0, |body| body.length);
         Ok(compressed < LARGE && self.decompress(LARGE, max_body)? && self.plain.len() < LARGE)
     }
@@ -152,7 +152,7 @@ impl Payload {
         while self.plain.len() < until {
             let read = decoder.read(&mut chunk);
             let read =
-                read.map_err(|error| Refusal::not_json(format!("not {}: {error}", encoding.name())))?;
+                read.map_err(|error| Refusal::malformed_body(format!("not {}: {error}", encoding.name())))?;
             if read == 0 {
                 self.compressed = None;
                 self.memory.shrink_to(self.plain.capacity());

@@ -7,7 +7,7 @@ use garenne_protocol::sensor::{
     Sifted, Timestamp,
     parse::{Form, sift_readings},
 };
-use garenne_publish::READING;
+use garenne_publish::READING_KIND;
 
 use crate::{
     ingest::{Format, Ingest, Parsed, now},
@@ -29,7 +29,7 @@ pub(super) enum ReadingsFormat {
 impl ReadingsFormat {
     /// What the same body stands for: it gives other readings with another map.
     fn content(&self) -> &str {
-        if let Self::Mapped { path, .. } = self { path } else { READING }
+        if let Self::Mapped { path, .. } = self { path } else { READING_KIND }
     }
 
     /// The records of a body, which is changed if it is no JSON.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use garenne_protocol::{
     sensor::{KeyedValues, Reading, Record, Sifted, Timestamp},
-    task::{ContentType, Kind, NewTask, TaskId, TraceContext, reading_body, reading_id},
+    task::{Kind, NewTask, TaskId, TraceContext, reading_id, reading_task},
 };
 
 use crate::{
@@ -110,19 +110,14 @@ pub(super) fn leave_out_foreign(
 }
 
 /// The task of the record at a position in its request. If `sharded`, its key is its device.
-pub(super) fn reading_task(
+pub(super) fn record_task(
     kind: &Kind,
     (position, record): (usize, Record),
     sender: &Sender,
     sharded: bool,
 ) -> NewTask {
-    let mut task = NewTask::new(kind.clone(), ContentType::Json, reading_body(&record));
-    if let Some(id) = record_id(&record, sender, position) {
-        task.id = id;
-    }
-    task.trace.clone_from(&sender.trace);
-    task.key = sharded.then(|| record.reading.device.to_string());
-    task
+    let id = record_id(&record, sender, position).unwrap_or_else(TaskId::random);
+    NewTask { trace: sender.trace.clone(), ..reading_task(id, kind, &record, sharded) }
 }
 
 pub(super) fn devices(records: &[Record]) -> impl ExactSizeIterator<Item = &str> {

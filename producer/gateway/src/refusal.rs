@@ -78,8 +78,8 @@ impl Refusal {
         Self { retry_after: Some(wait), ..self }
     }
 
-    /// A body that is not JSON.
-    pub(super) fn not_json(problem: impl Display) -> Self {
+    /// A body that cannot be read.
+    pub(super) fn malformed_body(problem: impl Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed", format!("body: {problem}")).at("body")
     }
 
@@ -147,7 +147,7 @@ impl Refusal {
     /// A body that is no list of at most `most` objects, or one of whose objects was refused.
     pub(super) fn bad_list(error: ListError<Self>, what: &str, most: usize) -> Self {
         match error {
-            ListError::Json(error) => Self::not_json(error),
+            ListError::Json(error) => Self::malformed_body(error),
             ListError::TooMany => Self::too_many(what, most),
             ListError::Refused(refusal) => refusal,
         }
@@ -166,7 +166,7 @@ impl Refusal {
     /// A request of which nothing remains, for the reason of its first record.
     pub(super) fn nothing_remains(mut refused: Vec<Self>) -> Self {
         match refused.len() {
-            0 | 1 => refused.pop().unwrap_or_else(|| Self::not_json("no record")),
+            0 | 1 => refused.pop().unwrap_or_else(|| Self::malformed_body("no record")),
             _ => {
                 refused.truncate(MAX_NAMED);
                 let first = refused[0].clone();

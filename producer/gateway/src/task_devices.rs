@@ -7,7 +7,7 @@ use garenne_protocol::{
     },
     task::NewTask,
 };
-use garenne_publish::READING;
+use garenne_publish::READING_KIND;
 use serde::Deserialize;
 
 use crate::refusal::Refusal;
@@ -28,7 +28,7 @@ pub(super) fn devices_of(
     now: Timestamp,
     limits: &Limits,
 ) -> Result<Vec<String>, Refusal> {
-    if task.kind.as_str() == READING {
+    if task.kind.as_str() == READING_KIND {
         let records = readings_in(Form::of(task.content_type.as_str())?, body, now, limits)?;
         let mut values = KeyedValues::default();
         for (index, record) in records.iter().enumerate() {
@@ -40,6 +40,6 @@ pub(super) fn devices_of(
         return Err(Refusal::hidden_device(sender));
     }
     // Two fields `device` are an error: a worker could read the other one.
-    let Named { device } = serde_json::from_slice(body).map_err(Refusal::not_json)?;
+    let Named { device } = serde_json::from_slice(body).map_err(Refusal::malformed_body)?;
     Ok(device.into_iter().collect())
 }

@@ -28,7 +28,7 @@ const STABLE: Duration = Duration::from_secs(10);
 /// A message that is being stored.
 struct Stored {
     /// The number of the connection that it came on.
-    connection: u64,
+    connection_number: u64,
     packet_id: Option<u16>,
     bytes: usize,
 }
@@ -47,8 +47,8 @@ pub(crate) struct Bridge {
     converter: Converter,
     store: Arc<Store>,
     instruments: Instruments,
-    /// The number of the connection. An acknowledgement is sent only on the connection of its message.
-    connection: u64,
+    /// An acknowledgement is sent only on the connection of its message.
+    connection_number: u64,
     /// In the order of arrival. Messages of earlier connections are stored to the end.
     storing: FuturesOrdered<BoxFuture<'static, Stored>>,
     /// Bytes of the payloads in `storing`.
@@ -76,7 +76,7 @@ impl Bridge {
             converter,
             store,
             instruments,
-            connection: 0,
+            connection_number: 0,
             storing: FuturesOrdered::new(),
             bytes: 0,
             unacknowledged: HashMap::new(),
@@ -161,7 +161,7 @@ impl Bridge {
             let reason = "it has no shared subscriptions".to_owned();
             return Err(ConnectError::Subscription { address, filter, reason });
         }
-        self.connection += 1;
+        self.connection_number += 1;
         if !welcome.session_present {
             // Packet ids of a new session begin again.
             self.unacknowledged.clear();
@@ -186,11 +186,11 @@ impl Bridge {
             tokio::select! {
                 arrival = connection.next(read) => match arrival? {
                     Arrival::Packet(Incoming::Message(message)) => self.receive(message),
-                    Arrival::Packet(Incoming::Subscribed(answers)) => self.subscribed(&answers)?,
+                    Arrival::Packet(Incoming::Subscribed(answers)) => self.handle_suback(&answers)?,
                     Arrival::Packet(other) => tracing::debug!(?other, "unexpected packet"),
                     Arrival::TooLarge(message) => self.receive_too_large(&message),
                 },
-                Some(stored) = self.storing.next() => self.all_stored(&stored, &mut connection),
+                Some(stored) = self.storing.next() => self.acknowledge_ready(&stored, &mut connection),
                 () = stop.cancelled() => break,
             }
         }
@@ -198,7 +198,7 @@ impl Bridge {
         Ok(())
     }
 
-    fn subscribed(&mut self, answers: &[Option<String>]) -> Result<(), Ended> {
+    fn handle_suback(&mut self, answers: &[Option<String>]) -> Result<(), Ended> {
         for (filter, answer) in self.settings.subscribe.iter().zip(answers) {
             if let Some(reason) = answer {
                 let address = self.url.masked().to_owned();
@@ -253,7 +253,7 @@ impl Bridge {
         if let Some(id) = packet_id {
             self.unacknowledged.insert(id, Unacknowledged { message, content: content.clone() });
         }
-        self.begin(packet_id, bytes, content);
+        self.begin_storing(packet_id, bytes, content);
     }
 
     fn receive_too_large(&mut self, message: &TooLarge) {
@@ -267,19 +267,19 @@ impl Bridge {
             self.instruments.redelivered(false);
         }
         let letter = too_large(message, self.settings.max_packet.bytes());
-        self.begin(message.packet_id, 0, Content::Letter(letter));
+        self.begin_storing(message.packet_id, 0, Content::Letter(letter));
     }
 
     /// Acknowledges a retained message in its turn, without storing anything.
     fn skip_retained(&mut self, packet_id: Option<u16>) {
         self.instruments.received(Outcome::Retained);
         let nothing = ReadingTasks { tasks: Vec::new(), repeatable: true };
-        self.begin(packet_id, 0, Content::Tasks(Arc::new(nothing)));
+        self.begin_storing(packet_id, 0, Content::Tasks(Arc::new(nothing)));
     }
 
     /// Begins to store the content of a message.
-    fn begin(&mut self, packet_id: Option<u16>, bytes: usize, content: Content) {
-        let stored = Stored { connection: self.connection, packet_id, bytes };
+    fn begin_storing(&mut self, packet_id: Option<u16>, bytes: usize, content: Content) {
+        let stored = Stored { connection_number: self.connection_number, packet_id, bytes };
         let store = Arc::clone(&self.store);
         self.storing.push_back(async move { store.store(content).map(|()| stored).await }.boxed());
         self.bytes += bytes;
@@ -288,19 +288,19 @@ impl Bridge {
 
     /// Acknowledges `first` and the messages after it that are stored by now, so that their PUBACKs are written at once:
     /// group commit has one confirm for many messages.
-    fn all_stored(&mut self, first: &Stored, connection: &mut Connection) {
-        self.stored(first, Some(connection));
+    fn acknowledge_ready(&mut self, first: &Stored, connection: &mut Connection) {
+        self.acknowledge(first, Some(connection));
         while let Some(Some(next)) = self.storing.next().now_or_never() {
-            self.stored(&next, Some(connection));
+            self.acknowledge(&next, Some(connection));
         }
     }
 
     /// Acknowledges a message that is stored, if its connection is still open.
-    fn stored(&mut self, stored: &Stored, connection: Option<&mut Connection>) {
+    fn acknowledge(&mut self, stored: &Stored, connection: Option<&mut Connection>) {
         self.bytes -= stored.bytes;
         self.show_in_flight();
         if let (Some(id), Some(connection)) = (stored.packet_id, connection)
-            && stored.connection == self.connection
+            && stored.connection_number == self.connection_number
         {
             self.unacknowledged.remove(&id);
             connection.ack(id);
@@ -318,7 +318,7 @@ impl Bridge {
             tokio::select! {
                 () = &mut wait => return,
                 () = stop.cancelled() => return,
-                Some(stored) = self.storing.next() => self.stored(&stored, None),
+                Some(stored) = self.storing.next() => self.acknowledge(&stored, None),
             }
         }
     }
@@ -331,7 +331,7 @@ impl Bridge {
             while !self.storing.is_empty() {
                 tokio::select! {
                     lost = connection.next(false) => return lost.map(drop),
-                    Some(stored) = self.storing.next() => self.all_stored(&stored, &mut connection),
+                    Some(stored) = self.storing.next() => self.acknowledge_ready(&stored, &mut connection),
                 }
             }
             Ok(())

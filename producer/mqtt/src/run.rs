@@ -10,7 +10,7 @@ use garenne_common::{
     supervise,
 };
 use garenne_map::MapChain;
-use garenne_publish::{BrokerSettings, GroupCommitConfig, READING, Sending, Service, Uplink};
+use garenne_publish::{BrokerSettings, GroupCommitConfig, READING_KIND, Sending, Service, Uplink};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,7 @@ pub async fn run(
     let mqtt_broker = mqtt_broker.address();
     let maps = load_maps(&settings)?;
     let routes = broker.routes();
-    let kind = routes.kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
+    let kind = routes.kind(READING_KIND).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
     let client_id = settings.client_id.clone();
     let client_id = client_id.unwrap_or_else(|| format!("{}-mqtt-{}", broker.common.prefix, host_name()));
     let mut service = Service::open::<BridgeState>(&broker, client_id.clone(), commands).await?;

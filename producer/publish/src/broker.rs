@@ -16,7 +16,7 @@ use garenne_protocol::topology::{BrokerVersion, Names, Topology};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::routes::{READING, Routes};
+use crate::routes::{READING_KIND, Routes};
 
 /// Settings of every program that publishes tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ impl BrokerSettings {
     /// The kinds that the lanes take.
     pub fn routes(&self) -> Routes {
         let bindings = self.lanes.defined().flat_map(|(_, lane)| lane.task_bindings().to_vec()).collect();
-        Routes { bindings, readings_are_sharded: self.lanes.spread(READING) }
+        Routes { bindings, readings_are_sharded: self.lanes.spread(READING_KIND) }
     }
 
     /// The topology for a broker of this version.

@@ -34,7 +34,7 @@ pub use broker_sender::{BrokerSender, LetterOf};
 pub use drain::{Answered, DrainError, Forward, ForwardError, SpoolDrain};
 pub use group_commit::{GroupCommit, GroupCommitConfig};
 pub use messages::{BrokerMessages, GroupSender};
-pub use routes::{KindRefused, READING, Routes};
+pub use routes::{KindRefused, READING_KIND, Routes};
 pub use service::{Service, State, Status};
 pub use spool::{SpoolSettings, export_metrics};
 pub use spooling::{Durability, NotAccepted, SpoolingSender};

@@ -1,13 +1,11 @@
 //! Task kinds and the lanes that receive them.
 
+pub use garenne_protocol::task::READING_KIND;
 use garenne_protocol::{
     quoted,
     task::{Kind, KindError, matches_binding},
 };
 use thiserror::Error;
-
-/// The kind of a reading's task.
-pub const READING: &str = "reading.process";
 
 /// The kinds that the lanes' bindings match.
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ use crate::{
     drain::{Forward, SpoolDrain},
     group_commit::{GroupCommit, GroupCommitConfig},
     messages::BrokerMessages,
-    routes::READING,
+    routes::READING_KIND,
     spool::{SpoolSettings, export_metrics},
     spooling::SpoolingSender,
     task_sender::TaskSender,
@@ -108,7 +108,7 @@ impl Uplink {
         let start_within = if is_service { Duration::ZERO } else { settings.spool_after };
         let wait = spool.as_ref().map(|_| start_within);
         let (publisher, topology, connecting) = connector::connect(broker, publisher, metrics, wait).await?;
-        let (names, reading) = (broker.names(), Kind::parse(READING).expect("a constant"));
+        let (names, reading) = (broker.names(), Kind::parse(READING_KIND).expect("a constant"));
         let dead = Arc::new(DeadLetters::new(publisher.clone(), names.clone()));
         let letters = letter_of.map(|message_of| Letters { queue: Arc::clone(&dead), message_of });
         let messages = BrokerMessages::new(publisher.clone(), &names, &broker.lanes, max_confirm_latency);

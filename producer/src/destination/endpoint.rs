@@ -8,7 +8,7 @@ use garenne_common::{
     exit::{Exit, Failure},
 };
 use garenne_mqtt::{MqttPublisher, Version};
-use garenne_publish::{BrokerSettings, READING, Sending, SpoolCounts, SpoolSettings};
+use garenne_publish::{BrokerSettings, READING_KIND, Sending, SpoolCounts, SpoolSettings};
 use tokio_rustls::TlsConnector;
 
 use super::{
@@ -113,12 +113,13 @@ impl Endpoint {
     }
 
     async fn broker(settings: &BrokerSettings, spool: &SpoolSettings) -> Result<Self, Failure> {
-        let kind = settings.routes().kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
+        let kind =
+            settings.routes().kind(READING_KIND).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
         let broker = BrokerConnection::open(settings, Sending::command(IN_FLIGHT), spool).await?;
         let destination = BrokerDestination {
             tasks: Arc::clone(&broker.tasks),
             kind,
-            sharded: settings.lanes.spread(READING),
+            sharded: settings.lanes.spread(READING_KIND),
         };
         let name = settings.common.amqp_url.masked().to_owned();
         Ok(Self { destination: Arc::new(destination), name, broker: Some(broker), lines: None })

@@ -19,7 +19,7 @@ use garenne_protocol::{
     sensor::{Limits, Timestamp},
     task::{NewTask, ReadingTasks, TaskId, UNMAPPED_TASK_KIND},
 };
-use garenne_publish::{BrokerSettings, READING, Routes, Sending, SpoolSettings};
+use garenne_publish::{BrokerSettings, READING_KIND, Routes, Sending, SpoolSettings};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -166,7 +166,7 @@ fn tasks(
     let arrived = arrived.unwrap_or_else(|| received.into());
     let mapped = maps.apply(source, &message.payload, arrived, &Limits::default());
     let mapped = mapped.map_err(|unmapped| format!("{id}: unmapped: {source}: {unmapped}"))?;
-    let kind = routes.kind(READING).map_err(|refusal| refusal.to_string())?;
+    let kind = routes.kind(READING_KIND).map_err(|refusal| refusal.to_string())?;
     // So publishing the letter again has no second effect.
     let derived = |index: usize| TaskId::derived(&id, &index.to_string());
     let readings = ReadingTasks::new(&kind, routes.readings_are_sharded, &mapped.records, derived);

@@ -58,10 +58,11 @@ fn an_invalid_line_is_explained() {
     assert_eq!(problem("{", "bench.noop", None), "not JSON: EOF while parsing an object at line 1 column 1");
     assert_eq!(problem("{}", "bench.noop", Some("key")), "field \"key\" for the id is missing");
     assert_eq!(problem("{\"key\":\"\"}", "bench.noop", Some("key")), "field \"key\": message_id is empty");
-    assert_eq!(problem("{}", READING, None).split(':').next(), Some("record 0"));
+    assert_eq!(problem("{}", READING_KIND, None).split(':').next(), Some("record 0"));
     let early = r#"{"device":"d","metric":"m","value":1,"time":1}"#;
     let limits = Limits::of_times(Duration::ZERO, Timestamp::DEFAULT_MIN);
-    let refused = task(early.as_bytes(), &Kind::parse(READING).unwrap(), &limits, &args(READING, None));
+    let refused =
+        task(early.as_bytes(), &Kind::parse(READING_KIND).unwrap(), &limits, &args(READING_KIND, None));
     assert_eq!(
         refused.unwrap_err(),
         "record 0: time: 1970-01-01T00:00:01Z is before min_time (1990-01-01T00:00:00Z); is the sender's clock set?"

@@ -83,9 +83,9 @@ impl Alarms {
     }
 
     /// Remembers that a task will be tried again, or is dead. It may be that of a notice.
-    pub fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
+    pub fn ended_without_result(&self, kind: &str, task_id: &str, is_dead: bool) {
         if kind == alert::KIND {
-            self.relay.has_no_result(task_id, is_dead);
+            self.relay.ended_without_result(task_id, is_dead);
         }
     }
 

@@ -93,7 +93,7 @@ impl Relay {
     }
 
     /// Remembers that a task, which may be that of a notice, will be tried again, or is dead.
-    pub(super) fn has_no_result(&self, task_id: &str, is_dead: bool) {
+    pub(super) fn ended_without_result(&self, task_id: &str, is_dead: bool) {
         let mut unrecorded = lock(&self.unrecorded);
         if unrecorded.len() < MAX_REMEMBERED {
             *unrecorded.entry(task_id.to_owned()).or_default() |= is_dead;

@@ -10,7 +10,7 @@ use std::{
 use deadpool_postgres::Transaction;
 use garenne_protocol::sensor::Unit;
 use garenne_readings::{
-    Flag, StoredReading,
+    CalibratedReading, Flag,
     derive::{self, Derived},
 };
 use time::OffsetDateTime;
@@ -349,7 +349,7 @@ fn changes(rows: &[Row], changed: &BTreeSet<Place<'_>>, readings: &[Reading<'_>]
                     quality = reading.quality.iter().map(String::as_str).collect();
                 }
                 let Ok(quality) = quality.into_iter().map(Flag::from_str).collect() else { continue };
-                inputs.push(StoredReading {
+                inputs.push(CalibratedReading {
                     device: device.into(),
                     metric: metric.into(),
                     time: time.into(),

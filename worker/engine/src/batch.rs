@@ -42,7 +42,7 @@ pub(crate) struct Batch {
     ends: Mutex<Vec<AttemptEnd>>,
 }
 
-/// The settlement of a batch.
+/// What becomes of a batch after its run.
 pub(crate) enum BatchEnd {
     /// Each record is settled by its own end.
     Apart(Vec<AttemptEnd>),
@@ -75,7 +75,7 @@ impl Batch {
         let bodies = self.records.iter().map(|it| (it.envelope.content_type, it.payload.clone())).collect();
         let batch_records = Arc::new(BatchRecords::new(bodies));
         for (index, Record { envelope, payload, span }) in self.records.iter().enumerate() {
-            if cx.cause().is_some() || !batch.generation.alive() {
+            if cx.cause().is_some() || !batch.generation.is_open() {
                 break;
             }
             let attempt = Attempt {
@@ -88,7 +88,7 @@ impl Batch {
             };
             let cx = pool::TaskContext::short(envelope.id.shared());
             let ending = match caught(attempt.execute(cx)).await {
-                Ok(output) => Ending::Finished { output, told: None },
+                Ok(output) => Ending::Finished { output, cancelled_by: None },
                 Err(message) => Ending::Panicked { message },
             };
             lock(&self.ends).push(AttemptEnd::of(ending));
@@ -102,7 +102,7 @@ impl Batch {
     pub(crate) fn end(&self, ending: Ending<()>) -> BatchEnd {
         let (mut ends, records) = (std::mem::take(&mut *lock(&self.ends)), self.records.len());
         let cause = match ending {
-            Ending::Finished { told, .. } => told,
+            Ending::Finished { cancelled_by, .. } => cancelled_by,
             Ending::NotStarted { cause } => Some(cause),
             Ending::GaveUp { cause: Cause::Shutdown, .. } => return BatchEnd::Abandon,
             // The first record without an end hangs. It ends like a task of its own that is given up.

@@ -22,14 +22,14 @@ use std::{collections::VecDeque, time::Duration};
 
 /// How often tasks that wait for a place in the pool are searched for dead channels. They would accumulate with each
 /// reconnect.
-pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+pub(crate) const POOL_WAIT_CHECK: Duration = Duration::from_millis(250);
 
-/// Removes and returns the items that are not alive. Keeps the order of the others.
-pub(crate) fn take_dead<T>(waiting: &mut VecDeque<T>, alive: impl Fn(&T) -> bool) -> VecDeque<T> {
-    if waiting.iter().all(&alive) {
+/// Removes and returns the items that are not is_open. Keeps the order of the others.
+pub(crate) fn take_dead<T>(waiting: &mut VecDeque<T>, is_open: impl Fn(&T) -> bool) -> VecDeque<T> {
+    if waiting.iter().all(&is_open) {
         return VecDeque::new();
     }
-    let (kept, dead) = waiting.drain(..).partition(alive);
+    let (kept, dead) = waiting.drain(..).partition(is_open);
     *waiting = kept;
     dead
 }

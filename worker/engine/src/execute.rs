@@ -96,7 +96,7 @@ impl Attempt {
 
     /// Why the task must not start, if something happened while it waited in the pool.
     fn start_refusal(&self, now: SystemTime) -> Option<TaskError> {
-        if !self.generation.alive() {
+        if !self.generation.is_open() {
             // The broker has already requeued the message.
             return Some(TaskError::interrupted());
         }
@@ -140,7 +140,7 @@ impl Attempt {
     }
 }
 
-/// The settlement of a task.
+/// What becomes of a task after its attempt.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The attempt succeeded: store the result and ack.
@@ -173,10 +173,10 @@ impl AttemptEnd {
     /// Derives the outcome from the way in which the pool ended the attempt.
     pub(crate) fn of(ending: Ending<AttemptOutput>) -> Self {
         let (outcome, counted_as, duration) = match ending {
-            Ending::Finished { output: AttemptOutput { result, started_at, took }, told } => {
+            Ending::Finished { output: AttemptOutput { result, started_at, took }, cancelled_by } => {
                 let (outcome, counted_as) = match result {
                     Ok(output) => (Outcome::Done { output, started_at, took }, TaskOutcome::Success),
-                    Err(error) => Self::after_error(error, told),
+                    Err(error) => Self::after_error(error, cancelled_by),
                 };
                 (outcome, Some(counted_as), Some(took))
             }
@@ -267,10 +267,10 @@ mod tests {
     struct Anything {}
     json_payload!(Anything, "any.thing");
 
-    fn failed(error: TaskError, told: Option<Cause>) -> Outcome {
+    fn failed(error: TaskError, cancelled_by: Option<Cause>) -> Outcome {
         let output =
             AttemptOutput { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
-        AttemptEnd::of(Ending::Finished { output, told }).outcome
+        AttemptEnd::of(Ending::Finished { output, cancelled_by }).outcome
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
     fn each_error_maps_to_one_outcome_and_one_metric() {
         let end_of = |error, cause| {
             let output = AttemptOutput { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: LONG };
-            AttemptEnd::of(Ending::Finished { output, told: cause })
+            AttemptEnd::of(Ending::Finished { output, cancelled_by: cause })
         };
         let wait = Duration::from_secs(7);
         let cases = [
@@ -361,7 +361,7 @@ mod tests {
     fn a_success_carries_its_output_and_its_duration() {
         let output = Output::json(&serde_json::json!(7)).unwrap();
         let returned = AttemptOutput { result: Ok(output), started_at: SystemTime::UNIX_EPOCH, took: LONG };
-        let end = AttemptEnd::of(Ending::Finished { output: returned, told: Some(Cause::Shutdown) });
+        let end = AttemptEnd::of(Ending::Finished { output: returned, cancelled_by: Some(Cause::Shutdown) });
         assert_eq!((end.counted_as, end.duration), (Some(TaskOutcome::Success), Some(LONG)));
         let Outcome::Done { output, started_at, took } = end.outcome else { panic!("it succeeded") };
         assert_eq!((output.json.get(), started_at, took), ("7", SystemTime::UNIX_EPOCH, LONG));

@@ -16,12 +16,12 @@ use crate::{
     execution::Execution,
     fleet::Member,
     handler::WorkerContext,
-    redelivery::MAX_PANICS,
     registry::Registry,
     settlement::Settler,
     spans::Spans,
 };
 
+mod admission_panics;
 mod celery;
 mod checks;
 mod dispatched;
@@ -31,6 +31,7 @@ mod life;
 mod quarantine;
 mod unhandled;
 
+use admission_panics::{AdmissionPanics, MAX_PANICS};
 pub(crate) use celery::CeleryLane;
 use dispatched::Dispatched;
 pub(crate) use foreign::ForeignLane;
@@ -72,6 +73,7 @@ pub(crate) struct LanePipeline {
     pub(crate) quiet: watch::Receiver<LaneQuiet>,
     /// Notified whenever a task of the pool has ended.
     pub(crate) pool_space: Notify,
+    pub(crate) admission_panics: AdmissionPanics,
 }
 
 impl LanePipeline {
@@ -98,10 +100,9 @@ impl LanePipeline {
         delivery: Delivery,
         admit: impl Fn(Delivery) -> Option<Ready>,
     ) -> Result<Option<Ready>, String> {
-        let redeliveries = &self.settler.redeliveries;
-        let message = delivery.fingerprint();
+        let (panics, fingerprint) = (&self.admission_panics, delivery.fingerprint());
         let admitted = catch(|| {
-            let Some(panic) = message.and_then(|message| redeliveries.take_too_many_panics(message)) else {
+            let Some(panic) = fingerprint.and_then(|message| panics.take_if_too_many(message)) else {
                 return admit(delivery);
             };
             let error = format!("the worker panicked {MAX_PANICS} times over its redeliveries: {panic}");
@@ -113,9 +114,9 @@ impl LanePipeline {
             });
             None
         });
-        match (message, &admitted) {
-            (Some(message), Ok(Some(_))) => redeliveries.forget_panics(message),
-            (Some(message), Err(panic)) => redeliveries.record_panic(message, panic),
+        match (fingerprint, &admitted) {
+            (Some(message), Ok(Some(_))) => panics.forget(message),
+            (Some(message), Err(panic)) => panics.record(message, panic),
             // Deliveries that were not settled meanwhile continue in the background, where they may panic.
             (_, Ok(None)) | (None, _) => {}
         }

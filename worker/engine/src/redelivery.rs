@@ -3,8 +3,6 @@
 //! If a channel dies, by a reconnect or by the broker's consumer timeout, the broker redelivers its messages. If
 //! the task of a redelivered message still runs here, the new delivery replaces the lost one. Nothing else changes the
 //! delivery of a task.
-//!
-//! It also counts panics of the worker's own code over a message, which would be redelivered forever.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -16,7 +14,7 @@ use garenne_protocol::task::{Envelope, TaskId};
 use crate::{consumer::Delivery, in_flight::InFlight, panics::lock};
 
 /// A task that waits or runs.
-pub(crate) enum Held {
+pub(crate) enum PooledTask {
     /// A short task or a batch.
     Owned(InFlight),
     /// A long task. If the message is redelivered while the task runs, the new delivery takes the place of the lost one.
@@ -26,12 +24,12 @@ pub(crate) enum Held {
 /// A long task that waits or runs; empty once it ended.
 type TaskSlot = Arc<Mutex<Option<InFlight>>>;
 
-impl Held {
+impl PooledTask {
     /// Whether a settlement can still reach the broker.
-    pub(crate) fn alive(&self) -> bool {
+    pub(crate) fn channel_is_open(&self) -> bool {
         match self {
-            Self::Owned(task) => task.delivery.alive(),
-            Self::Tracked(slot, _) => lock(slot).as_ref().is_some_and(|task| task.delivery.alive()),
+            Self::Owned(task) => task.delivery.channel_is_open(),
+            Self::Tracked(slot, _) => lock(slot).as_ref().is_some_and(|task| task.delivery.channel_is_open()),
         }
     }
 
@@ -48,20 +46,11 @@ impl Held {
 /// Bound for remembered tasks that succeeded. The broker can redeliver at most a prefetch of them.
 const MAX_SUCCEEDED: usize = 4096;
 
-/// Panics over the redeliveries of a message after which this worker does not admit it again.
-pub(crate) const MAX_PANICS: u32 = 4;
-/// Bound for messages with counted panics. It is above every prefetch, so that no message that is held here is
-/// forgotten because of others.
-const MAX_PANICKED: usize = 1 << 16;
-
-/// The tasks whose delivery a redelivery may replace, succeeded tasks whose settlement may be lost, and messages over
-/// which the admission panicked.
+/// The tasks whose delivery a redelivery may replace, and succeeded tasks whose settlement may be lost.
 #[derive(Default)]
 pub(crate) struct RedeliveryTracker {
     running: Mutex<HashMap<TaskId, TaskSlot>>,
     succeeded: Mutex<SucceededTasks>,
-    /// The number of panics and the last panic's message, by [`Delivery::fingerprint`].
-    panics: Mutex<HashMap<u64, (u32, String)>>,
 }
 
 /// A bounded set of task ids. Adding to a full set removes the oldest id.
@@ -87,18 +76,18 @@ impl SucceededTasks {
 
 impl RedeliveryTracker {
     /// Registers a long task. Call it before the task enters the pool.
-    pub(crate) fn track(&self, task: InFlight) -> Held {
+    pub(crate) fn track(&self, task: InFlight) -> PooledTask {
         let envelope = Arc::clone(&task.envelope);
         let slot = Arc::new(Mutex::new(Some(task)));
         lock(&self.running).insert(envelope.id.clone(), Arc::clone(&slot));
-        Held::Tracked(slot, envelope)
+        PooledTask::Tracked(slot, envelope)
     }
 
     /// Returns a task that ended, with its latest delivery. [`None`] only if it was returned before.
-    pub(crate) fn release(&self, held: Held) -> Option<InFlight> {
+    pub(crate) fn release(&self, held: PooledTask) -> Option<InFlight> {
         let (slot, envelope) = match held {
-            Held::Owned(task) => return Some(task),
-            Held::Tracked(slot, envelope) => (slot, envelope),
+            PooledTask::Owned(task) => return Some(task),
+            PooledTask::Tracked(slot, envelope) => (slot, envelope),
         };
         let mut running = lock(&self.running);
         if running.get(&envelope.id).is_some_and(|tracked| Arc::ptr_eq(tracked, &slot)) {
@@ -112,7 +101,7 @@ impl RedeliveryTracker {
     pub(crate) fn replace_lost(&self, id: &TaskId, delivery: Delivery) -> Option<Delivery> {
         let Some(slot) = lock(&self.running).get(id).cloned() else { return Some(delivery) };
         let mut running = lock(&slot);
-        if let Some(task) = running.as_mut().filter(|task| !task.delivery.alive()) {
+        if let Some(task) = running.as_mut().filter(|task| !task.delivery.channel_is_open()) {
             task.delivery.generation().delivered_again();
             task.delivery = delivery;
             return None;
@@ -128,29 +117,6 @@ impl RedeliveryTracker {
     /// Whether this task was remembered by [`mark_succeeded`](Self::mark_succeeded).
     pub(crate) fn has_succeeded(&self, id: &TaskId) -> bool {
         lock(&self.succeeded).ids.contains(id)
-    }
-
-    /// Counts a panic during the admission of a redelivered message.
-    pub(crate) fn record_panic(&self, message: u64, panic: &str) {
-        let mut panics = lock(&self.panics);
-        if panics.len() >= MAX_PANICKED && !panics.contains_key(&message) {
-            panics.clear();
-        }
-        let (count, last) = panics.entry(message).or_default();
-        *count += 1;
-        panic.clone_into(last);
-    }
-
-    /// Resets the count of a message that was admitted.
-    pub(crate) fn forget_panics(&self, message: u64) {
-        lock(&self.panics).remove(&message);
-    }
-
-    /// The last panic over a message, if there were [`MAX_PANICS`]. The count is reset then.
-    pub(crate) fn take_too_many_panics(&self, message: u64) -> Option<String> {
-        let mut panics = lock(&self.panics);
-        panics.get(&message).filter(|(count, _)| *count >= MAX_PANICS)?;
-        panics.remove(&message).map(|(_, last)| last)
     }
 }
 
@@ -206,7 +172,7 @@ mod tests {
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_none());
         assert_eq!(settled(&old, 1), 1, "the lost delivery is dropped");
         let delivery = redeliveries.release(slot).expect("the task").delivery;
-        assert!(delivery.alive(), "it is the redelivery");
+        assert!(delivery.channel_is_open(), "it is the redelivery");
         drop(delivery);
         assert_eq!(settled(&new, 1), 1);
     }
@@ -235,7 +201,7 @@ mod tests {
         let slot = redeliveries.track(task(&one, 1));
         let twin =
             redeliveries.replace_lost(&id("t"), Delivery::for_test(&other, 2)).expect("it is returned");
-        assert!(twin.alive());
+        assert!(twin.channel_is_open());
         assert!(redeliveries.release(slot).is_some());
     }
 
@@ -256,7 +222,7 @@ mod tests {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
         let slot = redeliveries.track(task(&old, 1));
         old.end();
-        let Held::Tracked(held, _) = &slot else { panic!("it is tracked") };
+        let PooledTask::Tracked(held, _) = &slot else { panic!("it is tracked") };
         drop(held.lock().unwrap().take());
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_some());
         assert!(redeliveries.release(slot).is_none());
@@ -274,7 +240,7 @@ mod tests {
             redeliveries.replace_lost(&id("t"), Delivery::for_test(&newest, 3)).is_none(),
             "the second still runs"
         );
-        assert!(redeliveries.release(second).is_some_and(|task| task.delivery.alive()));
+        assert!(redeliveries.release(second).is_some_and(|task| task.delivery.channel_is_open()));
         assert!(lock(&redeliveries.running).is_empty());
     }
 
@@ -284,34 +250,6 @@ mod tests {
         assert!(!redeliveries.has_succeeded(&id("t")));
         redeliveries.mark_succeeded(&id("t"));
         assert!(redeliveries.has_succeeded(&id("t")) && !redeliveries.has_succeeded(&id("other")));
-    }
-
-    #[test]
-    fn panics_over_a_message_are_counted_until_there_are_too_many_or_it_is_admitted() {
-        let redeliveries = RedeliveryTracker::default();
-        for panics in 0..MAX_PANICS {
-            assert_eq!(redeliveries.take_too_many_panics(7), None, "{panics} panics");
-            redeliveries.record_panic(7, &format!("panic {panics}"));
-        }
-        assert_eq!(redeliveries.take_too_many_panics(8), None, "another message");
-        assert_eq!(redeliveries.take_too_many_panics(7), Some(format!("panic {}", MAX_PANICS - 1)));
-        assert_eq!(redeliveries.take_too_many_panics(7), None, "the count is reset");
-        (1..MAX_PANICS).for_each(|_| redeliveries.record_panic(7, "panic"));
-        redeliveries.forget_panics(7);
-        redeliveries.record_panic(7, "panic");
-        assert_eq!(redeliveries.take_too_many_panics(7), None, "it was admitted in between");
-    }
-
-    #[test]
-    fn the_number_of_messages_with_counted_panics_is_bounded() {
-        let redeliveries = RedeliveryTracker::default();
-        (0..MAX_PANICKED as u64).for_each(|message| redeliveries.record_panic(message, ""));
-        (1..MAX_PANICS).for_each(|_| redeliveries.record_panic(7, "known"));
-        assert_eq!(redeliveries.take_too_many_panics(7), Some("known".to_owned()));
-        redeliveries.record_panic(7, "");
-        assert_eq!(lock(&redeliveries.panics).len(), MAX_PANICKED);
-        redeliveries.record_panic(u64::MAX, "");
-        assert_eq!(lock(&redeliveries.panics).len(), 1);
     }
 
     #[test]

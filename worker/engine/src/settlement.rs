@@ -1,6 +1,6 @@
 //! Settlement: what a task's life needs of the broker and the sinks once it is decided what becomes of the task.
 //!
-//! `pipeline::life` shows the order of the steps. A step that takes the task ends it: it acks the delivery after the copy or
+//! `pipeline::life` shows the order of the steps, with [`Settler::settle`] and [`Settler::finish`]. A step that takes the task ends it: it acks the delivery after the copy or
 //! the result is stored. If it fails, the original stays unacked and the broker redelivers it.
 //!
 //! Functions that publish return boxed futures, so that a task with nothing to publish carries no room for it.
@@ -184,7 +184,7 @@ impl Settler {
     pub(crate) fn ack(&self, task: InFlight) {
         let InFlight { delivery, envelope, span, .. } = task;
         span.end(Settlement::Acked, None);
-        if (!delivery.alive() || delivery.head.redelivered) && envelope.id_given {
+        if (!delivery.channel_is_open() || delivery.head.redelivered) && envelope.id_given {
             self.redeliveries.mark_succeeded(&envelope.id);
         }
         delivery.settle(Settlement::Acked);

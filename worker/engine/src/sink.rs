@@ -180,7 +180,7 @@ pub trait Sink: Send + Sync + 'static {
     /// Tells that a task was copied to be tried again, or is a dead letter, after the broker has confirmed the copy. Not
     /// every such task is told: the worker may end before, and the broker has dead letters of its own. Must not block. The
     /// default does nothing.
-    fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
+    fn ended_without_result(&self, kind: &str, task_id: &str, is_dead: bool) {
         let _ = (kind, task_id, is_dead);
     }
 

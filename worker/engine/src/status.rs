@@ -45,20 +45,25 @@ pub(crate) struct LaneStatus {
     pub(crate) name: Arc<str>,
     pub(crate) pool: LanePool,
     pub(crate) key_limits: Arc<KeyLimits>,
-    pub(crate) problems: Vec<QueueProblem>,
+    pub(crate) queues: Vec<ConsumedQueue>,
 }
 
-/// One queue of a lane and its consumer's problem: [`None`] while the queue is consumed.
-pub(crate) type QueueProblem = (String, watch::Receiver<Option<String>>);
+/// A queue of a lane.
+#[derive(Clone)]
+pub(crate) struct ConsumedQueue {
+    pub(crate) name: String,
+    /// [`None`] while the queue is consumed.
+    pub(crate) problem: watch::Receiver<Option<String>>,
+}
 
 impl LaneStatus {
     /// The problem of the first queue that has one. A lane with several queues names the queue.
     fn problem(&self) -> Option<String> {
-        let problem_of = |(queue, problem): &QueueProblem| {
+        let problem_of = |ConsumedQueue { name, problem }: &ConsumedQueue| {
             let problem = problem.borrow().clone()?;
-            Some(if self.problems.len() > 1 { format!("{queue}: {problem}") } else { problem })
+            Some(if self.queues.len() > 1 { format!("{name}: {problem}") } else { problem })
         };
-        self.problems.iter().find_map(problem_of)
+        self.queues.iter().find_map(problem_of)
     }
 }
 

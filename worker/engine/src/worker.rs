@@ -30,6 +30,7 @@ use crate::{
 
 mod catch_all;
 mod companion;
+mod consumers;
 mod drain;
 mod handle;
 pub(crate) mod handler_runtime;
@@ -54,16 +55,16 @@ use start::Resources;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// A handler.
+    /// A handler cannot be registered.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// A setting.
+    /// A setting of a file, of the environment or of a flag is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A setting that was made in code, or that only the whole shows to be wrong.
     #[error(transparent)]
     Setting(#[from] Invalid),
-    /// A lane's pool.
+    /// The pool of a lane cannot be started.
     #[error("lane {lane}: {problem}")]
     Pool {
         /// The lane.
@@ -71,10 +72,10 @@ pub enum WorkerError {
         /// The problem.
         problem: PoolError,
     },
-    /// The broker.
+    /// The broker cannot be reached, or refuses something.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// The publishing connection.
+    /// The connection for publishing cannot be opened.
     #[error(transparent)]
     Publish(#[from] PublishError),
     /// The exchanges and queues.
@@ -277,7 +278,7 @@ impl<L: Layer> WorkerBuilder<L> {
         &self.config
     }
 
-    /// The finished worker.
+    /// Validates the settings and returns the worker.
     ///
     /// # Errors
     /// [`WorkerError::Setting`] for settings that a file could not have either: they are validated as those of a file.

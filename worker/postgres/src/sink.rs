@@ -166,8 +166,8 @@ impl Sink for PostgresSink {
         self.store_bisecting(batch)
     }
 
-    fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
-        self.alarms.has_no_result(kind, task_id, is_dead);
+    fn ended_without_result(&self, kind: &str, task_id: &str, is_dead: bool) {
+        self.alarms.ended_without_result(kind, task_id, is_dead);
     }
 
     fn background<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, ()> {

@@ -39,9 +39,9 @@ use garenne_protocol::sensor::{Counter, Record, SentCounter, Timestamp, Unit};
 use serde::Deserialize;
 
 use crate::{
+    calibrated_reading::CalibratedReading,
     plausible::{Candidate, Plausible, PlausibleEntry},
     quality::{Flag, Quality},
-    stored_reading::StoredReading,
     toml_file::{self, EVERY_DEVICE},
 };
 
@@ -185,7 +185,7 @@ impl Calibration {
     }
 
     /// The reading as it is stored.
-    pub fn apply(&self, record: &Record) -> StoredReading {
+    pub fn apply(&self, record: &Record) -> CalibratedReading {
         let reading = &record.reading;
         let sent_counter = reading.counter.as_deref().copied();
         let Calibrated { value, unit, mut quality, version, counter } = self.calibrate(
@@ -199,7 +199,7 @@ impl Calibration {
         if record.time_assumed {
             quality.insert(Flag::TimeAssumed);
         }
-        StoredReading {
+        CalibratedReading {
             device: reading.device.clone(),
             metric: reading.metric.clone(),
             time: reading.time,

@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 
 use garenne_protocol::sensor::Unit;
 
-use crate::stored_reading::StoredReading;
+use crate::calibrated_reading::CalibratedReading;
 
 /// The lowest and highest temperature, in degrees Celsius, for which Sonntag gives the Magnus constants.
 pub const MAGNUS_RANGE: (f64, f64) = (-45.0, 60.0);
@@ -124,7 +124,7 @@ enum Role {
     Measured,
 }
 
-fn role(reading: &StoredReading) -> Option<Role> {
+fn role(reading: &CalibratedReading) -> Option<Role> {
     let unit = reading.unit?;
     if is_derived(&reading.metric) {
         Some(Role::Measured)
@@ -138,7 +138,7 @@ fn role(reading: &StoredReading) -> Option<Role> {
 /// A derived value, and the indices of the readings from which it was derived.
 pub struct Derived {
     /// The value.
-    pub value: StoredReading,
+    pub value: CalibratedReading,
     /// The index of the temperature.
     pub temperature: usize,
     /// The index of the humidity.
@@ -147,14 +147,14 @@ pub struct Derived {
 
 impl Derived {
     /// Metrics and values of the readings that it was derived from.
-    pub fn inputs(&self, readings: &[StoredReading]) -> [(Arc<str>, f64); 2] {
+    pub fn inputs(&self, readings: &[CalibratedReading]) -> [(Arc<str>, f64); 2] {
         [self.temperature, self.humidity]
             .map(|index| (Arc::clone(&readings[index].metric), readings[index].value))
     }
 }
 
 /// Whether the reading is a temperature or a humidity.
-pub fn is_input(reading: &StoredReading) -> bool {
+pub fn is_input(reading: &CalibratedReading) -> bool {
     reading.unit.is_some_and(is_input_unit)
 }
 
@@ -174,12 +174,12 @@ pub fn metrics() -> impl Iterator<Item = &'static str> {
 }
 
 /// All values that can be derived from the readings, in their order.
-pub fn values(readings: &[StoredReading]) -> Vec<StoredReading> {
+pub fn values(readings: &[CalibratedReading]) -> Vec<CalibratedReading> {
     values_with_inputs(readings).into_iter().map(|derived| derived.value).collect()
 }
 
 /// The same, with the inputs of each value.
-pub fn values_with_inputs(readings: &[StoredReading]) -> Vec<Derived> {
+pub fn values_with_inputs(readings: &[CalibratedReading]) -> Vec<Derived> {
     // Most tasks have one reading.
     if readings.len() < 2 {
         return Vec::new();
@@ -204,7 +204,7 @@ pub fn values_with_inputs(readings: &[StoredReading]) -> Vec<Derived> {
         for Derivation { metric, unit, formula } in &*DERIVATIONS {
             let is_measured = group.iter().any(|(index, _)| readings[*index].metric == *metric);
             let Some(value) = formula(celsius, humid.value).filter(|_| !is_measured) else { continue };
-            let value = StoredReading {
+            let value = CalibratedReading {
                 device: warm.device.clone(),
                 metric: metric.clone(),
                 time: warm.time,
@@ -226,7 +226,12 @@ pub fn values_with_inputs(readings: &[StoredReading]) -> Vec<Derived> {
 
 /// The index of the usable reading of a role: that whose metric is `name`, else the only one. None if there are
 /// several; repetitions of one reading are not.
-fn choose(readings: &[StoredReading], group: &[(usize, Role)], wanted: Role, name: &str) -> Option<usize> {
+fn choose(
+    readings: &[CalibratedReading],
+    group: &[(usize, Role)],
+    wanted: Role,
+    name: &str,
+) -> Option<usize> {
     let usable =
         |(index, role): &(usize, Role)| (*role == wanted && readings[*index].is_usable()).then_some(*index);
     let candidates = || group.iter().filter_map(usable);

@@ -4,13 +4,13 @@
 //! Pure functions. A worker applies them to readings that arrive, and `garenne readings recalibrate` to readings that
 //! are stored.
 
+mod calibrated_reading;
 pub mod calibration;
 pub mod derive;
 mod plausible;
 pub mod quality;
-mod stored_reading;
 pub mod toml_file;
 
+pub use calibrated_reading::{CalibratedReading, NO_CALIBRATION};
 pub use calibration::Calibration;
 pub use quality::{Flag, Quality};
-pub use stored_reading::{NO_CALIBRATION, StoredReading};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use garenne_protocol::sensor::{Limits, Record};
-pub use garenne_readings::{Calibration, Flag, StoredReading, derive::is_input_unit};
+pub use garenne_readings::{CalibratedReading, Calibration, Flag, derive::is_input_unit};
 use garenne_readings::{NO_CALIBRATION, derive};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -37,17 +37,22 @@ static NO_VERSION: LazyLock<Arc<str>> = LazyLock::new(|| NO_CALIBRATION.into());
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Processed {
     /// The readings of the task.
-    pub readings: Vec<StoredReading>,
+    pub readings: Vec<CalibratedReading>,
     /// Dew point, absolute humidity and heat index for each pair of temperature and humidity of the same device
     /// and time.
-    pub derived: Vec<StoredReading>,
+    pub derived: Vec<CalibratedReading>,
 }
 
-/// Processes the readings of one task.
-pub fn process(records: &[Record], calibration: &Calibration) -> Processed {
+/// Processes the readings of one task. Returns the rows of the readings and of the derived values as well.
+pub fn process(records: &[Record], calibration: &Calibration) -> (Processed, Vec<ReadingRow>) {
     let readings: Vec<_> = records.iter().map(|record| calibration.apply(record)).collect();
-    let derived = derive::values(&readings);
-    Processed { readings, derived }
+    let mut rows: Vec<_> = readings.iter().map(|reading| row(reading, None)).collect();
+    let mut derived_values = Vec::new();
+    for derived in derive::values_with_inputs(&readings) {
+        rows.push(row(&derived.value, Some(derived.inputs(&readings))));
+        derived_values.push(derived.value);
+    }
+    (Processed { readings, derived: derived_values }, rows)
 }
 
 /// What becomes of the readings of a task that have another value than an earlier one for the same device, metric and time.
@@ -85,14 +90,7 @@ pub fn register(
                 Contradictions::Refused => take_contradictions(&mut records),
                 Contradictions::Processed => None,
             };
-            let readings: Vec<_> = records.iter().map(|record| calibration.apply(record)).collect();
-            let mut rows: Vec<_> = readings.iter().map(|stored| row(stored, None)).collect();
-            let mut derived_values = Vec::new();
-            for derived in derive::values_with_inputs(&readings) {
-                rows.push(row(&derived.value, Some(derived.inputs(&readings))));
-                derived_values.push(derived.value);
-            }
-            let mut processed = Processed { readings, derived: derived_values };
+            let (mut processed, mut rows) = process(&records, &calibration);
             if processed.readings.iter().any(derive::is_input)
                 && let Some((records, index)) = cx.batch_records()
             {
@@ -109,7 +107,7 @@ pub fn register(
 }
 
 /// The row of a reading. `derived_from` is that of [`ReadingRow`].
-fn row(reading: &StoredReading, derived_from: Option<[(Arc<str>, f64); 2]>) -> ReadingRow {
+fn row(reading: &CalibratedReading, derived_from: Option<[(Arc<str>, f64); 2]>) -> ReadingRow {
     let version = || Arc::clone(reading.calibration.as_ref().unwrap_or(&NO_VERSION));
     ReadingRow {
         device: Arc::clone(&reading.device),

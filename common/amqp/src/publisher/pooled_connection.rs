@@ -45,8 +45,8 @@ impl ConnectionOpener {
             }
             flag.store(blocked, Ordering::Relaxed);
             if let Some(observer) = &observer {
-                observer.is_up(Role::Publish, up);
-                observer.is_blocked(blocked);
+                observer.up_changed(Role::Publish, up);
+                observer.blocked_changed(blocked);
             }
         };
         set(true, false);

@@ -169,9 +169,9 @@ fn end<P: PoolTypes>(
     }
 }
 
-fn join<T: Task>(outputs: Vec<T::Output>, told: Option<Cause>) -> Ending<T::Output> {
+fn join<T: Task>(outputs: Vec<T::Output>, cancelled_by: Option<Cause>) -> Ending<T::Output> {
     match catch(|| outputs.into_iter().reduce(T::join)) {
-        Ok(Some(output)) => Ending::Finished { output, told },
+        Ok(Some(output)) => Ending::Finished { output, cancelled_by },
         Ok(None) | Err(_) => {
             Ending::Panicked { message: "joining the outputs of the shards panicked".to_owned() }
         }

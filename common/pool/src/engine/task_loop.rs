@@ -195,7 +195,9 @@ impl<'a, P: PoolTypes> TaskLoop<'a, P> {
         }
         let run = ended.task.spec.run;
         let ending = match end {
-            FutureEnd::Returned(output) => Ending::Finished { output, told: ended.state.cancelled(run) },
+            FutureEnd::Returned(output) => {
+                Ending::Finished { output, cancelled_by: ended.state.cancelled(run) }
+            }
             FutureEnd::Panicked(message) => Ending::Panicked { message },
             FutureEnd::Dropped => {
                 let cause = ended.state.limit.map_or(Cause::Stopped, |limit| limit.cause);

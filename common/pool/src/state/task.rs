@@ -125,9 +125,9 @@ impl<P: PoolTypes> MultiWorkerTask<P> {
         let mut first_failure = false;
         match ending {
             None => {}
-            Some(Ending::Finished { output, told }) => {
+            Some(Ending::Finished { output, cancelled_by }) => {
                 self.outputs.push(output);
-                self.cancelled = self.cancelled.or(told);
+                self.cancelled = self.cancelled.or(cancelled_by);
             }
             Some(failure) => {
                 first_failure = self.failure.is_none();

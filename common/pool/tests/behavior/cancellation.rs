@@ -13,8 +13,8 @@ async fn a_long_task_is_cancelled_at_its_deadline_and_given_up_after_the_grace_p
     let begun = Instant::now();
     test.submit(Spec::long("obeys").deadline(Duration::from_secs(5)), Behavior::AwaitCancel).unwrap();
     let deaf = test.submit(Spec::long("deaf"), Behavior::IgnoreCancel).unwrap();
-    let told = Some(Cause::Deadline);
-    assert_eq!(test.ending().await, ("obeys".to_owned(), Ending::Finished { output: 0, told }));
+    let cancelled_by = Some(Cause::Deadline);
+    assert_eq!(test.ending().await, ("obeys".to_owned(), Ending::Finished { output: 0, cancelled_by }));
     assert_eq!(begun.elapsed().as_secs(), 5);
     assert_eq!(deaf.status(), Status::Running);
     let gave_up = Ending::GaveUp { cause: Cause::Deadline, stuck: false };
@@ -33,7 +33,7 @@ async fn a_running_short_task_has_no_deadline_and_cannot_be_stopped() {
     assert!(!handle.stop());
     assert_eq!(handle.status(), Status::Running);
     go.send(()).unwrap();
-    assert_eq!(handle.wait().await, Outcome::Finished { told: None });
+    assert_eq!(handle.wait().await, Outcome::Finished { cancelled_by: None });
     assert_eq!(handle.error(), None);
 }
 
@@ -57,9 +57,9 @@ async fn a_handle_stops_its_own_task_only() {
     let other = test.submit(Spec::long("a"), Behavior::AwaitCancel).unwrap();
     assert_eq!(test.start().await, "a");
     assert!(handle.stop());
-    let told = Some(Cause::Stopped);
-    assert_eq!(handle.wait().await, Outcome::Finished { told });
-    assert_eq!(test.ending().await, ("a".to_owned(), Ending::Finished { output: 1, told }));
+    let cancelled_by = Some(Cause::Stopped);
+    assert_eq!(handle.wait().await, Outcome::Finished { cancelled_by });
+    assert_eq!(test.ending().await, ("a".to_owned(), Ending::Finished { output: 1, cancelled_by }));
     // The other task with the same id still runs.
     assert_eq!(test.start().await, "a");
     assert_eq!(other.status(), Status::Running);
@@ -110,9 +110,9 @@ async fn stopping_an_id_stops_all_tasks_with_it_and_no_others() {
     assert!(test.pool.stop(&"same".into()));
     let mut ended = test.ended().await;
     ended.sort_by_key(|(_, ending)| matches!(ending, Ending::NotStarted { .. }));
-    let told = Some(Cause::Stopped);
+    let cancelled_by = Some(Cause::Stopped);
     let expected = [
-        ("same".to_owned(), Ending::Finished { output: 1, told }),
+        ("same".to_owned(), Ending::Finished { output: 1, cancelled_by }),
         ("same".to_owned(), Ending::NotStarted { cause: Cause::Stopped }),
     ];
     assert_eq!(ended, expected);

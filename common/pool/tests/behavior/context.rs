@@ -110,7 +110,10 @@ fn endings_are_mapped_and_reduced_to_outcomes() {
     let message = || "why".to_owned();
     let cause = Cause::Stopped;
     let all = [
-        (Ending::Finished { output: 2, told: Some(cause) }, Outcome::Finished { told: Some(cause) }),
+        (
+            Ending::Finished { output: 2, cancelled_by: Some(cause) },
+            Outcome::Finished { cancelled_by: Some(cause) },
+        ),
         (Ending::Panicked { message: message() }, Outcome::Panicked { message: Arc::from("why") }),
         (Ending::GaveUp { cause, stuck: true }, Outcome::GaveUp { cause, stuck: true }),
         (Ending::NotStarted { cause }, Outcome::NotStarted { cause }),
@@ -149,5 +152,5 @@ async fn on_end_receives_the_ending() {
     let pool = Pool::start(config(4, 1..=1), runtime::Handle::current()).unwrap();
     let on_end = OnEnd(move |ending| drop(sender.send(ending)));
     pool.submit_detached(Spec::short("a"), SendContext(contexts, false), on_end).unwrap();
-    assert_eq!(endings.recv().await, Some(Ending::Finished { output: (), told: None }));
+    assert_eq!(endings.recv().await, Some(Ending::Finished { output: (), cancelled_by: None }));
 }

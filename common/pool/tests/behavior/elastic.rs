@@ -78,8 +78,8 @@ async fn a_worker_is_stopped_after_its_task_or_at_once() {
     assert_ne!(worker, next);
     assert!(!test.pool.stop_worker(worker, true));
     assert!(test.pool.stop_worker(next, true));
-    let told = Some(Cause::Stopped);
-    assert_eq!(test.ending().await, ("long".to_owned(), Ending::Finished { output: 1, told }));
+    let cancelled_by = Some(Cause::Stopped);
+    assert_eq!(test.ending().await, ("long".to_owned(), Ending::Finished { output: 1, cancelled_by }));
     test.starts().await;
     assert_eq!(alive(&test), (1, 0));
     let idle = next + 1;
@@ -149,6 +149,6 @@ async fn stopping_a_worker_after_its_task_does_not_cancel_the_task() {
     assert_eq!(test.start().await, "a");
     let worker = test.pool.snapshot().tasks[0].worker;
     assert!(test.pool.stop_worker(worker, false));
-    let told = Some(Cause::Deadline);
-    assert_eq!(test.ending().await, ("a".to_owned(), Ending::Finished { output: 0, told }));
+    let cancelled_by = Some(Cause::Deadline);
+    assert_eq!(test.ending().await, ("a".to_owned(), Ending::Finished { output: 0, cancelled_by }));
 }

@@ -79,10 +79,10 @@ async fn stopping_a_group_ends_queued_tasks_and_cancels_running_ones() {
     test.pool.group("g").wait().await;
     let mut endings = test.ended().await;
     endings.sort_by(|a, b| a.0.cmp(&b.0));
-    let told = Some(Cause::Stopped);
+    let cancelled_by = Some(Cause::Stopped);
     let expected = [
         ("other".to_owned(), finished(2)),
-        ("runs".to_owned(), Ending::Finished { output: 1, told }),
+        ("runs".to_owned(), Ending::Finished { output: 1, cancelled_by }),
         ("waits".to_owned(), Ending::NotStarted { cause: Cause::Stopped }),
     ];
     assert_eq!(endings, expected);
@@ -132,7 +132,10 @@ async fn submit_together_admits_all_tasks_or_none() {
     assert!(test.starts().await.is_empty());
     let two = refused.task.into_iter().take(2).collect();
     let batch = test.pool.submit_together(two).unwrap();
-    assert_eq!(batch.all().await, [Outcome::Finished { told: None }, Outcome::Finished { told: None }]);
+    assert_eq!(
+        batch.all().await,
+        [Outcome::Finished { cancelled_by: None }, Outcome::Finished { cancelled_by: None }]
+    );
     assert_eq!(batch.first_error().await, Ok(()));
 }
 
@@ -149,11 +152,11 @@ async fn first_error_returns_the_first_failure_by_time() {
         part(Spec::short("fine"), Behavior::Return(1)),
     ];
     let batch = test.pool.submit_together(tasks).unwrap();
-    let failed = Outcome::Finished { told: Some(Cause::Deadline) };
+    let failed = Outcome::Finished { cancelled_by: Some(Cause::Deadline) };
     assert_eq!(batch.first_error().await, Err(("early".into(), failed)));
     assert_eq!(batch.stop(), 1);
     let outcomes = batch.all().await;
-    assert_eq!(outcomes[0], Outcome::Finished { told: Some(Cause::Stopped) });
+    assert_eq!(outcomes[0], Outcome::Finished { cancelled_by: Some(Cause::Stopped) });
 }
 
 #[tokio::test(start_paused = true)]
@@ -235,7 +238,7 @@ async fn a_batch_returns_its_handles_and_stops_all_its_tasks() {
     settle().await;
     assert_eq!((batch.stop(), batch.stop()), (3, 0));
     let stopped = Outcome::NotStarted { cause: Cause::Stopped };
-    let running = Outcome::Finished { told: Some(Cause::Stopped) };
+    let running = Outcome::Finished { cancelled_by: Some(Cause::Stopped) };
     assert_eq!(batch.all().await, [running, stopped.clone(), stopped]);
     assert_eq!(batch.first_error().await.unwrap_err().0, "a".into());
 }

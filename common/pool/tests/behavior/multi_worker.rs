@@ -78,8 +78,8 @@ async fn all_shards_are_stopped_together() {
     assert!(test.pool.stop(&"waits".into()));
     assert_eq!(test.ending().await, ("waits".to_owned(), Ending::NotStarted { cause: Cause::Stopped }));
     assert!(test.pool.stop(&"wide".into()));
-    let told = Some(Cause::Stopped);
-    assert_eq!(test.ending().await, ("wide".to_owned(), Ending::Finished { output: 202, told }));
+    let cancelled_by = Some(Cause::Stopped);
+    assert_eq!(test.ending().await, ("wide".to_owned(), Ending::Finished { output: 202, cancelled_by }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +160,7 @@ async fn a_handle_of_a_task_with_shards_shows_one_status() {
     busy.send(()).unwrap();
     test.starts().await;
     go.notify_waiters();
-    assert_eq!(wide.wait().await, Outcome::Finished { told: None });
+    assert_eq!(wide.wait().await, Outcome::Finished { cancelled_by: None });
     assert_eq!(test.pool.snapshot().totals.admitted, 3);
 }
 
@@ -262,9 +262,9 @@ async fn a_hard_shutdown_does_not_fail_a_task_for_its_helpers() {
     test.submit(Spec::long("helped").helped_by(1), behavior).unwrap();
     assert_eq!(test.starts().await, ["busy", "helped 0/2"]);
     test.pool.begin_shutdown(Stop::Hard { grace: Duration::from_secs(1) });
-    let told = Some(Cause::Shutdown);
+    let cancelled_by = Some(Cause::Shutdown);
     let output = 100 + Cause::Shutdown as u32;
-    assert_eq!(test.ending().await, ("helped".to_owned(), Ending::Finished { output, told }));
+    assert_eq!(test.ending().await, ("helped".to_owned(), Ending::Finished { output, cancelled_by }));
     busy.send(()).unwrap();
     go.notify_waiters();
     test.pool.stopped().await;

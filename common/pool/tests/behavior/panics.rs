@@ -120,7 +120,7 @@ async fn panics_in_destructors_completions_and_compensations_do_not_stop_the_poo
         .unwrap();
     }
     assert_eq!(outcomes.recv().await.unwrap(), Outcome::Panicked { message: "dropped".into() });
-    assert_eq!(outcomes.recv().await.unwrap(), Outcome::Finished { told: None });
+    assert_eq!(outcomes.recv().await.unwrap(), Outcome::Finished { cancelled_by: None });
     assert_eq!(pool.snapshot().workers.restarts, 1);
     pool.begin_shutdown(Stop::Soft);
     pool.stopped().await;

@@ -55,8 +55,8 @@ async fn soft_shutdown_with_a_timeout_turns_hard() {
     let report = test.pool.stopped().await;
     assert_eq!(report, Report { interrupted: 2, abandoned: 1, ..Report::default() });
     assert_eq!(begun.elapsed().as_secs(), 28);
-    let told = Some(Cause::Shutdown);
-    assert_eq!(test.ending().await, ("obeys".to_owned(), Ending::Finished { output: 2, told }));
+    let cancelled_by = Some(Cause::Shutdown);
+    assert_eq!(test.ending().await, ("obeys".to_owned(), Ending::Finished { output: 2, cancelled_by }));
 }
 
 #[tokio::test(start_paused = true)]

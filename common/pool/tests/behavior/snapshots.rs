@@ -167,8 +167,8 @@ async fn handles_report_every_status() {
     let outcome = Outcome::NotStarted { cause: Cause::Stopped };
     assert_eq!((queued.status(), queued.error()), (Status::Ended(outcome.clone()), Some(outcome)));
     go.send(()).unwrap();
-    assert_eq!(running.wait().await, Outcome::Finished { told: None });
-    assert_eq!(running.status(), Status::Ended(Outcome::Finished { told: None }));
+    assert_eq!(running.wait().await, Outcome::Finished { cancelled_by: None });
+    assert_eq!(running.status(), Status::Ended(Outcome::Finished { cancelled_by: None }));
     assert_eq!(format!("{:?}", test.pool), r#"Pool { name: "test", .. }"#);
 }
 

@@ -230,5 +230,5 @@ pub(crate) async fn settle() {
 }
 
 pub(crate) const fn finished(output: u32) -> Ending<u32> {
-    Ending::Finished { output, told: None }
+    Ending::Finished { output, cancelled_by: None }
 }

@@ -62,7 +62,7 @@ impl Waiting {
 /// A task of several shards, some of which have started.
 struct Sharded {
     remaining: u32,
-    told: Option<Cause>,
+    cancelled_by: Option<Cause>,
     failure: Option<Ending<()>>,
 }
 
@@ -160,7 +160,7 @@ impl Model {
     pub(crate) fn release(&mut self, nth: usize) -> Option<Key> {
         let holding = |running: &&Running| running.task.kind == Kind::Holds;
         let key = self.running.iter().filter(holding).nth(nth)?.task.key();
-        self.end_running(key, Ending::Finished { output: (), told: None });
+        self.end_running(key, Ending::Finished { output: (), cancelled_by: None });
         Some(key)
     }
 
@@ -174,14 +174,14 @@ impl Model {
 
     fn stop_where(&mut self, matches: impl Fn(&Waiting) -> bool) -> usize {
         let dropped = self.take_waiting(&matches);
-        let mut told = 0;
+        let mut stopped = 0;
         for running in &mut self.running {
             if matches(&running.task) && running.task.kind.is_long() && running.limit.is_none() {
                 running.limit = Some((Cause::Stopped, self.now + GRACE));
-                told += 1;
+                stopped += 1;
             }
         }
-        let found = dropped.len() + told;
+        let found = dropped.len() + stopped;
         self.end_waiting(dropped, Cause::Stopped);
         self.return_cancelled();
         found
@@ -279,7 +279,7 @@ impl Model {
             if matches!(running.task.kind, Kind::AwaitsCancel | Kind::ShardsPanic)
                 && let Some((cause, _)) = running.limit
             {
-                self.end_running(key, Ending::Finished { output: (), told: Some(cause) });
+                self.end_running(key, Ending::Finished { output: (), cancelled_by: Some(cause) });
             }
         }
     }
@@ -289,7 +289,7 @@ impl Model {
             let Some(task) = self.take() else { return };
             self.starts.push(task.number);
             match task.kind {
-                Kind::Quick => self.end_shard(task, Ending::Finished { output: (), told: None }),
+                Kind::Quick => self.end_shard(task, Ending::Finished { output: (), cancelled_by: None }),
                 Kind::ShardsPanic if task.shard == 0 => self.run(task),
                 Kind::Panics | Kind::ShardsPanic => {
                     self.end_shard(task, Ending::Panicked { message: "test panic".to_owned() });
@@ -320,7 +320,10 @@ impl Model {
             let task = self.waiting.remove(first?);
             self.shard_next = true;
             if task.shard == 0 && task.width > 1 {
-                self.wide.insert(task.number, Sharded { remaining: task.width, told: None, failure: None });
+                self.wide.insert(
+                    task.number,
+                    Sharded { remaining: task.width, cancelled_by: None, failure: None },
+                );
                 self.shards.extend((1..task.width).map(|shard| Waiting { shard, ..task }));
             }
             return Some(task);
@@ -379,14 +382,17 @@ impl Model {
         wide.remaining -= 1;
         let mut first_failure = false;
         match ending {
-            Ending::Finished { told, .. } => wide.told = wide.told.or(told),
+            Ending::Finished { cancelled_by, .. } => wide.cancelled_by = wide.cancelled_by.or(cancelled_by),
             failure => {
                 first_failure = wide.failure.is_none();
                 wide.failure.get_or_insert(failure);
             }
         }
         if wide.remaining == 0 {
-            let ending = wide.failure.take().unwrap_or(Ending::Finished { output: (), told: wide.told });
+            let ending = wide
+                .failure
+                .take()
+                .unwrap_or(Ending::Finished { output: (), cancelled_by: wide.cancelled_by });
             self.end(task.number, ending);
         } else if first_failure {
             self.stop_where(|other| other.number == task.number);

@@ -250,7 +250,7 @@ impl Copied {
     }
 
     /// Removes what a dead letter says, for a task that comes back.
-    pub fn alive(self) -> Self {
+    pub fn without_death(self) -> Self {
         [header::REASON, header::ERROR, header::WORKER, header::DIED_AT].into_iter().fold(self, Self::without)
     }
 

@@ -3,6 +3,9 @@
 use super::{content_type::ContentType, id::TaskId, kind::Kind, new_task::NewTask};
 use crate::sensor::{Reading, Record};
 
+/// The kind of a reading's task.
+pub const READING_KIND: &str = "reading.process";
+
 /// The id of a reading without an id of its own: a repetition of the reading has the same, and one with another value or
 /// another unit has another, so that the conflict is seen.
 pub fn reading_id(reading: &Reading) -> TaskId {
@@ -27,6 +30,12 @@ pub fn reading_body(record: &Record) -> Vec<u8> {
         body.extend_from_slice(ASSUMED);
     }
     body
+}
+
+/// The task of a reading. If `keyed`, its key is its device.
+pub fn reading_task(id: TaskId, kind: &Kind, record: &Record, keyed: bool) -> NewTask {
+    let task = NewTask::with_id(id, kind.clone(), ContentType::Json, reading_body(record));
+    NewTask { key: keyed.then(|| record.reading.device.to_string()), ..task }
 }
 
 /// Whether the body of a task is a single reading whose time a gateway, a bridge or a map assumed.
@@ -59,10 +68,7 @@ impl ReadingTasks {
             let given = record.id.as_ref().and_then(|id| TaskId::parse(id).ok());
             let id = given.or_else(|| (!record.time_assumed).then(|| reading_id(&record.reading)));
             repeatable &= id.is_some();
-            let body = reading_body(record);
-            let id = id.unwrap_or_else(|| assumed(index));
-            let task = NewTask::with_id(id, kind.clone(), ContentType::Json, body);
-            NewTask { key: keyed.then(|| record.reading.device.to_string()), ..task }
+            reading_task(id.unwrap_or_else(|| assumed(index)), kind, record, keyed)
         });
         let tasks = tasks.collect();
         Self { tasks, repeatable }

@@ -70,7 +70,7 @@ impl ConnectionMetrics {
 
 impl ConnectionObserver for ConnectionMetrics {
     /// `garenne_connection_up`; `garenne_reconnects_total` is exported at zero from the first connection on.
-    fn is_up(&self, role: Role, up: bool) {
+    fn up_changed(&self, role: Role, up: bool) {
         self.reconnects(role);
         self.up(role).set(up.into());
     }
@@ -79,7 +79,7 @@ impl ConnectionObserver for ConnectionMetrics {
         self.reconnects(role).inc();
     }
 
-    fn is_blocked(&self, blocked: bool) {
+    fn blocked_changed(&self, blocked: bool) {
         self.blocked.set(blocked.into());
     }
 

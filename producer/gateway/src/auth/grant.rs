@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use garenne_common::pattern::NamePattern;
-use garenne_publish::READING;
+use garenne_publish::READING_KIND;
 use time::OffsetDateTime;
 
 use super::rate::Rate;
@@ -43,7 +43,7 @@ impl Grant {
 
     /// Readings of the device that the certificate names.
     pub(super) fn of_certificates() -> Self {
-        let kinds = vec![NamePattern::of_name(READING)];
+        let kinds = vec![NamePattern::of_name(READING_KIND)];
         Self {
             name: "certificates".into(),
             kinds,

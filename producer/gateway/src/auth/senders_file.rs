@@ -16,7 +16,7 @@ use super::{
     rate::Rate,
     senders::Senders,
 };
-use garenne_publish::READING;
+use garenne_publish::READING_KIND;
 
 /// Longest pattern, in bytes.
 const MAX_PATTERN: usize = 255;
@@ -145,7 +145,7 @@ fn grant(
     devices: Option<Devices>,
     context: Context,
 ) -> Result<Grant, String> {
-    let kinds = kinds.unwrap_or_else(|| vec![READING.to_owned()]);
+    let kinds = kinds.unwrap_or_else(|| vec![READING_KIND.to_owned()]);
     let devices = match (named, devices) {
         (Some(named), _) => Devices::Matching(patterns("devices", &named)?),
         (None, Some(default)) => default,

@@ -13,7 +13,7 @@ use garenne_protocol::{
     sensor::parse::Form,
     task::{NewTask, TaskId},
 };
-use garenne_publish::{Durability, READING};
+use garenne_publish::{Durability, READING_KIND};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -111,13 +111,13 @@ impl Format for TaskFormat {
 
     fn count(&self, _: &Sender) -> RecordCount {
         // Its readings are parsed to check them.
-        if self.0.kind.as_str() == READING { RecordCount::Mark(b'{') } else { RecordCount::One }
+        if self.0.kind.as_str() == READING_KIND { RecordCount::Mark(b'{') } else { RecordCount::One }
     }
 
     fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<()>, Refusal> {
         let Self(task) = self;
         // A body that no worker could parse is refused here, where the sender gets the error.
-        serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::not_json)?;
+        serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::malformed_body)?;
         let records = ingest.allow_task(&task, &body, &sender.caller)?;
         let keys = sender.keys(task.kind.as_str(), &body, now());
         Ok(Parsed { keys, ..Parsed::tasks(vec![NewTask { body, ..task }], records, ()) })

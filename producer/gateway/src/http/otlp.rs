@@ -15,7 +15,7 @@ use super::{
     request::{ConfirmedRecords, HttpRequest, idempotency_key, text},
     request_trace::RequestTrace,
 };
-use garenne_publish::READING;
+use garenne_publish::READING_KIND;
 
 use crate::{
     auth::Peer,
@@ -66,7 +66,7 @@ impl Format for OtlpEncoding {
 
     fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Rejected>, Refusal> {
         let now = now();
-        let keys = sender.keys(READING, &body, now);
+        let keys = sender.keys(READING_KIND, &body, now);
         let (mut records, mut rejected) = self.records(&body, now, &ingest.records)?;
         drop(body);
         let foreign = leave_out_foreign(&mut records, &sender.caller, |reading, refusal| {

@@ -161,7 +161,7 @@ pub(super) async fn read_body(
     let collecting = async {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| {
-                Refusal::not_json(format!("connection lost: {}", quoted(&error.to_string())))
+                Refusal::malformed_body(format!("connection lost: {}", quoted(&error.to_string())))
             })?;
             // Trailers are ignored.
             let Ok(data) = frame.into_data() else { continue };

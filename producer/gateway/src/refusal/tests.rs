@@ -11,7 +11,7 @@ use crate::{limits::Limits, memory::MemoryBudget};
 fn refusals() -> Vec<Refusal> {
     let wait = Duration::from_secs(2);
     vec![
-        Refusal::not_json("expected value"),
+        Refusal::malformed_body("expected value"),
         Refusal::field("garenne-key", "expected 1 to 255 bytes"),
         Refusal::from(KindRefused::NoLane { kind: "a.b".to_owned(), bindings: "reading.#".to_owned() }),
         Refusal::from(KindRefused::Invalid(KindError::Empty)),

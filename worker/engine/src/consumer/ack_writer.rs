@@ -90,7 +90,7 @@ impl<C: SettleChannel> AckWriter<C> {
             if draining {
                 self.take_requests();
                 let all_settled = self.requests_taken == self.ledger.generation.deliveries();
-                if all_settled || !self.ledger.generation.alive() {
+                if all_settled || !self.ledger.generation.is_open() {
                     break;
                 }
             }
@@ -177,7 +177,7 @@ impl<C: SettleChannel> AckWriter<C> {
     /// Sends the last settlements and makes the broker apply them. Dropping the ledger then counts what can no
     /// longer be settled.
     async fn finish(mut self) -> UnconfirmedAcks {
-        if self.ledger.generation.alive()
+        if self.ledger.generation.is_open()
             && self.flush().await.is_ok()
             && self.frames_sent > MAX_UNSTASHED_FRAMES
         {

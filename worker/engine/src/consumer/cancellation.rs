@@ -79,19 +79,19 @@ impl Cancellation {
     }
 
     /// Records a redelivery of the queue by the identity of its message, if it has one.
-    pub(super) fn record(&self, message: Option<u64>) {
-        if let Some(message) = message {
-            lock(&self.redelivered).insert(message);
+    pub(super) fn record(&self, identity: Option<u64>) {
+        if let Some(identity) = identity {
+            lock(&self.redelivered).insert(identity);
             // Those who wait look whether it is theirs.
             self.reason.send_modify(|_| {});
         }
     }
 
     /// Whether the broker delivers a message again. Waits while that is in doubt.
-    pub(crate) async fn delivers_again(&self, message: Option<u64>) -> bool {
+    pub(crate) async fn delivers_again(&self, identity: Option<u64>) -> bool {
         let mut reason = self.reason.subscribe();
         loop {
-            let is_seen = message.is_some_and(|message| lock(&self.redelivered).contains(&message));
+            let is_seen = identity.is_some_and(|identity| lock(&self.redelivered).contains(&identity));
             let current = *reason.borrow_and_update();
             match current {
                 Reason::Deletion => return false,
@@ -137,8 +137,8 @@ mod tests {
         head.properties = id.map_or_else(BasicProperties::default, |id| {
             BasicProperties::default().with_message_id(id.into())
         });
-        let message = delivery.fingerprint();
-        (delivery, message)
+        let fingerprint = delivery.fingerprint();
+        (delivery, fingerprint)
     }
 
     #[tokio::test(start_paused = true)]
@@ -174,8 +174,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_message_that_is_seen_again_proves_a_timeout() {
         let cancellation = Cancellation::default();
-        let (delivery, message) = redelivered(Some("id"), b"body");
-        let (own, another) = (cancellation.delivers_again(message), cancellation.delivers_again(None));
+        let (delivery, fingerprint) = redelivered(Some("id"), b"body");
+        let (own, another) = (cancellation.delivers_again(fingerprint), cancellation.delivers_again(None));
         tokio::pin!(own, another);
         assert_eq!(((&mut own).now_or_never(), (&mut another).now_or_never()), (None, None));
         cancellation.record(delivery.identity());
@@ -187,18 +187,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_message_that_was_seen_before_it_was_dropped_is_delivered_again() {
         let cancellation = Cancellation::default();
-        let (delivery, message) = redelivered(Some("id"), b"body");
+        let (delivery, fingerprint) = redelivered(Some("id"), b"body");
         cancellation.record(delivery.identity());
         advance(2 * MAX_DOUBT).await;
-        assert_eq!(cancellation.delivers_again(message).now_or_never(), Some(true));
+        assert_eq!(cancellation.delivers_again(fingerprint).now_or_never(), Some(true));
     }
 
     #[tokio::test(start_paused = true)]
     async fn messages_without_an_id_prove_nothing() {
         let cancellation = Cancellation::default();
-        let (delivery, message) = redelivered(None, b"body");
+        let (delivery, fingerprint) = redelivered(None, b"body");
         cancellation.record(delivery.identity());
         advance(MAX_DOUBT).await;
-        assert_eq!(cancellation.delivers_again(message).now_or_never(), Some(false));
+        assert_eq!(cancellation.delivers_again(fingerprint).now_or_never(), Some(false));
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct ChannelGeneration {
     /// Requests that make the ack writer flush at once.
     pub(super) batch_size: usize,
     pub(super) counters: SettlementCounters,
-    alive: AtomicBool,
+    is_open: AtomicBool,
     /// Wakes the consumer when the generation ends.
     ended: Notify,
     deliveries: AtomicU64,
@@ -83,7 +83,7 @@ impl ChannelGeneration {
             requests_ready: Notify::new(),
             batch_size,
             counters,
-            alive: AtomicBool::new(true),
+            is_open: AtomicBool::new(true),
             ended: Notify::new(),
             deliveries: AtomicU64::new(0),
             requested: AtomicU64::new(0),
@@ -97,15 +97,15 @@ impl ChannelGeneration {
     /// Whether a settlement can still reach the broker.
     ///
     /// The broker redelivers the deliveries of a dead generation, so their tasks should not be started.
-    pub(crate) fn alive(&self) -> bool {
-        self.alive.load(Ordering::Acquire)
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
     }
 
     /// Ends the generation. Until they are settled, its deliveries count as lost: deliveries, requests and the end are counted
     /// under one lock, so that the sum is exact.
     pub(crate) fn end(&self) {
         let requests = lock(&self.requests);
-        if self.alive.swap(false, Ordering::Release) {
+        if self.is_open.swap(false, Ordering::Release) {
             self.counters.lane.lost.add(self.outstanding() as i64);
         }
         drop(requests);
@@ -132,7 +132,7 @@ impl ChannelGeneration {
 
     /// Completes when the generation has ended. Supports one waiter, the consumer.
     pub(super) async fn ended(&self) {
-        while self.alive() {
+        while self.is_open() {
             self.ended.notified().await;
         }
     }
@@ -173,7 +173,7 @@ impl ChannelGeneration {
         let _requests = lock(&self.requests);
         self.deliveries.fetch_add(1, Ordering::Relaxed);
         self.counters.delivered(redelivered);
-        if !self.alive() {
+        if !self.is_open() {
             self.counters.lane.lost.inc();
         }
     }
@@ -193,7 +193,7 @@ impl ChannelGeneration {
     pub(crate) fn request_settlement(&self, request: SettleRequest) {
         let mut requests = lock(&self.requests);
         self.requested.fetch_add(1, Ordering::Relaxed);
-        if !self.alive() {
+        if !self.is_open() {
             self.counters.lane.lost.dec();
         }
         if requests.closed {
@@ -319,9 +319,9 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_generation_can_be_awaited_repeatedly() {
         let generation = generation(1);
-        assert!(generation.alive() && generation.ended().now_or_never().is_none());
+        assert!(generation.is_open() && generation.ended().now_or_never().is_none());
         generation.end();
-        assert!(!generation.alive());
+        assert!(!generation.is_open());
         generation.ended().await;
         generation.ended().await;
     }

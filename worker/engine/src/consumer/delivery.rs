@@ -126,8 +126,8 @@ impl Delivery {
     }
 
     /// Whether its channel is open, so that it can still be settled.
-    pub(crate) fn alive(&self) -> bool {
-        self.ownership.generation().alive()
+    pub(crate) fn channel_is_open(&self) -> bool {
+        self.ownership.generation().is_open()
     }
 
     /// The generation of its channel.
@@ -376,9 +376,9 @@ mod tests {
             ("some.kind", true, &b"body"[..])
         );
         assert_eq!(delivery.head.properties.message_id().as_ref().map(|id| id.as_str()), Some("id"));
-        assert!(Arc::ptr_eq(&delivery.generation(), &generation) && delivery.alive());
+        assert!(Arc::ptr_eq(&delivery.generation(), &generation) && delivery.channel_is_open());
         generation.end();
-        assert!(!delivery.alive());
+        assert!(!delivery.channel_is_open());
         delivery.settle(Settlement::Dead);
         assert_eq!(only_settlement(&generation), Settlement::Dead);
     }
@@ -402,9 +402,9 @@ mod tests {
     #[test]
     fn parts_of_a_message_know_its_channel() {
         let (parts, generation) = split(2);
-        assert!(parts.iter().all(Delivery::alive));
+        assert!(parts.iter().all(Delivery::channel_is_open));
         generation.end();
-        assert!(!parts.iter().any(Delivery::alive));
+        assert!(!parts.iter().any(Delivery::channel_is_open));
     }
 
     #[test]

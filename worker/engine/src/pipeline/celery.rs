@@ -72,9 +72,9 @@ impl LanePipeline {
         {
             return Some(delivery);
         }
-        let (message, settler) = (delivery.fingerprint(), Arc::clone(&self.settler));
+        let (fingerprint, settler) = (delivery.fingerprint(), Arc::clone(&self.settler));
         let (lane, queue) = (Arc::clone(&self.lane), queue.clone());
-        self.admit_later(message, async move { settler.pass_on_unchanged(lane, delivery, queue).await });
+        self.admit_later(fingerprint, async move { settler.pass_on_unchanged(lane, delivery, queue).await });
         None
     }
 

@@ -30,7 +30,7 @@ pub(super) enum NotNow {
     /// It is a batch of long tasks: each of them needs a place in the pool, a deadline and a delivery of its own. The records
     /// go through the retry ladder and not directly to the lane's queue, because a queue that is full of such batches would
     /// reject their records forever.
-    Divided(Duration),
+    Divided,
     /// This worker has no handler. It may take a request to the broker to know whether another worker has one.
     Unhandled,
     /// It may crash this worker. Reading the lifecycle stream takes time, during which other tasks go on.
@@ -44,11 +44,11 @@ impl LanePipeline {
     pub(super) fn read(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<InFlight> {
         let delivery = self.unless_celery_runs_it(delivery)?;
         let (delivery, this) = (self.without_untrusted_headers(delivery), Arc::clone(self));
-        let (message, lane) = (delivery.fingerprint(), Arc::clone(&self.lane));
+        let (fingerprint, lane) = (delivery.fingerprint(), Arc::clone(&self.lane));
         let envelope = match self.decode(&delivery, now) {
             Ok(envelope) => Arc::new(envelope),
             Err((reason, error)) => {
-                self.admit_later(message, async move {
+                self.admit_later(fingerprint, async move {
                     this.settler.dead_letter_unread(lane, delivery, reason, error).await;
                 });
                 return None;
@@ -64,7 +64,7 @@ impl LanePipeline {
         match batch {
             Ok(batch) => Some(InFlight { batch: Some(Arc::new(batch)), ..task }),
             Err(bad) => {
-                self.admit_later(message, async move {
+                self.admit_later(fingerprint, async move {
                     this.settler.dead_letter(task, None, DeadReason::Malformed, bad.to_string()).await;
                 });
                 None
@@ -198,7 +198,7 @@ impl LanePipeline {
             return Err(NotNow::NotReady);
         }
         if task.batch.is_some() && entry.options.deadline.is_some() {
-            return Err(NotNow::Divided(Duration::ZERO));
+            return Err(NotNow::Divided);
         }
         if quarantine::is_suspicious(envelope) {
             return Err(NotNow::Suspicious(entry));
@@ -217,13 +217,13 @@ impl LanePipeline {
     /// [`admit`](Self::admit).
     pub(super) fn admit_later(
         self: &Arc<Self>,
-        message: Option<u64>,
+        fingerprint: Option<u64>,
         step: impl Future<Output = ()> + Send + 'static,
     ) {
-        let (settler, step) = (Arc::clone(&self.settler), supervise::isolated("admission", step));
+        let (this, step) = (Arc::clone(self), supervise::isolated("admission", step));
         self.settler.in_background("admission", async move {
-            if let (Err(failure), Some(message)) = (step.await, message) {
-                settler.redeliveries.record_panic(message, &failure.to_string());
+            if let (Err(failure), Some(message)) = (step.await, fingerprint) {
+                this.admission_panics.record(message, &failure.to_string());
             }
         });
     }
@@ -312,7 +312,7 @@ mod tests {
         let mut env = lane_env().await;
         Arc::get_mut(&mut env.pipeline).unwrap().registry = long_kind();
         let (now, batch) = (clock::now(), env.test.batch_of(&["a", "b"]));
-        assert!(matches!(env.pipeline.check(&batch, now), Err(NotNow::Divided(Duration::ZERO))));
+        assert!(matches!(env.pipeline.check(&batch, now), Err(NotNow::Divided)));
         let task = env.test.task_of(Delivery::mock(&env.test.generation, 1, b"{}"));
         assert!(env.pipeline.check(&task, now).is_ok());
     }

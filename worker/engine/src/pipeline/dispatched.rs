@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::{LanePipeline, QuarantineRun, Ready, key_limits::KeyPlace};
 use crate::{
-    execute::Attempt, execution::Execution, handler::Sharing, in_flight::InFlight, redelivery::Held,
+    execute::Attempt, execution::Execution, handler::Sharing, in_flight::InFlight, redelivery::PooledTask,
     registry::Entry,
 };
 
 /// A task in the pool.
 pub(crate) struct Dispatched {
     pub(super) pipeline: Arc<LanePipeline>,
-    pub(super) task: Held,
+    pub(super) task: PooledTask,
     pub(super) entry: Arc<Entry>,
     pub(super) place: Option<KeyPlace>,
     /// Boxed, because nearly all tasks have none.
@@ -53,7 +53,7 @@ impl LanePipeline {
         }
         let task = match deadline {
             Some(_) if batch.is_none() => self.settler.redeliveries.track(task),
-            _ => Held::Owned(task),
+            _ => PooledTask::Owned(task),
         };
         let execution = Execution::new(attempt, batch);
         (spec, execution, Dispatched { pipeline: Arc::clone(self), task, entry, place, run })

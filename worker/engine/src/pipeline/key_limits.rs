@@ -64,7 +64,7 @@ impl KeyLimits {
     }
 
     /// The most tasks of a key that run at once; [`None`] if the kind's tasks are not limited.
-    fn workers(&self, limit: Option<&KeyLimit>) -> Option<usize> {
+    fn max_running(&self, limit: Option<&KeyLimit>) -> Option<usize> {
         let of_lane = self.max_per_key.map(usize::from);
         match limit.map_or(MostPerKey::OfLane, |limit| limit.most) {
             MostPerKey::OfLane => of_lane,
@@ -86,7 +86,7 @@ impl KeyLimits {
         options: &TaskOptions,
     ) -> Result<Option<KeyPlace>, NoPlace> {
         let limit = options.key.as_ref();
-        let Some(workers) = self.workers(limit) else { return Ok(None) };
+        let Some(workers) = self.max_running(limit) else { return Ok(None) };
         let of_body = || match task.content_type {
             // Its records have keys of their own.
             ContentType::Batch => None,

@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use super::{LanePipeline, Ready, checks::NotNow, dispatched::Dispatched};
 use crate::{
     consumer::Delivery,
-    dead_channel::{CHECK_INTERVAL, take_dead},
+    dead_channel::{POOL_WAIT_CHECK, take_dead},
     execute::{AttemptEnd, AttemptOutput, Outcome},
     in_flight::InFlight,
     registry::Entry,
@@ -50,8 +50,8 @@ impl LanePipeline {
         match self.check(&task, now) {
             Ok((entry, place)) => Some(self.prepare(task, entry, place, None)),
             Err(not_now) => {
-                let message = task.delivery.fingerprint();
-                self.admit_later(message, Arc::clone(self).settle_unadmitted(task, not_now));
+                let fingerprint = task.delivery.fingerprint();
+                self.admit_later(fingerprint, Arc::clone(self).settle_unadmitted(task, not_now));
                 None
             }
         }
@@ -62,8 +62,10 @@ impl LanePipeline {
         match not_now {
             NotNow::Dead(reason, error) => self.dead_letter(task, reason, error).await,
             NotNow::Deferred(wait) => self.settler.defer(task, wait).await,
-            NotNow::Divided(wait) => {
-                let defer = |settler: Arc<Settler>, record| async move { settler.defer(record, wait).await };
+            NotNow::Divided => {
+                let defer = |settler: Arc<Settler>, record| async move {
+                    settler.defer(record, Duration::ZERO).await;
+                };
                 self.settler.settle_each(task, defer).await;
             }
             NotNow::LanePaused => task.hand_back(),
@@ -89,8 +91,8 @@ impl LanePipeline {
                 Ok(()) => return,
                 Err(Refusal::QueueFull { .. }) => {
                     // The notification may have gone to another waiter, whose tasks are all dead.
-                    let _ = timeout(CHECK_INTERVAL, pool_space).await;
-                    take_dead(&mut ready, |(_, _, dispatched)| dispatched.task.alive())
+                    let _ = timeout(POOL_WAIT_CHECK, pool_space).await;
+                    take_dead(&mut ready, |(_, _, dispatched)| dispatched.task.channel_is_open())
                 }
                 Err(_) => std::mem::take(&mut ready),
             };
@@ -111,17 +113,17 @@ impl Completion<Option<AttemptOutput>> for Dispatched {
         drop(place);
         pipeline.pool_space.notify_one();
         let Some(task) = pipeline.settler.redeliveries.release(task) else { return };
-        let Some(run) = run else { return pipeline.settle(task, &entry, ending) };
+        let Some(run) = run else { return pipeline.settle_ending(task, &entry, ending) };
         // No other worker may receive the task before its run in the quarantine is on record as ended.
         Arc::clone(&pipeline.settler).in_background("quarantine-run-end", async move {
             pipeline.end_run(*run).await;
-            pipeline.settle(task, &entry, ending);
+            pipeline.settle_ending(task, &entry, ending);
         });
     }
 }
 
 impl LanePipeline {
-    fn settle(&self, task: InFlight, entry: &Arc<Entry>, ending: Ending<Option<AttemptOutput>>) {
+    fn settle_ending(&self, task: InFlight, entry: &Arc<Entry>, ending: Ending<Option<AttemptOutput>>) {
         let (settler, deadline) = (&self.settler, self.batch_deadline);
         match task.batch.clone() {
             Some(batch) => settler.settle_batch(task, &batch, entry, ending.map(drop), deadline),
@@ -180,8 +182,8 @@ impl Settler {
                     match Box::pin(self.publish_follow_ups(&task, follow_ups, refused)).await {
                         Published::All => {}
                         Published::GivenUp => return,
-                        Published::Closed => return self.defer(task, PUT_OFF).await,
-                        Published::Never(error) => {
+                        Published::LettersRefused => return self.defer(task, PUT_OFF).await,
+                        Published::TooLarge(error) => {
                             let error = format!("a follow-up cannot be published: {error}");
                             return self.dead_letter(task, attempts, DeadReason::Rejected, error).await;
                         }
@@ -248,9 +250,9 @@ mod tests {
         let dying = Arc::new(ChannelGeneration::new(counters, 1));
         let (pipeline, last) = (Arc::clone(&env.pipeline), ready(&dying, 1));
         let mut waiting = tokio::spawn(async move { pipeline.dispatch([last].into()).await });
-        assert!(timeout(CHECK_INTERVAL, &mut waiting).await.is_err(), "the pool is full");
+        assert!(timeout(POOL_WAIT_CHECK, &mut waiting).await.is_err(), "the pool is full");
         dying.end();
-        assert!(timeout(20 * CHECK_INTERVAL, waiting).await.is_ok());
+        assert!(timeout(20 * POOL_WAIT_CHECK, waiting).await.is_ok());
         assert_eq!(dying.requested_settlements(), [(1, Settlement::Requeued)]);
     }
 }

@@ -81,7 +81,7 @@ impl LanePipeline {
             Some(Some((worker, runs))) => return self.settle_crashed(task, &worker, runs).await,
             None => return,
         }
-        let Some(entry) = entry else { return self.pass_to_other_worker(task).await };
+        let Some(entry) = entry else { return self.settle_without_handler(task).await };
         if task.batch.is_some() && entry.options.deadline.is_some() {
             // Long tasks cannot run in a batch.
             return self.quarantine_records(task).await;
@@ -135,7 +135,7 @@ impl LanePipeline {
 
     /// Settles a quarantined task that this worker has no handler for. The workers that have one may be restarting,
     /// perhaps because this task crashed them: orchestrators wait up to five minutes between two restarts.
-    async fn pass_to_other_worker(&self, task: InFlight) {
+    async fn settle_without_handler(&self, task: InFlight) {
         let envelope = &task.envelope;
         if self.member.workers_of(envelope.kind.as_str(), Names::QUARANTINE).anywhere > 0 {
             // Tasks that all return through the delay queue return in the order of the acks, which is the order in
@@ -159,7 +159,7 @@ impl LanePipeline {
         future: impl Future<Output = T>,
     ) -> Option<T> {
         let aborted = async {
-            while delivery.alive() && self.pool.snapshot().phase == Phase::Open {
+            while delivery.channel_is_open() && self.pool.snapshot().phase == Phase::Open {
                 tokio::time::sleep(ABORT_CHECK).await;
             }
         };

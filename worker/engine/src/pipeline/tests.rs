@@ -57,13 +57,13 @@ async fn a_panic_in_the_background_counts_as_one_of_the_admission() {
     let env = env().await;
     let mut delivery = Delivery::mock(&env.test.generation, 1, b"{}");
     delivery.head_mut().redelivered = true;
-    let message = delivery.fingerprint().unwrap();
+    let fingerprint = delivery.fingerprint().unwrap();
     for _ in 0..MAX_PANICS {
-        assert_eq!(env.test.settler.redeliveries.take_too_many_panics(message), None);
-        env.pipeline.admit_later(Some(message), async { panic!("out of range") });
+        assert_eq!(env.pipeline.admission_panics.take_if_too_many(fingerprint), None);
+        env.pipeline.admit_later(Some(fingerprint), async { panic!("out of range") });
         env.test.settler.idle().await;
     }
-    let panic = env.test.settler.redeliveries.take_too_many_panics(message);
+    let panic = env.pipeline.admission_panics.take_if_too_many(fingerprint);
     assert_eq!(panic.as_deref(), Some("panicked: out of range"));
 }
 

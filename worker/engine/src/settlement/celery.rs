@@ -51,8 +51,8 @@ impl Settler {
         let message = Message { target: Target::queue(queue), properties, body: delivery.body.clone() };
         match self.publish_until_confirmed(&delivery, vec![message]).await {
             Published::All => delivery.settle(Settlement::Retried),
-            Published::GivenUp | Published::Closed => {}
-            Published::Never(error) => self.too_large_to_pass_on(lane, delivery, &error).await,
+            Published::GivenUp | Published::LettersRefused => {}
+            Published::TooLarge(error) => self.too_large_to_pass_on(lane, delivery, &error).await,
         }
     }
 

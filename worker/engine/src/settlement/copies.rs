@@ -31,9 +31,9 @@ pub(crate) enum Published {
     /// The delivery's channel died or the worker stopped waiting.
     GivenUp,
     /// Neither queue takes dead letters, and another letter is tried meanwhile.
-    Closed,
+    LettersRefused,
     /// A message is too large to be published at all.
-    Never(PublishError),
+    TooLarge(PublishError),
 }
 
 impl Settler {
@@ -54,7 +54,7 @@ impl Settler {
     ) {
         let message = message_of(&delivery, copied.clone(), target);
         let mut published = self.publish_until_confirmed(&delivery, vec![message]).await;
-        if matches!(published, Published::Closed) {
+        if matches!(published, Published::LettersRefused) {
             published = self.put_off(lane, &delivery, copied.clone()).await;
             settlement = Settlement::Retried;
         }
@@ -63,15 +63,15 @@ impl Settler {
                 let properties = copied.into_properties();
                 if let (Some(kind), Some(id)) = (properties.kind(), properties.message_id()) {
                     let is_dead = settlement == Settlement::Dead;
-                    self.sink_buffer.has_no_result(kind.as_str(), id.as_str(), is_dead);
+                    self.sink_buffer.ended_without_result(kind.as_str(), id.as_str(), is_dead);
                     if is_dead {
                         self.follow_dead_letter(kind.as_str(), id.as_str(), &delivery.body).await;
                     }
                 }
                 self.settle_copied(delivery, settlement, &properties).await;
             }
-            Published::GivenUp | Published::Closed => {}
-            Published::Never(error) => {
+            Published::GivenUp | Published::LettersRefused => {}
+            Published::TooLarge(error) => {
                 self.publish_bare_dead_letter(lane, delivery, copied, error).await;
             }
         }
@@ -136,7 +136,7 @@ impl Settler {
 
     /// Brings the task of a dead letter back to its lane, or to the quarantine, to be tried again.
     async fn put_off(&self, lane: &str, delivery: &Delivery, letter: Copied) -> Published {
-        let copied = letter.alive();
+        let copied = letter.without_death();
         let is_defined = self.routes.lanes.defined().any(|(name, _)| name == lane);
         if copied.is_marked() || !is_defined {
             let delay = Ladder::of_quarantine().rung_below(PUT_OFF);
@@ -188,7 +188,7 @@ impl Settler {
         }
         let published = match error {
             // The dead letter has the same body.
-            PublishError::TooLarge { what: "body", .. } => Published::Never(error),
+            PublishError::TooLarge { what: "body", .. } => Published::TooLarge(error),
             _ => self.publish_until_confirmed(&delivery, vec![bare]).await,
         };
         match published {
@@ -199,9 +199,9 @@ impl Settler {
                 self.settle_copied(delivery, Settlement::Dead, &properties).await;
             }
             Published::GivenUp => {}
-            held @ (Published::Never(_) | Published::Closed) => {
+            held @ (Published::TooLarge(_) | Published::LettersRefused) => {
                 let error = match held {
-                    Published::Never(error) => error.to_string(),
+                    Published::TooLarge(error) => error.to_string(),
                     _ => "neither queue takes dead letters".to_owned(),
                 };
                 let hold = UNPUBLISHABLE_HOLD;
@@ -234,10 +234,10 @@ impl Settler {
         Box::pin(async move {
             let (mut backoff, mut rounds) = (Backoff::default(), 0_u32);
             let mut held = None;
-            while delivery.alive() {
+            while delivery.channel_is_open() {
                 let only_letters = messages.iter().all(|message| self.letters.takes(&message.target));
                 if only_letters && held.is_none() && self.letters.is_closed() {
-                    let Ok(permit) = self.held_letter.try_acquire() else { return Published::Closed };
+                    let Ok(permit) = self.held_letter.try_acquire() else { return Published::LettersRefused };
                     held = Some(permit);
                 }
                 let publishing = messages.iter().map(|message| async {
@@ -258,7 +258,7 @@ impl Settler {
                 for (message, outcome) in messages.into_iter().zip(outcomes) {
                     let Err(error) = outcome else { continue };
                     if matches!(error, PublishError::TooLarge { .. }) {
-                        return Published::Never(error);
+                        return Published::TooLarge(error);
                     }
                     // A missing exchange is not reported as unroutable: it closes the channel, as many other errors do.
                     if matches!(error, PublishError::Unroutable { .. }) || rounds >= CHECK_TARGET_AFTER {

@@ -118,7 +118,7 @@ impl Settler {
                 place = Arc::clone(&self.record_places).acquire_owned() => place,
                 () = self.force_close.cancelled() => return,
             };
-            if !record.delivery.alive() {
+            if !record.delivery.channel_is_open() {
                 return;
             }
             record.delivery.hold(place.expect("the semaphore is never closed"));

@@ -109,8 +109,8 @@ impl SinkBuffer {
     }
 
     /// Tells every sink of a task without a result.
-    pub(crate) fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
-        self.queues.iter().for_each(|queue| queue.sink.has_no_result(kind, task_id, is_dead));
+    pub(crate) fn ended_without_result(&self, kind: &str, task_id: &str, is_dead: bool) {
+        self.queues.iter().for_each(|queue| queue.sink.ended_without_result(kind, task_id, is_dead));
     }
 
     /// Queues a result for every sink.

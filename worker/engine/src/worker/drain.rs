@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{companion::Companions, handler_runtime::HandlerRuntime, lane::Consumers};
+use super::{companion::Companions, consumers::Consumers, handler_runtime::HandlerRuntime};
 use crate::{
     budget::SETTLE_TIME,
     consumer::{ConsumeBroker, Intake},

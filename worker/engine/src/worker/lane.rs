@@ -1,36 +1,30 @@
-//! A lane of a running worker: its pool, its consumers and its gauges.
+//! A lane of a running worker, its pool and its gauges.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::FutureExt;
-use garenne_amqp::BrokerError;
-use garenne_common::{
-    config::Lane as LaneConfig,
-    supervise::{self, TaskHandle},
-    telemetry::metrics::LaneMetrics,
-};
+#[cfg(feature = "simulation")]
+use garenne_common::supervise;
+use garenne_common::{config::Lane as LaneConfig, telemetry::metrics::LaneMetrics};
 use garenne_pool::{Observer, Phase, Placement, Pool, PoolConfig, PoolOptions};
 use prometheus::IntGauge;
-use tokio::{
-    runtime::Handle,
-    sync::{mpsc, watch},
-};
-use tokio_util::task::TaskTracker;
+use tokio::runtime::Handle;
 
 use super::WorkerError;
-use crate::{
-    consumer::{ConsumeBroker, LaneIntake, OnOrphan, SettlementCounters, Subscriber, Subscription},
-    pipeline::{LanePipeline, LanePool},
-    status::QueueProblem,
-};
+use crate::pipeline::LanePool;
 
 /// Idle time after which a pool worker above the minimum ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The pool's default deadline, which no task uses: every kind has a deadline of its own.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A lane, or the quarantine, and its pool.
+pub(super) struct Lane {
+    pub(super) name: Arc<str>,
+    pub(super) config: LaneConfig,
+    pub(super) is_quarantine: bool,
+    pub(super) metrics: LaneMetrics,
+    pub(super) pool: LanePool,
+}
 
 /// Reports how long tasks wait in the pool.
 struct QueueTimeObserver(LaneMetrics);
@@ -69,65 +63,6 @@ pub(super) fn start_pool(
         return Pool::start_simulated(simulation, pool, handlers, options).map_err(refused);
     }
     Pool::start_with(pool, handlers, options).map_err(refused)
-}
-
-/// The consumers of all queues of a worker.
-///
-/// Each queue has its own channel and ledger, so that a missing queue or a failed channel does not affect the others.
-pub(super) struct Consumers<B> {
-    /// The connection of lanes with tasks.
-    pub(super) connection: B,
-    /// The connection of lanes with foreign messages.
-    pub(super) foreign: B,
-    /// Receives an error if the broker denies a queue from the start.
-    pub(super) denied: mpsc::Sender<BrokerError>,
-    /// The ack writers of the consumers' channels.
-    pub(super) ack_writers: TaskTracker,
-    /// One task per queue.
-    pub(super) tasks: Vec<TaskHandle<()>>,
-}
-
-impl<B: ConsumeBroker> Consumers<B> {
-    /// Starts to consume a queue into its lane's pipeline.
-    pub(super) fn start(
-        &mut self,
-        pipeline: &Arc<LanePipeline>,
-        subscription: Subscription,
-        counters: SettlementCounters,
-        intake: LaneIntake,
-    ) -> QueueProblem {
-        let queue = subscription.queue.clone();
-        let (problem, current_problem) = watch::channel(Some("consuming has not started".to_owned()));
-        let failed = problem.clone();
-        let on_failure = move |failure: &supervise::Failure| {
-            failed.send_replace(Some(format!("the consumer failed: {failure}")));
-        };
-        let (settler, tally) = (Arc::clone(&pipeline.settler), Arc::clone(&counters.tally));
-        let (name, lane, until) = (queue.clone(), Arc::clone(&pipeline.lane), intake.clone());
-        let on_orphan: OnOrphan = Arc::new(move |orphan| {
-            settler.reclaim(&lane, orphan, &name, until.clone(), &tally);
-        });
-        let (pipeline, is_foreign) = (Arc::clone(pipeline), pipeline.foreign.is_some());
-        let must_bind = subscription.is_of_others;
-        let subscriber = Subscriber {
-            broker: if is_foreign { &self.foreign } else { &self.connection }.clone(),
-            is_foreign,
-            metrics: pipeline.settler.metrics.clone(),
-            subscription,
-            counters,
-            intake,
-            problem,
-            denied: Some(self.denied.clone()),
-            accept: async move |deliveries| pipeline.process(deliveries).await,
-            ack_writers: self.ack_writers.clone(),
-            on_orphan,
-            cancellation: Weak::new(),
-            must_bind,
-        };
-        let consumer = supervise::restarting_with("consumer", subscriber, |it| it.run().boxed(), on_failure);
-        self.tasks.push(consumer.spawn());
-        (queue, current_problem)
-    }
 }
 
 /// How often a lane is checked for tasks that waited too long.

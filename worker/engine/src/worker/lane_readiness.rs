@@ -26,7 +26,7 @@ pub(super) fn readiness_of(registry: &Registry, lanes: &Lanes, lane: &str) -> Re
 }
 
 /// The state of the task that follows the readiness of a lane's handlers.
-struct Lane {
+struct LaneReadiness {
     name: Arc<str>,
     pool: LanePool,
     readiness: Readiness,
@@ -46,12 +46,12 @@ pub(super) fn follow_readiness(
     if readiness.is_empty() {
         return;
     }
-    let mut lane = Lane { name: Arc::clone(name), pool: pool.clone(), readiness, worker, quiet };
+    let mut lane = LaneReadiness { name: Arc::clone(name), pool: pool.clone(), readiness, worker, quiet };
     lane.update();
     supervise::restarting("lane-readiness", lane, |lane| lane.run().boxed()).spawn().detach();
 }
 
-impl Lane {
+impl LaneReadiness {
     /// Follows the readiness until the worker's intake is closed.
     async fn run(&mut self) {
         loop {
@@ -103,8 +103,13 @@ mod tests {
             handlers.iter().map(|(kind, ready)| ((*kind).to_owned(), ready.subscribe())).collect();
         let worker = watch::Sender::new(Intake::Open).subscribe();
         let quiet = watch::Sender::new(LaneQuiet::default());
-        let mut lane =
-            Lane { name: "fast".into(), pool: pool.unwrap(), readiness, worker, quiet: quiet.clone() };
+        let mut lane = LaneReadiness {
+            name: "fast".into(),
+            pool: pool.unwrap(),
+            readiness,
+            worker,
+            quiet: quiet.clone(),
+        };
         let mut is_quiet = |ready: [bool; 2]| {
             for ((_, handler), is_ready) in handlers.iter().zip(ready) {
                 handler.send_modify(|it| *it = is_ready.then_some(()).ok_or_else(|| "restarts".to_owned()));

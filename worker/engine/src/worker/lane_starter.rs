@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use garenne_common::{config::Lane as LaneConfig, supervise, telemetry::metrics::LaneMetrics};
+use garenne_common::supervise;
 use garenne_protocol::topology::LaneQueues;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::{
     Worker,
     catch_all::stand_by,
-    lane::{Consumers, requeue_overdue_tasks},
+    consumers::Consumers,
+    lane::{Lane, requeue_overdue_tasks},
     lane_pause::follow_pauses,
     lane_readiness::{follow_readiness, readiness_of},
 };
@@ -20,20 +21,11 @@ use crate::{
     consumer::{ConsumeBroker, Intake, LaneIntake, LaneQuiet, SettlementCounters, Subscription},
     fleet::Member,
     handler::WorkerContext,
-    pipeline::{CeleryLane, ForeignLane, KeyLimits, LanePipeline, LanePool},
+    pipeline::{CeleryLane, ForeignLane, KeyLimits, LanePipeline},
     settlement::Settler,
     spans::Spans,
     status::LaneStatus,
 };
-
-/// A lane, or the quarantine, and its pool.
-pub(super) struct Lane {
-    pub(super) name: Arc<str>,
-    pub(super) config: LaneConfig,
-    pub(super) is_quarantine: bool,
-    pub(super) metrics: LaneMetrics,
-    pub(super) pool: LanePool,
-}
 
 /// What the lanes of a worker share when they begin to consume.
 pub(super) struct LaneStarter<'a, B> {
@@ -78,12 +70,12 @@ impl<B: ConsumeBroker> LaneStarter<'_, B> {
         let mut subscriptions =
             Subscription::for_queues(queues, settings.prefetch, &format!("{worker}.{name}"));
         subscriptions.iter_mut().skip(own_queues).for_each(|it| it.is_of_others = true);
-        let problems = subscriptions.into_iter().map(|queue| {
+        let queues = subscriptions.into_iter().map(|queue| {
             let counters = SettlementCounters { tally: Arc::clone(tally), lane: metrics.clone() };
             self.consumers.start(&pipeline, queue, counters, intake.clone())
         });
         LaneStatus {
-            problems: problems.collect(),
+            queues: queues.collect(),
             name: Arc::clone(name),
             pool: pool.clone(),
             key_limits: Arc::clone(&pipeline.key_limits),
@@ -113,6 +105,7 @@ impl<B: ConsumeBroker> LaneStarter<'_, B> {
             key_limits: KeyLimits::new(settings, pool.clone()),
             quiet,
             pool_space: Notify::new(),
+            admission_panics: Default::default(),
         })
     }
 }

@@ -27,11 +27,7 @@ pub(super) struct LaneStates<B> {
 impl<B: ConsumeBroker> WorkerState for LaneStates<B> {
     fn is_consuming(&self) -> bool {
         *self.intake.borrow() == Intake::Open
-            && self
-                .lanes
-                .iter()
-                .flat_map(|lane| &lane.problems)
-                .all(|(_, problem)| problem.borrow().is_none())
+            && self.lanes.iter().flat_map(|lane| &lane.queues).all(|queue| queue.problem.borrow().is_none())
             && !self.lanes.iter().any(|lane| self.directives.is_lane_paused(&lane.name))
             && !self.kinds.iter().any(|kind| self.directives.is_kind_paused(kind))
     }
@@ -59,8 +55,8 @@ impl<B: ConsumeBroker> WorkerState for LaneStates<B> {
         async move {
             let lane = self.lanes.iter().find(|it| *it.name == *lane)?;
             let mut sum = 0;
-            for (queue, _) in &lane.problems {
-                sum += u64::from(ready_messages(&self.broker, queue).await?);
+            for queue in &lane.queues {
+                sum += u64::from(ready_messages(&self.broker, &queue.name).await?);
             }
             Some(sum)
         }

@@ -37,10 +37,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Worker, WorkerError,
     companion::Companions,
+    consumers::Consumers,
     drain::Running,
     handler_runtime::HandlerRuntime,
-    lane::{Consumers, start_pool, update_gauges},
-    lane_starter::{Lane, LaneStarter},
+    lane::{Lane, start_pool, update_gauges},
+    lane_starter::LaneStarter,
     lane_states::LaneStates,
     unroutable,
 };

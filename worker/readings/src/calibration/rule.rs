@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use super::period::Period;
 use crate::{
+    calibrated_reading::NO_CALIBRATION,
     quality::Flag,
-    stored_reading::NO_CALIBRATION,
     toml_file::{EVERY_DEVICE, every_device, finite, range, unit},
 };
 

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use garenne_protocol::{sensor::Timestamp, task::has_assumed_time};
-use garenne_readings::{Calibration, StoredReading, derive};
+use garenne_readings::{CalibratedReading, Calibration, derive};
 
 use super::payload::Readings;
 use garenne::handler::{ContentType, Payload};
@@ -19,7 +19,7 @@ use garenne::handler::{ContentType, Payload};
 /// A value derived from readings of two records.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct JointValue {
-    pub(super) value: StoredReading,
+    pub(super) value: CalibratedReading,
     /// Metrics and values of the readings.
     pub(super) inputs: [(Arc<str>, f64); 2],
 }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use garenne_protocol::{
     sensor::{Fault, Limits, Record, Timestamp, readings_from},
-    task::has_assumed_time,
+    task::{READING_KIND, has_assumed_time},
 };
 use serde::Deserialize;
 use time::OffsetDateTime;
@@ -34,7 +34,7 @@ impl Readings {
 }
 
 impl Payload for Readings {
-    const KIND: &'static str = "reading.process";
+    const KIND: &'static str = READING_KIND;
 
     fn read(content_type: ContentType, body: &[u8]) -> Result<Self, PayloadError> {
         let now = now();

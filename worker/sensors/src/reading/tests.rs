@@ -17,7 +17,7 @@ use super::*;
 fn run(body: &serde_json::Value, rules: &str) -> serde_json::Value {
     let now = Timestamp::parse("2026-11-20T12:00:00Z").unwrap();
     let records = readings_from("", body.to_string().as_bytes(), now).unwrap();
-    serde_json::to_value(process(&records, &Calibration::parse(rules).unwrap())).unwrap()
+    serde_json::to_value(process(&records, &Calibration::parse(rules).unwrap()).0).unwrap()
 }
 
 #[test]
@@ -173,7 +173,7 @@ proptest! {
         let now = Timestamp::from_micros(0).unwrap();
         let records = readings_from("", &serde_json::to_vec(&body).unwrap(), now).unwrap();
         let rules = format!("calibration = [{{ metric = \"m0\", unit = \"K\", gain = {gain:e}, offset = {offset:e} }}]");
-        let processed = process(&records, &Calibration::parse(&rules).unwrap());
+        let (processed, _) = process(&records, &Calibration::parse(&rules).unwrap());
         prop_assert_eq!(processed.readings.len(), records.len());
         for stored in processed.readings.iter().chain(&processed.derived) {
             prop_assert!(stored.value.is_finite(), "{:?}", stored);

@@ -83,7 +83,7 @@ impl StoredWindow {
         Self { flagged, series: Series::default(), units: Vec::new(), left_out: 0 }
     }
 
-    /// Adds the next reading. `is_usable` as [`StoredReading::is_usable`](crate::reading::StoredReading::is_usable).
+    /// Adds the next reading. `is_usable` as [`CalibratedReading::is_usable`](crate::reading::CalibratedReading::is_usable).
     pub fn push(
         &mut self,
         time: Timestamp,

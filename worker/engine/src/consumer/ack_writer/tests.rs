@@ -133,7 +133,7 @@ async fn a_full_batch_is_flushed_at_once_and_a_single_settlement_at_the_next_tic
     bench.settle([6], Settlement::Dead);
     sleep(SHORT_WAIT).await;
     assert_eq!(bench.counters.tally.count(Settlement::Dead), 1);
-    assert!(bench.generation.alive() && !bench.running.is_finished());
+    assert!(bench.generation.is_open() && !bench.running.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +161,7 @@ async fn a_drain_ends_when_every_delivery_is_settled() {
     bench.settle([2], Settlement::Requeued);
     bench.settle([3], Settlement::Abandoned);
     let mut unconfirmed = timeout(SHORT_WAIT, bench.running).await.unwrap().unwrap();
-    assert!(!bench.generation.alive(), "no further settlement can be sent");
+    assert!(!bench.generation.is_open(), "no further settlement can be sent");
     assert_eq!(bench.channel.sent(), [(Disposition::Ack, 1, false), (Disposition::Requeue, 2, false)]);
     assert!(
         bench.channel.0.stash_flushes.lock().unwrap().is_empty(),
@@ -243,7 +243,7 @@ async fn settlements_that_a_dead_channel_does_not_send_are_lost() {
     bench.channel.0.dead.store(true, Ordering::Relaxed);
     bench.settle([1, 2], Settlement::Acked);
     let unconfirmed = timeout(SHORT_WAIT, bench.running).await.unwrap().unwrap();
-    assert!(!bench.generation.alive());
+    assert!(!bench.generation.is_open());
     assert_eq!(bench.channel.sent(), [(Disposition::Ack, 2, true)]);
     drop(unconfirmed);
     bench.generation.request_settlement(SettleRequest { tag: 3, settlement: Settlement::Acked });
@@ -263,7 +263,7 @@ async fn the_writer_ends_without_spinning_when_its_consumer_is_gone() {
     generation.request_settlement(SettleRequest { tag: 1, settlement: Settlement::Acked });
     drop(drain);
     drop(timeout(SHORT_WAIT, running).await.expect("the writer ends").unwrap());
-    assert!(!generation.alive() && channel.sent().is_empty());
+    assert!(!generation.is_open() && channel.sent().is_empty());
     generation.request_settlement(SettleRequest { tag: 2, settlement: Settlement::Requeued });
     assert_eq!(counters.tally.count(Settlement::LostSettlement), 2);
     assert_eq!(counters.tally.outstanding(), 0);

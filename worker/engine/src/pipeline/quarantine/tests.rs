@@ -125,6 +125,7 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
         quarantine_permit: Arc::new(Semaphore::new(1)),
         quiet: watch::Sender::new(LaneQuiet::default()).subscribe(),
         pool_space: Notify::new(),
+        admission_panics: Default::default(),
     });
     TestEnv { test, broker, fleet, pipeline }
 }

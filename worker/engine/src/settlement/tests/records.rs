@@ -35,7 +35,7 @@ async fn each_record_of_a_batch_is_settled_by_its_own_end() {
     let mut env = env().await;
     let retry = Outcome::Retry { error: "io".into(), after: None };
     let dead = Outcome::Dead { reason: DeadReason::Rejected, error: "no".into() };
-    let ending = Ending::Finished { output: (), told: None };
+    let ending = Ending::Finished { output: (), cancelled_by: None };
     let copies = copies_after(&mut env, &["a", "b", "c"], vec![success(), retry, dead], ending).await;
     let queues = copies.each_ref().map(|(id, copy)| (id.as_str(), copy.key.as_str()));
     assert_eq!(queues, [("b", "garenne.retry.fast.1s"), ("c", "garenne.dead")]);

@@ -18,7 +18,7 @@ impl Sink for Told {
         std::future::ready(Ok(vec![SinkAnswer::Stored; batch.len()])).boxed()
     }
 
-    fn has_no_result(&self, kind: &str, task_id: &str, is_dead: bool) {
+    fn ended_without_result(&self, kind: &str, task_id: &str, is_dead: bool) {
         assert_eq!(kind, "any.thing");
         self.0.lock().unwrap().push((task_id.to_owned(), is_dead));
     }

@@ -157,6 +157,6 @@ impl SinkWriter {
     /// would add as many results as the prefetch to the queue of an unavailable sink.
     fn drop_dead(&mut self) {
         self.receive_up_to(usize::MAX);
-        drop(take_dead(&mut self.waiting, |(_, task)| task.generation.alive()));
+        drop(take_dead(&mut self.waiting, |(_, task)| task.generation.is_open()));
     }
 }

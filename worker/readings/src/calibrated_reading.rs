@@ -1,4 +1,4 @@
-//! A reading as it is stored.
+//! A reading after its calibration, and a derived one.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::quality::Quality;
 /// The stored version of a measured reading that no calibration rule applies to.
 pub const NO_CALIBRATION: &str = "none";
 
-/// A reading as it is stored.
+/// A reading after its calibration, or a value derived from readings.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct StoredReading {
+pub struct CalibratedReading {
     /// The device that measured it.
     pub device: Arc<str>,
     /// The metric, measured or derived.
@@ -46,7 +46,7 @@ pub struct StoredReading {
     pub sent_counter: Option<SentCounter>,
 }
 
-impl StoredReading {
+impl CalibratedReading {
     /// Whether the value itself is not in doubt.
     pub fn is_usable(&self) -> bool {
         !self.quality.iter().any(|flag| flag.concerns_value())
