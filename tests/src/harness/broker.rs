@@ -35,7 +35,7 @@ use tls::secure;
 pub(super) const USER: &str = "guest";
 
 /// Limits the brokers and clusters of single scenarios at a time. A starting broker uses a core for seconds.
-static OWN_BROKERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
+static OWN_BROKERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(3)));
 
 /// Differences from a stock broker.
 #[derive(Clone, Debug, Default)]
