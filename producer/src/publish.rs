@@ -40,7 +40,7 @@ use crate::{
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PublishArgs {
     /// Kind of the tasks; a lane must take it
-    #[arg(long, value_name = "KIND", default_value = "reading.process")]
+    #[arg(long, value_name = "KIND", default_value = READING_KIND)]
     kind: String,
     /// File to read [default: standard input]
     #[arg(long, value_name = "F")]

@@ -84,8 +84,8 @@ impl RedeliveryTracker {
     }
 
     /// Returns a task that ended, with its latest delivery. [`None`] only if it was returned before.
-    pub(crate) fn release(&self, held: PooledTask) -> Option<InFlight> {
-        let (slot, envelope) = match held {
+    pub(crate) fn release(&self, task: PooledTask) -> Option<InFlight> {
+        let (slot, envelope) = match task {
             PooledTask::Owned(task) => return Some(task),
             PooledTask::Tracked(slot, envelope) => (slot, envelope),
         };
@@ -123,19 +123,10 @@ impl RedeliveryTracker {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use garenne_common::{shutdown::Settlement, telemetry::Metrics};
+    use garenne_common::shutdown::Settlement;
 
     use super::*;
-    use crate::{
-        consumer::{ChannelGeneration, SettlementCounters},
-        spans::AttemptSpan,
-        testing::finished,
-    };
-
-    fn generation() -> Arc<ChannelGeneration> {
-        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        Arc::new(ChannelGeneration::new(counters, 1))
-    }
+    use crate::{consumer::ChannelGeneration, spans::AttemptSpan, testing::finished};
 
     fn id(name: &str) -> TaskId {
         TaskId::parse(name).unwrap()
@@ -156,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_task_is_returned_when_it_ends() {
-        let (redeliveries, generation) = (RedeliveryTracker::default(), generation());
+        let (redeliveries, generation) = (RedeliveryTracker::default(), ChannelGeneration::mock());
         let slot = redeliveries.track(task(&generation, 1));
         let delivery = redeliveries.release(slot).expect("the task").delivery;
         assert!(lock(&redeliveries.running).is_empty());
@@ -166,7 +157,8 @@ mod tests {
 
     #[test]
     fn a_redelivery_replaces_the_lost_delivery_of_a_running_task() {
-        let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
+        let (redeliveries, old, new) =
+            (RedeliveryTracker::default(), ChannelGeneration::mock(), ChannelGeneration::mock());
         let slot = redeliveries.track(task(&old, 1));
         old.end();
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_none());
@@ -180,7 +172,8 @@ mod tests {
     /// After a consumer timeout, which looks like a deleted queue at first.
     #[tokio::test]
     async fn a_redelivery_of_a_running_task_proves_that_its_queue_delivers_again() {
-        let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
+        let (redeliveries, old, new) =
+            (RedeliveryTracker::default(), ChannelGeneration::mock(), ChannelGeneration::mock());
         let cancellation = Arc::<crate::consumer::Cancellation>::default();
         old.consumer_lost(
             Arc::clone(&cancellation),
@@ -197,7 +190,8 @@ mod tests {
 
     #[test]
     fn a_delivery_that_can_still_be_settled_is_not_replaced() {
-        let (redeliveries, one, other) = (RedeliveryTracker::default(), generation(), generation());
+        let (redeliveries, one, other) =
+            (RedeliveryTracker::default(), ChannelGeneration::mock(), ChannelGeneration::mock());
         let slot = redeliveries.track(task(&one, 1));
         let twin =
             redeliveries.replace_lost(&id("t"), Delivery::for_test(&other, 2)).expect("it is returned");
@@ -207,7 +201,8 @@ mod tests {
 
     #[test]
     fn a_redelivery_of_a_task_that_does_not_run_here_is_returned() {
-        let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
+        let (redeliveries, old, new) =
+            (RedeliveryTracker::default(), ChannelGeneration::mock(), ChannelGeneration::mock());
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 1)).is_some());
         let slot = redeliveries.track(task(&old, 1));
         old.end();
@@ -219,7 +214,8 @@ mod tests {
     /// The task ends on one thread while its message is redelivered on another.
     #[test]
     fn a_delivery_of_an_ended_task_is_not_replaced() {
-        let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
+        let (redeliveries, old, new) =
+            (RedeliveryTracker::default(), ChannelGeneration::mock(), ChannelGeneration::mock());
         let slot = redeliveries.track(task(&old, 1));
         old.end();
         let PooledTask::Tracked(held, _) = &slot else { panic!("it is tracked") };
@@ -230,8 +226,12 @@ mod tests {
 
     #[test]
     fn the_end_of_one_of_two_runs_with_the_same_id_leaves_the_other() {
-        let (redeliveries, old, new, newest) =
-            (RedeliveryTracker::default(), generation(), generation(), generation());
+        let (redeliveries, old, new, newest) = (
+            RedeliveryTracker::default(),
+            ChannelGeneration::mock(),
+            ChannelGeneration::mock(),
+            ChannelGeneration::mock(),
+        );
         let first = redeliveries.track(task(&old, 1));
         let second = redeliveries.track(task(&new, 2));
         assert!(redeliveries.release(first).is_some());

@@ -1,7 +1,8 @@
 //! Settlement: what a task's life needs of the broker and the sinks once it is decided what becomes of the task.
 //!
-//! `pipeline::life` shows the order of the steps, with [`Settler::settle`] and [`Settler::finish`]. A step that takes the task ends it: it acks the delivery after the copy or
-//! the result is stored. If it fails, the original stays unacked and the broker redelivers it.
+//! `pipeline::life` shows the order of the steps, with [`Settler::settle`] and [`Settler::finish`]. A step that takes the
+//! task ends it: it acks the delivery after the copy or the result is stored. If it fails, the original stays unacked and
+//! the broker redelivers it.
 //!
 //! Functions that publish return boxed futures, so that a task with nothing to publish carries no room for it.
 

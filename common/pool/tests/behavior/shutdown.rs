@@ -85,7 +85,7 @@ async fn every_task_ends_when_the_runtime_shuts_down() {
     assert_eq!(test.submit(Spec::short("c"), Behavior::IgnoreCancel).unwrap_err().to_string(), "pool closed");
 }
 
-/// Completions settle what the tasks were submitted for, and whoever waits for the pool relies on them.
+/// A worker ends when its pools have closed. The completions settle the deliveries, so they must have run by then.
 #[tokio::test]
 async fn the_pool_closes_after_its_last_completion() {
     let tasks = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -60,14 +60,7 @@ impl Ledger {
             is_own: true,
         };
         let (mine, theirs) = (current(serial), current(twin));
-        for it in self.identities[identity.0].instances.clone() {
-            let source = &mut self.instances[it.index()].source;
-            *source = match *source {
-                Some(it) if it == mine => Some(theirs),
-                Some(it) if it == theirs => Some(mine),
-                other => other,
-            };
-        }
+        self.swap_sources(self.identities[identity.0].instances.clone(), mine, theirs);
         let flags = |it: &Instance| (it.has_copy, it.is_copied);
         let (of_mine, of_theirs) =
             (flags(&self.instances[serial.index()]), flags(&self.instances[twin.index()]));
@@ -99,16 +92,22 @@ impl Ledger {
         });
         let Some(earlier) = earlier else { return false };
         let current = Source { delivery: current, ..earlier };
-        for it in copies {
-            let source = &mut self.instances[it.index()].source;
-            *source = match *source {
-                Some(it) if it == current => Some(earlier),
-                Some(it) if it == earlier => Some(current),
-                other => other,
-            };
-        }
+        self.swap_sources(copies, current, earlier);
         let original = &mut self.instances[serial.index()];
         (original.has_copy, original.is_copied) = (true, true);
         true
+    }
+
+    /// The copies of one of two deliveries become those of the other.
+    fn swap_sources(&mut self, copies: Vec<Serial>, one: Source, other: Source) {
+        for copy in copies {
+            if let Some(source) = &mut self.instances[copy.index()].source {
+                match *source {
+                    it if it == one => *source = other,
+                    it if it == other => *source = one,
+                    _ => {}
+                }
+            }
+        }
     }
 }

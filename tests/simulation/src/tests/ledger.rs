@@ -19,6 +19,15 @@ fn holding() -> (Kit, OwnerId, ChannelId, ChannelId) {
     (kit, owner, consuming, publishing)
 }
 
+/// The channel of a worker dies, and another one of it receives what the first one held.
+fn delivered_again(kit: &mut Kit, owner: OwnerId, consuming: ChannelId) -> ChannelId {
+    kit.broker.kill_channel(consuming);
+    let consuming = kit.channel(owner, 1);
+    kit.consume(consuming, "work");
+    kit.settle();
+    consuming
+}
+
 fn broken(rule: Rule) -> Vec<(String, Rule)> {
     vec![("a".to_owned(), rule)]
 }
@@ -201,10 +210,7 @@ fn a_late_copy_of_a_lost_delivery_is_not_one_of_the_next_delivery() {
     kit.broker.decide_fates(owner, [Fate::Refused]);
     kit.publish_on(publishing, "dead", "a");
     kit.settle();
-    kit.broker.kill_channel(consuming);
-    let consuming = kit.channel(owner, 1);
-    kit.consume(consuming, "work");
-    kit.settle();
+    let consuming = delivered_again(&mut kit, owner, consuming);
     kit.publish_on(publishing, "retry", "a");
     kit.settle();
     kit.broker.ack(consuming, 1, false);
@@ -223,10 +229,7 @@ fn a_late_copy_of_a_lost_delivery_is_not_one_of_the_next_delivery() {
 fn the_confirmed_copy_is_that_of_the_delivery_that_is_acked() {
     for fates in [[Fate::NeverConfirmed, Fate::Prompt], [Fate::Prompt, Fate::NeverConfirmed]] {
         let (mut kit, owner, consuming, publishing) = holding();
-        kit.broker.kill_channel(consuming);
-        let consuming = kit.channel(owner, 1);
-        kit.consume(consuming, "work");
-        kit.settle();
+        let consuming = delivered_again(&mut kit, owner, consuming);
         kit.broker.decide_fates(owner, fates);
         kit.publish_on(publishing, "dead", "a");
         kit.publish_on(publishing, "retry", "a");
@@ -240,10 +243,7 @@ fn the_confirmed_copy_is_that_of_the_delivery_that_is_acked() {
     kit.broker.decide_fates(owner, [Fate::Prompt]);
     kit.publish_on(publishing, "dead", "a");
     kit.settle();
-    kit.broker.kill_channel(consuming);
-    let consuming = kit.channel(owner, 1);
-    kit.consume(consuming, "work");
-    kit.settle();
+    let consuming = delivered_again(&mut kit, owner, consuming);
     kit.broker.ack(consuming, 1, false);
     kit.settle();
     assert_eq!(kit.rules()[0].1, Rule::AckedTooEarly, "that copy was published before the delivery");
@@ -293,10 +293,7 @@ fn a_follow_up_belongs_to_the_delivery_of_its_parent() {
     let (mut kit, owner, consuming, publishing) = holding();
     kit.broker.publish(publishing, follow_up());
     kit.settle();
-    kit.broker.kill_channel(consuming);
-    let consuming = kit.channel(owner, 1);
-    kit.consume(consuming, "work");
-    kit.settle();
+    delivered_again(&mut kit, owner, consuming);
     kit.broker.publish(publishing, follow_up());
     kit.settle();
     assert!(kit.rules().is_empty(), "{:?}", kit.rules());

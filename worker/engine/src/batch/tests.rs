@@ -1,6 +1,6 @@
 use std::time::SystemTime;
 
-use garenne_common::telemetry::{Metrics, metrics::TaskOutcome};
+use garenne_common::telemetry::metrics::TaskOutcome;
 use garenne_pool::{OnEnd, Pool, PoolConfig, Spec, Stop};
 use garenne_protocol::task::{
     ContentType, DeadReason, Directive, Kind, NewTask, TaskId, batch_properties, write_batch,
@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::*;
 use crate::{
     TaskContext, TaskError, Worker, WorkerConfig,
-    consumer::{ChannelGeneration, MessageHead, SettlementCounters},
+    consumer::{ChannelGeneration, MessageHead},
     execute::AttemptOutput,
     execution::Execution,
     fleet::Directives,
@@ -74,7 +74,6 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> Execution
     let properties = batch_properties(&kind, None, now);
     let envelope = Arc::new(Envelope::read("test.step", &properties, None, |_| true, now).unwrap());
     let batch = Batch::read(&envelope, &body, &Arc::default()).unwrap();
-    let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
     let directives = Directives::default();
     for task in stopped {
         directives.apply(&Directive::StopTask { task: (*task).to_owned(), at: 0 });
@@ -95,7 +94,7 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> Execution
             properties,
             unreadable: None,
         }),
-        generation: Arc::new(ChannelGeneration::new(counters, 1)),
+        generation: ChannelGeneration::mock(),
         span: AttemptSpan::default(),
     };
     Execution::new(attempt, Some(Arc::new(batch)))

@@ -109,15 +109,12 @@ impl Cancellation {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures_util::FutureExt;
-    use garenne_common::telemetry::Metrics;
     use garenne_protocol::amqp::BasicProperties;
     use tokio::time::advance;
 
     use super::*;
-    use crate::consumer::{ChannelGeneration, SettlementCounters, delivery::Delivery};
+    use crate::consumer::{ChannelGeneration, delivery::Delivery};
 
     impl Cancellation {
         /// That of a consumer whose timeout passed, or whose queue was deleted.
@@ -130,8 +127,7 @@ mod tests {
 
     /// A message of another channel, as it is delivered again, and its fingerprint.
     fn redelivered(id: Option<&str>, body: &[u8]) -> (Delivery, Option<u64>) {
-        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        let mut delivery = Delivery::mock(&Arc::new(ChannelGeneration::new(counters, 1)), 1, body);
+        let mut delivery = Delivery::mock(&ChannelGeneration::mock(), 1, body);
         let head = delivery.head_mut();
         head.redelivered = true;
         head.properties = id.map_or_else(BasicProperties::default, |id| {

@@ -245,6 +245,11 @@ mod tests {
     use super::*;
 
     impl ChannelGeneration {
+        /// That of a channel without an ack writer. The batch size is one.
+        pub(crate) fn mock() -> Arc<Self> {
+            Arc::new(generation(1))
+        }
+
         /// The requests that the ack writer has not taken, as pairs of tag and settlement.
         pub(crate) fn requested_settlements(&self) -> Vec<(u64, Settlement)> {
             lock(&self.requests).waiting.iter().map(|request| (request.tag, request.settlement)).collect()

@@ -244,10 +244,8 @@ fn combine(settlements: u8) -> Settlement {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::telemetry::Metrics;
 
     use super::*;
-    use crate::consumer::SettlementCounters;
 
     impl Delivery {
         /// Creates an empty delivery that is not counted as delivered.
@@ -290,8 +288,7 @@ mod tests {
     }
 
     fn split(parts: usize) -> (Vec<Delivery>, Arc<ChannelGeneration>) {
-        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        let generation = Arc::new(ChannelGeneration::new(counters, 1));
+        let generation = ChannelGeneration::mock();
         let message = Delivery::for_test(&generation, 7);
         (message.split((0..parts).map(|_| Bytes::new())).collect(), generation)
     }
@@ -328,8 +325,7 @@ mod tests {
     }
 
     fn delivered(tag: u64) -> (Delivery, Arc<ChannelGeneration>) {
-        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        let generation = Arc::new(ChannelGeneration::new(counters, 1));
+        let generation = ChannelGeneration::mock();
         let properties = BasicProperties::default().with_message_id("id".into());
         let message = RawDelivery { redelivered: true, properties, ..message(tag, b"body") };
         (Delivery::new(Arc::clone(&generation), message), generation)

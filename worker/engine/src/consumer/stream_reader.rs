@@ -144,7 +144,7 @@ impl<B: ConsumeBroker, F: FnMut(&[u8]) -> bool, S: Fn(Option<String>, bool)> Str
 mod tests {
     use std::{sync::Mutex, time::Duration};
 
-    use garenne_common::supervise::caught;
+    use garenne_common::{lock::lock, supervise::caught};
 
     use super::*;
     use crate::consumer::subscriber::tests::EndingBroker;
@@ -187,7 +187,7 @@ mod tests {
     async fn a_record_over_which_the_reader_panicked_is_not_read_again() {
         let records = Mutex::new(Vec::new());
         let on_record = |body: &[u8]| {
-            records.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(body.to_vec());
+            lock(&records).push(body.to_vec());
             assert_ne!(body, b"1", "the record cannot be applied");
             false
         };
@@ -195,7 +195,7 @@ mod tests {
         assert!(caught(reader.run()).await.is_err());
         let again = tokio::time::timeout(Duration::from_secs(1), caught(reader.run())).await;
         assert!(again.is_err(), "it reads on");
-        let records = records.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let records = lock(&records);
         assert_eq!(records[..4], [b"0", b"1", b"2", b"3"]);
     }
 

@@ -87,19 +87,14 @@ impl FailedChecks {
 mod tests {
     use std::cell::Cell;
 
-    use garenne_common::{shutdown::Settlement, telemetry::Metrics};
+    use garenne_common::shutdown::Settlement;
 
     use super::*;
-    use crate::consumer::{SettlementCounters, channel_generation::SettleRequest};
-
-    fn generation() -> Arc<ChannelGeneration> {
-        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        Arc::new(ChannelGeneration::new(counters, 1))
-    }
+    use crate::consumer::channel_generation::SettleRequest;
 
     #[tokio::test(start_paused = true)]
     async fn the_queue_is_checked_every_ten_seconds_while_the_consumer_has_credit() {
-        let (generation, checks) = (generation(), Cell::new(0));
+        let (generation, checks) = (ChannelGeneration::mock(), Cell::new(0));
         let ready_messages = || {
             checks.set(checks.get() + 1);
             std::future::ready(Some(1))
@@ -122,12 +117,12 @@ mod tests {
     async fn an_unanswered_check_or_an_empty_queue_is_no_failed_check() {
         let answers = [None, Some(0)];
         for answer in answers {
-            let mut watchdog = Watchdog::new(2, generation(), || std::future::ready(answer));
+            let mut watchdog = Watchdog::new(2, ChannelGeneration::mock(), || std::future::ready(answer));
             for _ in 0..3 {
                 assert!(!watchdog.is_forgotten().await, "{answer:?}");
             }
         }
-        let mut watchdog = Watchdog::new(2, generation(), std::future::pending);
+        let mut watchdog = Watchdog::new(2, ChannelGeneration::mock(), std::future::pending);
         let start = Instant::now();
         assert!(!watchdog.is_forgotten().await);
         assert_eq!(start.elapsed(), Duration::from_secs(10));

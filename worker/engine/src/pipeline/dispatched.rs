@@ -64,12 +64,11 @@ impl LanePipeline {
 mod tests {
     use std::time::Duration;
 
-    use garenne_common::telemetry::Metrics;
     use garenne_protocol::task::Envelope;
 
     use super::*;
     use crate::{
-        consumer::{ChannelGeneration, Delivery, SettlementCounters},
+        consumer::{ChannelGeneration, Delivery},
         handler::TaskOptions,
         pipeline::quarantine::tests::{TestEnv, lane_env},
     };
@@ -123,9 +122,7 @@ mod tests {
             let _ready = env.pipeline.prepare(task, Arc::clone(&env.test.entry), None, None);
             env.test.generation.end();
 
-            let counters =
-                SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("fast") };
-            let generation = Arc::new(ChannelGeneration::new(counters, 1));
+            let generation = ChannelGeneration::mock();
             let mut delivery = Delivery::mock(&generation, 1, b"pump");
             delivery.head_mut().redelivered = true;
             let redelivered = InFlight { delivery, ..in_flight(&env, envelope()) };

@@ -1,6 +1,6 @@
 //! Limits the share of a lane that the tasks of one key take, such as those of one device.
 //!
-//! A key has two limits in a worker. At most [`workers`](KeyLimits::workers) of its tasks run at once: they are a group
+//! A key has two limits in a worker. At most [`max_running`](KeyLimits::max_running) of its tasks run at once: they are a group
 //! of the pool with a cap, so a task over the cap waits in the pool without a worker, and tasks of other keys pass it.
 //! And at most half of the prefetch holds tasks of the key. Otherwise they could fill it, and the broker would deliver no
 //! task of another key. Further tasks are deferred through a retry queue.
@@ -86,7 +86,7 @@ impl KeyLimits {
         options: &TaskOptions,
     ) -> Result<Option<KeyPlace>, NoPlace> {
         let limit = options.key.as_ref();
-        let Some(workers) = self.max_running(limit) else { return Ok(None) };
+        let Some(max_running) = self.max_running(limit) else { return Ok(None) };
         let of_body = || match task.content_type {
             // Its records have keys of their own.
             ContentType::Batch => None,
@@ -108,7 +108,7 @@ impl KeyLimits {
             Some(count) => *count += 1,
             None => {
                 held.by_key.insert(Arc::clone(&group), 1);
-                self.pool.group(&*group).cap(Some(workers));
+                self.pool.group(&*group).cap(Some(max_running));
             }
         }
         let grouped = task.group.as_deref().map(|of_task| {

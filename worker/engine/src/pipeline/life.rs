@@ -205,12 +205,12 @@ impl Settler {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::{shutdown::Settlement, telemetry::Metrics};
+    use garenne_common::shutdown::Settlement;
     use tokio::sync::watch;
 
     use super::*;
     use crate::{
-        consumer::{ChannelGeneration, LaneQuiet, SettlementCounters},
+        consumer::{ChannelGeneration, LaneQuiet},
         pipeline::quarantine::tests::lane_env,
     };
 
@@ -246,8 +246,7 @@ mod tests {
         };
         let places = env.pipeline.pool.snapshot().queue as u64;
         env.pipeline.dispatch((1..=places).map(|tag| ready(&env.test.generation, tag)).collect()).await;
-        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("fast") };
-        let dying = Arc::new(ChannelGeneration::new(counters, 1));
+        let dying = ChannelGeneration::mock();
         let (pipeline, last) = (Arc::clone(&env.pipeline), ready(&dying, 1));
         let mut waiting = tokio::spawn(async move { pipeline.dispatch([last].into()).await });
         assert!(timeout(POOL_WAIT_CHECK, &mut waiting).await.is_err(), "the pool is full");

@@ -2,8 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-#[cfg(feature = "simulation")]
-use garenne_common::supervise;
 use garenne_common::{config::Lane as LaneConfig, telemetry::metrics::LaneMetrics};
 use garenne_pool::{Observer, Phase, Placement, Pool, PoolConfig, PoolOptions};
 use prometheus::IntGauge;
@@ -58,8 +56,8 @@ pub(super) fn start_pool(
     let refused = |problem| WorkerError::Pool { lane: name.to_owned(), problem };
     #[cfg(feature = "simulation")]
     if garenne_common::simulation::is_running() {
-        let (random, spawn) = (garenne_common::random::chance, supervise::spawn_in_current);
-        let simulation = garenne_pool::Simulation { random, spawn };
+        let spawn = garenne_common::supervise::spawn_in_current;
+        let simulation = garenne_pool::Simulation { random: garenne_common::random::chance, spawn };
         return Pool::start_simulated(simulation, pool, handlers, options).map_err(refused);
     }
     Pool::start_with(pool, handlers, options).map_err(refused)

@@ -7,7 +7,6 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use garenne_common::telemetry::Metrics;
 use prometheus::Registry;
 use tokio::{
     task::JoinHandle,
@@ -19,10 +18,7 @@ use super::{
     *,
 };
 use crate::{
-    consumer::{Delivery, SettlementCounters},
-    sink::SinkError,
-    testing::finished,
-    worker::handler_runtime::HandlerRuntime,
+    consumer::Delivery, sink::SinkError, testing::finished, worker::handler_runtime::HandlerRuntime,
 };
 
 /// How a sink treats a batch.
@@ -104,11 +100,6 @@ struct TestBuffer {
     generation: Arc<ChannelGeneration>,
 }
 
-fn generation() -> Arc<ChannelGeneration> {
-    let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-    Arc::new(ChannelGeneration::new(counters, 1))
-}
-
 fn test_buffer(sinks: Vec<Arc<dyn Sink>>) -> TestBuffer {
     test_buffer_on(sinks, &Handle::current())
 }
@@ -116,7 +107,7 @@ fn test_buffer(sinks: Vec<Arc<dyn Sink>>) -> TestBuffer {
 fn test_buffer_on(sinks: Vec<Arc<dyn Sink>>, runtime: &Handle) -> TestBuffer {
     let (registry, force_close) = (Registry::new(), CancellationToken::new());
     let sink_buffer = SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry), runtime);
-    TestBuffer { sink_buffer, registry, force_close, generation: generation() }
+    TestBuffer { sink_buffer, registry, force_close, generation: ChannelGeneration::mock() }
 }
 
 impl TestBuffer {
@@ -322,7 +313,7 @@ async fn reconnects_do_not_accumulate_results_for_an_unavailable_sink() {
     // Each reconnect ends a channel and delivers a full prefetch on the next.
     for _ in 0..50 {
         generations.iter().for_each(|generation| generation.end());
-        let generation = generation();
+        let generation = ChannelGeneration::mock();
         submitted.extend((0..20).map(|_| test.submit_of(&generation)));
         generations.push(generation);
         sleep(Duration::from_secs(2)).await;
@@ -346,7 +337,7 @@ async fn a_sink_that_hangs_is_reported_and_results_of_dead_channels_do_not_wait_
     let test = test_buffer(vec![sink.clone()]);
     let first = test.submit();
     sleep(Duration::from_millis(1)).await;
-    let (dead, alive) = (generation(), generation());
+    let (dead, alive) = (ChannelGeneration::mock(), ChannelGeneration::mock());
     let (second, third) = (test.submit_of(&dead), test.submit_of(&alive));
     dead.end();
     sleep(Duration::from_secs(2)).await;
