@@ -17,7 +17,7 @@ use crate::{
     idempotency::{Fingerprint, UsedKey},
     ingest::{Format, Ingest, Parsed, now},
     payload::RecordCount,
-    record_tasks::Sender,
+    record_tasks::RequestProperties,
     refusal::Refusal,
     task_properties::{content_type, only, short_text},
 };
@@ -122,7 +122,7 @@ impl EventFormat {
 impl Format for EventFormat {
     type Notes = ();
 
-    fn count(&self, _: &Sender) -> RecordCount {
+    fn count(&self, _: &RequestProperties) -> RecordCount {
         match self {
             // Its readings are parsed to check them.
             Self::Binary(event) if event.kind.as_deref() == Some(READING_KIND) => RecordCount::Mark(b'{'),
@@ -131,14 +131,19 @@ impl Format for EventFormat {
         }
     }
 
-    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<()>, Refusal> {
-        let mut tasks = self.tasks(body, &ingest.routes, &sender.caller, ingest.limits.max_records)?;
+    fn parse(
+        self,
+        body: Vec<u8>,
+        request: &RequestProperties,
+        ingest: &Ingest,
+    ) -> Result<Parsed<()>, Refusal> {
+        let mut tasks = self.tasks(body, &ingest.routes, &request.caller, ingest.limits.max_records)?;
         let (mut records, mut keys) = (0, Vec::with_capacity(tasks.len()));
         let now = now();
         for (index, task) in tasks.iter_mut().enumerate() {
-            let allowed = ingest.allow_task(task, &task.body, &sender.caller);
+            let allowed = ingest.allow_task(task, &task.body, &request.caller);
             records += allowed.map_err(|refusal| refusal.of_record(index))?;
-            task.trace.clone_from(&sender.trace);
+            task.trace.clone_from(&request.trace);
             keys.push(UsedKey {
                 id: task.id.clone(),
                 content: Fingerprint::of(task.kind.as_str(), &task.body),

@@ -11,7 +11,7 @@ use crate::{
     left_out::Notes,
     line_batch::count_pairs,
     payload::RecordCount,
-    record_tasks::Sender,
+    record_tasks::RequestProperties,
     refusal::Refusal,
 };
 
@@ -27,12 +27,17 @@ pub(super) struct LineBody(pub(super) Precision);
 impl Format for LineBody {
     type Notes = DroppedLines;
 
-    fn count(&self, _: &Sender) -> RecordCount {
+    fn count(&self, _: &RequestProperties) -> RecordCount {
         RecordCount::Weight(count_pairs)
     }
 
-    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<DroppedLines>, Refusal> {
-        let (kind, caller) = (ingest.reading_kind()?, &sender.caller);
+    fn parse(
+        self,
+        body: Vec<u8>,
+        request: &RequestProperties,
+        ingest: &Ingest,
+    ) -> Result<Parsed<DroppedLines>, Refusal> {
+        let (kind, caller) = (ingest.reading_kind()?, &request.caller);
         caller.check_scope(kind.as_str(), std::iter::empty())?;
         let is_allowed = |device: &str| match caller.allows_device(device) {
             true => Ok(()),
@@ -40,9 +45,9 @@ impl Format for LineBody {
         };
         // The same lines are other readings with another precision.
         let now = now();
-        let keys = sender.keys(&format!("{READING_KIND} in {}", self.0.symbol()), &body, now);
+        let keys = request.keys(&format!("{READING_KIND} in {}", self.0.symbol()), &body, now);
         let (records, dropped) = DroppedLines::sort(body, self.0, now, &ingest.records, is_allowed)?;
-        if !dropped.is_empty() && (records.is_empty() || sender.atomic) {
+        if !dropped.is_empty() && (records.is_empty() || request.atomic) {
             return Err(dropped.refusal());
         }
         Ok(Parsed { keys, ..Parsed::at_positions(kind, records, dropped) })

@@ -14,7 +14,7 @@ use crate::{
     ingest::{Format, Ingest, Parsed, now},
     left_out::Notes,
     payload::RecordCount,
-    record_tasks::Sender,
+    record_tasks::RequestProperties,
     refusal::Refusal,
 };
 pub(crate) use forwarder::Forwarder;
@@ -71,7 +71,7 @@ pub(crate) struct ForwardedTasks;
 impl Format for ForwardedTasks {
     type Notes = Vec<Rejected>;
 
-    fn count(&self, _: &Sender) -> RecordCount {
+    fn count(&self, _: &RequestProperties) -> RecordCount {
         RecordCount::Objects
     }
 
@@ -82,14 +82,14 @@ impl Format for ForwardedTasks {
     fn parse(
         self,
         body: Vec<u8>,
-        sender: &Sender,
+        request: &RequestProperties,
         ingest: &Ingest,
     ) -> Result<Parsed<Vec<Rejected>>, Refusal> {
         let (mut tasks, mut rejected, mut records) = (Vec::new(), Vec::new(), 0);
         let most = ingest.limits.max_records;
         let read = list::for_each(&body, most, |record, json: JsonTask<'_>| {
             let allowed = json.task(&ingest.routes).and_then(|mut task| {
-                records += ingest.allow_task(&task, &task.body, &sender.caller)?;
+                records += ingest.allow_task(&task, &task.body, &request.caller)?;
                 if !json.has_version() {
                     task.version = ingest.used_keys.first_version(&task, now());
                 }

@@ -19,7 +19,7 @@ use crate::{
     limits::Limits,
     offload::Offload,
     payload::{Converted, Receipts, RecordCount, spool_footprint},
-    record_tasks::{Sender, record_task},
+    record_tasks::{RequestProperties, record_task},
     refusal::Refusal,
     task_devices::devices_of,
 };
@@ -34,7 +34,7 @@ pub(super) trait Format: Send + 'static {
     type Notes: Notes;
 
     /// How an upper bound of the records is found before the body is parsed.
-    fn count(&self, sender: &Sender) -> RecordCount;
+    fn count(&self, request: &RequestProperties) -> RecordCount;
 
     /// Whether only the confirm of the broker counts: the spool of another gateway has the tasks.
     fn needs_confirm(&self) -> bool {
@@ -43,7 +43,12 @@ pub(super) trait Format: Send + 'static {
 
     /// The records or tasks of a body that are valid and that the sender may send. Refuses a body of which nothing
     /// remains, or of which something is refused if the sender wants all or none.
-    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Self::Notes>, Refusal>;
+    fn parse(
+        self,
+        body: Vec<u8>,
+        request: &RequestProperties,
+        ingest: &Ingest,
+    ) -> Result<Parsed<Self::Notes>, Refusal>;
 }
 
 /// What is accepted of a body.
@@ -156,9 +161,13 @@ impl Ingest {
 
     /// Records what is accepted of a body as tasks. Refuses them if the sender's rate limit is used up, or it has
     /// used an id with another content.
-    pub(super) fn record<N>(&self, parsed: Parsed<N>, sender: &Sender) -> Result<(Vec<NewTask>, N), Refusal> {
+    pub(super) fn record<N>(
+        &self,
+        parsed: Parsed<N>,
+        request: &RequestProperties,
+    ) -> Result<(Vec<NewTask>, N), Refusal> {
         let Parsed { content, counted, keys, notes } = parsed;
-        sender.caller.take(counted)?;
+        request.caller.take(counted)?;
         // After all other checks: a body of which nothing is accepted may be corrected under the same key.
         let mut waited = 0;
         let mut versions = Vec::with_capacity(keys.len());
@@ -177,8 +186,8 @@ impl Ingest {
             Content::Readings(kind, records) => {
                 let sharded = self.routes.readings_are_sharded;
                 let task = |(position, mut record): (usize, Record)| {
-                    self.repeat_time(&mut record, waited, sender);
-                    record_task(&kind, (position, record), sender, sharded)
+                    self.repeat_time(&mut record, waited, request);
+                    record_task(&kind, (position, record), request, sharded)
                 };
                 records.into_iter().map(task).collect()
             }
@@ -188,14 +197,14 @@ impl Ingest {
 
     /// Gives a record without a time of its own the time that it had when it was first sent under its id, or in a request with
     /// the same key, the time since which is given in microseconds. At another time it would be another reading.
-    fn repeat_time(&self, record: &mut Record, waited: i64, sender: &Sender) {
+    fn repeat_time(&self, record: &mut Record, waited: i64, request: &RequestProperties) {
         if !record.time_assumed {
             return;
         }
         let time = &mut record.reading.time;
         *time = Timestamp::from_micros(time.as_micros() - waited).unwrap_or(*time);
         if let Some(id) = record.id.as_deref().and_then(|id| TaskId::parse(id).ok()) {
-            record.reading.time = self.used_keys.first_time(sender.caller.own_id(id), &record.reading);
+            record.reading.time = self.used_keys.first_time(request.caller.own_id(id), &record.reading);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     limits::Limits,
     memory::Account,
     payload::{Payload, RecordCount},
-    record_tasks::{Sender, devices},
+    record_tasks::{RequestProperties, devices},
     refusal::Refusal,
 };
 
@@ -128,13 +128,18 @@ pub(super) fn count_pairs(lines: &[u8]) -> usize {
 impl Format for LineParser {
     type Notes = Vec<RefusedLine>;
 
-    fn count(&self, _: &Sender) -> RecordCount {
+    fn count(&self, _: &RequestProperties) -> RecordCount {
         RecordCount::Weight(count_pairs)
     }
 
-    fn parse(self, text: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Self::Notes>, Refusal> {
+    fn parse(
+        self,
+        text: Vec<u8>,
+        request: &RequestProperties,
+        ingest: &Ingest,
+    ) -> Result<Parsed<Self::Notes>, Refusal> {
         let kind = ingest.reading_kind()?;
-        let check = |records: &[Record]| sender.caller.check_scope(kind.as_str(), devices(records));
+        let check = |records: &[Record]| request.caller.check_scope(kind.as_str(), devices(records));
         let (records, refused) = self.records(&text, &ingest.records, check);
         Ok(Parsed::readings(kind, records, refused))
     }

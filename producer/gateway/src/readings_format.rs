@@ -13,7 +13,7 @@ use crate::{
     ingest::{Format, Ingest, Parsed, now},
     left_out::LeftOut,
     payload::RecordCount,
-    record_tasks::{Sender, allowed},
+    record_tasks::{RequestProperties, allowed},
     refusal::Refusal,
 };
 
@@ -51,7 +51,7 @@ impl ReadingsFormat {
 impl Format for ReadingsFormat {
     type Notes = LeftOut;
 
-    fn count(&self, _: &Sender) -> RecordCount {
+    fn count(&self, _: &RequestProperties) -> RecordCount {
         match self {
             Self::Json(_) => RecordCount::Weight(json_records),
             // Values of JSON are separated.
@@ -59,17 +59,22 @@ impl Format for ReadingsFormat {
         }
     }
 
-    fn parse(self, mut body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<LeftOut>, Refusal> {
+    fn parse(
+        self,
+        mut body: Vec<u8>,
+        request: &RequestProperties,
+        ingest: &Ingest,
+    ) -> Result<Parsed<LeftOut>, Refusal> {
         // Before the body is changed.
         let now = now();
-        let keys = sender.keys(self.content(), &body, now);
+        let keys = request.keys(self.content(), &body, now);
         let sifted = self.sift(&mut body, now, ingest)?;
         drop(body);
         if sifted.slots.is_empty() {
             return Ok(Parsed::tasks(Vec::new(), 0, LeftOut::default()));
         }
         let kind = ingest.reading_kind()?;
-        let (slots, notes) = allowed(sifted, &kind, sender)?;
+        let (slots, notes) = allowed(sifted, &kind, request)?;
         let slots = slots.into_iter().enumerate();
         let records: Vec<_> = slots.filter_map(|(position, slot)| Some((position, slot?))).collect();
         Ok(Parsed { keys, ..Parsed::at_positions(kind, records, notes) })

@@ -14,8 +14,8 @@ use crate::{
     refusal::Refusal,
 };
 
-/// The sender of readings or of a task, and the properties of its request.
-pub(super) struct Sender {
+/// The sender of a request, and what its tasks have of the request.
+pub(super) struct RequestProperties {
     pub(super) caller: Arc<Caller>,
     /// The id that the sender gave the request, as an id of its own.
     pub(super) idempotency_key: Option<TaskId>,
@@ -24,7 +24,7 @@ pub(super) struct Sender {
     pub(super) atomic: bool,
 }
 
-impl Sender {
+impl RequestProperties {
     /// The key of its request at this time, with the content that it is used for.
     pub(super) fn keys(&self, kind: &str, body: &[u8], now: Timestamp) -> Vec<UsedKey> {
         let of_body = |key: &TaskId| UsedKey {
@@ -42,9 +42,9 @@ impl Sender {
 pub(super) fn allowed(
     sifted: Sifted,
     kind: &Kind,
-    sender: &Sender,
+    request: &RequestProperties,
 ) -> Result<(Vec<Option<Record>>, LeftOut), Refusal> {
-    let (Sifted { mut slots, refused, notes }, caller) = (sifted, &sender.caller);
+    let (Sifted { mut slots, refused, notes }, caller) = (sifted, &request.caller);
     let mut refused: Vec<_> = refused.into_iter().map(Refusal::from).collect();
     let mut notes: Vec<_> = notes.into_iter().map(Refusal::from).collect();
     caller.check_scope(kind.as_str(), std::iter::empty())?;
@@ -58,12 +58,12 @@ pub(super) fn allowed(
         }
     }
     refuse_duplicates(&mut slots, &mut refused);
-    if sender.atomic {
+    if request.atomic {
         refused.append(&mut notes);
     }
     refused.sort_by_key(|refusal| refusal.record);
     let accepted = slots.iter().flatten().count();
-    if (accepted == 0 || sender.atomic) && !refused.is_empty() {
+    if (accepted == 0 || request.atomic) && !refused.is_empty() {
         return Err(Refusal::nothing_remains(refused));
     }
     let stored = match accepted == slots.len() {
@@ -113,11 +113,11 @@ pub(super) fn leave_out_foreign(
 pub(super) fn record_task(
     kind: &Kind,
     (position, record): (usize, Record),
-    sender: &Sender,
+    request: &RequestProperties,
     sharded: bool,
 ) -> NewTask {
-    let id = record_id(&record, sender, position).unwrap_or_else(TaskId::random);
-    NewTask { trace: sender.trace.clone(), ..reading_task(id, kind, &record, sharded) }
+    let id = record_id(&record, request, position).unwrap_or_else(TaskId::random);
+    NewTask { trace: request.trace.clone(), ..reading_task(id, kind, &record, sharded) }
 }
 
 pub(super) fn devices(records: &[Record]) -> impl ExactSizeIterator<Item = &str> {
@@ -127,12 +127,12 @@ pub(super) fn devices(records: &[Record]) -> impl ExactSizeIterator<Item = &str>
 /// The id that a record has in every repetition: that of the sender's id of the record, else one derived from the
 /// request's idempotency key and the record's position, else one derived from device, metric, time, value and unit. `None` for a
 /// reading without a time of its own, which gets a random id.
-fn record_id(record: &Record, sender: &Sender, position: usize) -> Option<TaskId> {
+fn record_id(record: &Record, request: &RequestProperties, position: usize) -> Option<TaskId> {
     if let Some(id) = &record.id {
-        return TaskId::parse(id).ok().map(|id| sender.caller.own_id(id));
+        return TaskId::parse(id).ok().map(|id| request.caller.own_id(id));
     }
-    if let Some(request) = &sender.idempotency_key {
-        return Some(TaskId::derived(request, &position.to_string()));
+    if let Some(key) = &request.idempotency_key {
+        return Some(TaskId::derived(key, &position.to_string()));
     }
     (!record.time_assumed).then(|| reading_id(&record.reading))
 }

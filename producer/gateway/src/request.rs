@@ -7,7 +7,7 @@ use crate::{
     context::GatewayContext,
     ingest::{Format, Stored},
     payload::Payload,
-    record_tasks::Sender,
+    record_tasks::RequestProperties,
     refusal::Refusal,
 };
 
@@ -25,7 +25,7 @@ pub(super) trait Request: Sized + Send {
         &mut self,
         gateway: &GatewayContext,
         caller: Arc<Caller>,
-    ) -> impl Future<Output = Result<(Sender, Self::Format, Payload), Refusal>> + Send;
+    ) -> impl Future<Output = Result<(RequestProperties, Self::Format, Payload), Refusal>> + Send;
 
     /// Answers it.
     fn answer(self, gateway: &GatewayContext, stored: StoredBy<Self>) -> Self::Answer;
@@ -39,13 +39,13 @@ pub(super) type StoredBy<R> = Result<Stored<<<R as Request>::Format as Format>::
 pub(super) async fn take<R: Request>(gateway: &GatewayContext, mut request: R) -> R::Answer {
     let stored = async {
         let caller = request.authenticate(gateway)?;
-        let (sender, format, body) = request.read(gateway, caller).await?;
+        let (properties, format, body) = request.read(gateway, caller).await?;
         let ingest = Arc::clone(&gateway.ingest);
-        let (task_sender, count) = (ingest.task_sender_for(&format)?, format.count(&sender));
+        let (task_sender, count) = (ingest.task_sender_for(&format)?, format.count(&properties));
         let recording = Arc::clone(&ingest);
         let tasks = body.converted(&ingest.offload, &ingest.limits, count, move |bytes| {
-            let parsed = format.parse(bytes, &sender, &recording)?;
-            recording.record(parsed, &sender)
+            let parsed = format.parse(bytes, &properties, &recording)?;
+            recording.record(parsed, &properties)
         });
         ingest.send_or_spool(task_sender, tasks.await?).await
     };

@@ -28,7 +28,7 @@ use crate::{
     payload::{Receipts, RecordCount},
     problem::Entry,
     readings_format::ReadingsFormat,
-    record_tasks::Sender,
+    record_tasks::RequestProperties,
     refusal::Refusal,
     request::take,
 };
@@ -38,9 +38,9 @@ pub(super) async fn readings(
     State(gateway): State<Arc<GatewayContext>>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let format = |head: &Parts, sender: &mut Sender| {
+    let format = |head: &Parts, properties: &mut RequestProperties| {
         let form = Form::of(text(&head.headers, "content-type")?.unwrap_or_default())?;
-        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
+        properties.idempotency_key = idempotency_key(head, &properties.caller)?;
         Ok(ReadingsFormat::Json(form))
     };
     take(&gateway, HttpRequest::new(request, format, counted("http"))).await
@@ -52,12 +52,12 @@ pub(super) async fn mapped(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let format = |head: &Parts, sender: &mut Sender| {
+    let format = |head: &Parts, properties: &mut RequestProperties| {
         let map = gateway.maps.get(&name)?;
         request::check_parameters(head, |name| {
             name == ATOMIC || map.parameters().any(|known| known == name)
         })?;
-        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
+        properties.idempotency_key = idempotency_key(head, &properties.caller)?;
         Ok(ReadingsFormat::Mapped { map, path: head.uri.path().into() })
     };
     take(&gateway, HttpRequest::new(request, format, counted("map")).with_own_parameters()).await
@@ -69,9 +69,9 @@ pub(super) async fn task(
     Path(kind): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let format = |head: &Parts, sender: &mut Sender| {
-        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
-        request::task(head, gateway.ingest.routes.kind(&kind)?, sender).map(TaskFormat)
+    let format = |head: &Parts, properties: &mut RequestProperties| {
+        properties.idempotency_key = idempotency_key(head, &properties.caller)?;
+        request::task(head, gateway.ingest.routes.kind(&kind)?, properties).map(TaskFormat)
     };
     take(&gateway, HttpRequest::new(request, format, all_accepted)).await
 }
@@ -81,9 +81,9 @@ pub(super) async fn forwarded(
     State(gateway): State<Arc<GatewayContext>>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let format = |_: &Parts, sender: &mut Sender| match sender.caller.may_forward() {
+    let format = |_: &Parts, properties: &mut RequestProperties| match properties.caller.may_forward() {
         true => Ok(ForwardedTasks),
-        false => Err(Refusal::may_not_forward(&sender.caller.name)),
+        false => Err(Refusal::may_not_forward(&properties.caller.name)),
     };
     let answer = |_: &GatewayContext, stored: Result<Stored<_>, Refusal>| {
         let (Receipts { ids, .. }, rejected) = stored?;
@@ -99,7 +99,7 @@ pub(super) async fn events(
     State(gateway): State<Arc<GatewayContext>>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let format = |head: &Parts, _: &mut Sender| EventFormat::of(&head.headers);
+    let format = |head: &Parts, _: &mut RequestProperties| EventFormat::of(&head.headers);
     take(&gateway, HttpRequest::new(request, format, all_accepted)).await
 }
 
@@ -109,17 +109,22 @@ struct TaskFormat(NewTask);
 impl Format for TaskFormat {
     type Notes = ();
 
-    fn count(&self, _: &Sender) -> RecordCount {
+    fn count(&self, _: &RequestProperties) -> RecordCount {
         // Its readings are parsed to check them.
         if self.0.kind.as_str() == READING_KIND { RecordCount::Mark(b'{') } else { RecordCount::One }
     }
 
-    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<()>, Refusal> {
+    fn parse(
+        self,
+        body: Vec<u8>,
+        request: &RequestProperties,
+        ingest: &Ingest,
+    ) -> Result<Parsed<()>, Refusal> {
         let Self(task) = self;
         // A body that no worker could parse is refused here, where the sender gets the error.
         serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::malformed_body)?;
-        let records = ingest.allow_task(&task, &body, &sender.caller)?;
-        let keys = sender.keys(task.kind.as_str(), &body, now());
+        let records = ingest.allow_task(&task, &body, &request.caller)?;
+        let keys = request.keys(task.kind.as_str(), &body, now());
         Ok(Parsed { keys, ..Parsed::tasks(vec![NewTask { body, ..task }], records, ()) })
     }
 }

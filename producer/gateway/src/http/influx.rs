@@ -27,7 +27,7 @@ use crate::{
     influx::Precision,
     ingest::Stored,
     problem::Entry,
-    record_tasks::Sender,
+    record_tasks::RequestProperties,
     refusal::Refusal,
     request::take,
 };
@@ -57,8 +57,8 @@ pub(super) async fn write(
     Query(Parameters { precision, p, .. }): Query<Parameters>,
     request: Request,
 ) -> Result<Response<Body>, InfluxRefusal> {
-    let format = |head: &Parts, sender: &mut Sender| {
-        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
+    let format = |head: &Parts, properties: &mut RequestProperties| {
+        properties.idempotency_key = idempotency_key(head, &properties.caller)?;
         let given = precision.as_deref();
         let unknown = || Refusal::precision(given.unwrap_or_default());
         Precision::parse(given).map(LineBody).ok_or_else(unknown)

@@ -23,7 +23,7 @@ use crate::{
     ingest::{Format, Ingest, Parsed, Stored, now},
     otlp::{self, OtlpEncoding, Rejected},
     payload::{Receipts, RecordCount},
-    record_tasks::{Sender, devices, leave_out_foreign},
+    record_tasks::{RequestProperties, devices, leave_out_foreign},
     refusal::Refusal,
     request::take,
 };
@@ -33,8 +33,8 @@ pub(super) async fn metrics(State(gateway): State<Arc<GatewayContext>>, request:
     let encoding = encoding_of(request.headers()).unwrap_or(OtlpEncoding::Json);
     let peer = request.extensions().get::<Peer>().cloned();
     let trace = request.extensions().get::<RequestTrace>().cloned();
-    let format = |head: &Parts, sender: &mut Sender| {
-        sender.idempotency_key = idempotency_key(head, &sender.caller)?;
+    let format = |head: &Parts, properties: &mut RequestProperties| {
+        properties.idempotency_key = idempotency_key(head, &properties.caller)?;
         encoding_of(&head.headers)
     };
     let answer = |gateway: &GatewayContext, stored: Result<Stored<Rejected>, Refusal>| match stored {
@@ -60,25 +60,30 @@ pub(super) async fn metrics(State(gateway): State<Arc<GatewayContext>>, request:
 impl Format for OtlpEncoding {
     type Notes = Rejected;
 
-    fn count(&self, _: &Sender) -> RecordCount {
+    fn count(&self, _: &RequestProperties) -> RecordCount {
         RecordCount::Weight(self.weight())
     }
 
-    fn parse(self, body: Vec<u8>, sender: &Sender, ingest: &Ingest) -> Result<Parsed<Rejected>, Refusal> {
+    fn parse(
+        self,
+        body: Vec<u8>,
+        request: &RequestProperties,
+        ingest: &Ingest,
+    ) -> Result<Parsed<Rejected>, Refusal> {
         let now = now();
-        let keys = sender.keys(READING_KIND, &body, now);
+        let keys = request.keys(READING_KIND, &body, now);
         let (mut records, mut rejected) = self.records(&body, now, &ingest.records)?;
         drop(body);
-        let foreign = leave_out_foreign(&mut records, &sender.caller, |reading, refusal| {
+        let foreign = leave_out_foreign(&mut records, &request.caller, |reading, refusal| {
             rejected.add(&reading.metric, 1, refusal.code, &refusal.message);
         });
         match foreign {
             Some(refusal) if records.is_empty() => Err(refusal),
-            _ if sender.atomic && !rejected.is_empty() => Err(Refusal::rejected_points(rejected.message())),
+            _ if request.atomic && !rejected.is_empty() => Err(Refusal::rejected_points(rejected.message())),
             _ if records.is_empty() => Ok(Parsed::tasks(Vec::new(), 0, rejected)),
             _ => {
                 let kind = ingest.reading_kind()?;
-                sender.caller.check_records(kind.as_str(), devices(&records))?;
+                request.caller.check_records(kind.as_str(), devices(&records))?;
                 Ok(Parsed { keys, ..Parsed::readings(kind, records, rejected) })
             }
         }

@@ -24,7 +24,7 @@ use crate::{
     ingest::{Format, Stored},
     memory::{Account, append},
     payload::Payload,
-    record_tasks::Sender,
+    record_tasks::RequestProperties,
     refusal::Refusal,
     request::Request,
     task_properties::{content_type, milliseconds, only, short_text},
@@ -57,7 +57,7 @@ impl<F, A> HttpRequest<F, A> {
     /// `format` may also set the properties of the sender that headers give.
     pub(super) fn new<T: Format, R>(request: extract::Request, format: F, answer: A) -> Self
     where
-        F: Fn(&Parts, &mut Sender) -> Result<T, Refusal>,
+        F: Fn(&Parts, &mut RequestProperties) -> Result<T, Refusal>,
         A: FnOnce(&GatewayContext, Result<Stored<T::Notes>, Refusal>) -> R,
     {
         let (head, body) = request.into_parts();
@@ -81,7 +81,7 @@ impl<F, A> HttpRequest<F, A> {
 impl<T, F, A, R> Request for HttpRequest<F, A>
 where
     T: Format,
-    F: Fn(&Parts, &mut Sender) -> Result<T, Refusal> + Send,
+    F: Fn(&Parts, &mut RequestProperties) -> Result<T, Refusal> + Send,
     A: FnOnce(&GatewayContext, Result<Stored<T::Notes>, Refusal>) -> R + Send,
 {
     type Format = T;
@@ -95,16 +95,16 @@ where
         &mut self,
         gateway: &GatewayContext,
         caller: Arc<Caller>,
-    ) -> Result<(Sender, T, Payload), Refusal> {
+    ) -> Result<(RequestProperties, T, Payload), Refusal> {
         let trace = self.head.extensions.get::<RequestTrace>().and_then(RequestTrace::context);
         if let Some(known) = self.parameters {
             check_parameters(&self.head, |name| name == ATOMIC || known.contains(&name))?;
         }
         let atomic = atomic(&self.head)?;
-        let mut sender = Sender { caller, idempotency_key: None, trace, atomic };
-        let format = (self.format)(&self.head, &mut sender)?;
+        let mut properties = RequestProperties { caller, idempotency_key: None, trace, atomic };
+        let format = (self.format)(&self.head, &mut properties)?;
         let body = read_body(gateway, &self.head, &mut self.body, gateway.limits.max_body).await?;
-        Ok((sender, format, body))
+        Ok((properties, format, body))
     }
 
     fn answer(self, gateway: &GatewayContext, stored: Result<Stored<T::Notes>, Refusal>) -> R {
@@ -186,17 +186,17 @@ pub(super) fn idempotency_key(head: &Parts, caller: &Caller) -> Result<Option<Ta
 
 /// A task of this kind with the properties of the headers and without a body. Its id is the idempotency key, if there is
 /// one.
-pub(super) fn task(head: &Parts, kind: Kind, sender: &Sender) -> Result<NewTask, Refusal> {
+pub(super) fn task(head: &Parts, kind: Kind, properties: &RequestProperties) -> Result<NewTask, Refusal> {
     let headers = &head.headers;
     let content_type = content_type(text(headers, "content-type")?)?;
     let task = NewTask::new(kind, content_type, Vec::new());
     Ok(NewTask {
-        id: sender.idempotency_key.clone().unwrap_or(task.id),
+        id: properties.idempotency_key.clone().unwrap_or(task.id),
         group: name(headers, "garenne-group")?,
         key: name(headers, "garenne-key")?,
         delay: duration(headers, "garenne-delay-ms")?,
         timeout: duration(headers, "garenne-timeout-ms")?,
-        trace: sender.trace.clone(),
+        trace: properties.trace.clone(),
         ..task
     })
 }

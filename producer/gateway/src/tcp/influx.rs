@@ -27,7 +27,7 @@ use crate::{
     line_reader::{Frame, LineReader},
     memory::Account,
     payload::Payload,
-    record_tasks::Sender,
+    record_tasks::RequestProperties,
     refusal::Refusal,
     request::{Request, take},
 };
@@ -254,10 +254,11 @@ impl Request for Attempt<'_> {
         &mut self,
         _: &GatewayContext,
         caller: Arc<Caller>,
-    ) -> Result<(Sender, LineParser, Payload), Refusal> {
+    ) -> Result<(RequestProperties, LineParser, Payload), Refusal> {
         let (payload, parser) = self.batch.payload(self.memory)?;
-        let sender = Sender { caller, idempotency_key: None, trace: self.trace.take(), atomic: false };
-        Ok((sender, parser, payload))
+        let properties =
+            RequestProperties { caller, idempotency_key: None, trace: self.trace.take(), atomic: false };
+        Ok((properties, parser, payload))
     }
 
     fn answer(self, _: &GatewayContext, stored: Self::Answer) -> Self::Answer {

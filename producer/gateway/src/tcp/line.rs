@@ -19,7 +19,7 @@ use crate::{
     memory::{Account, Reservation},
     payload::{Payload, Receipts},
     readings_format::ReadingsFormat,
-    record_tasks::Sender,
+    record_tasks::RequestProperties,
     refusal::Refusal,
     request::{Request, take},
 };
@@ -103,11 +103,12 @@ impl Request for Line {
         &mut self,
         _: &GatewayContext,
         caller: Arc<Caller>,
-    ) -> Result<(Sender, ReadingsFormat, Payload), Refusal> {
+    ) -> Result<(RequestProperties, ReadingsFormat, Payload), Refusal> {
         let line = mem::take(&mut self.line);
         let payload = Payload::plain(line.to_vec(), self.account.reserve(line.len())?);
-        let sender = Sender { caller, idempotency_key: None, trace: self.trace.clone(), atomic: false };
-        Ok((sender, self.format.clone(), payload))
+        let properties =
+            RequestProperties { caller, idempotency_key: None, trace: self.trace.clone(), atomic: false };
+        Ok((properties, self.format.clone(), payload))
     }
 
     fn answer(self, _: &GatewayContext, stored: Result<Stored<LeftOut>, Refusal>) -> Answer {
