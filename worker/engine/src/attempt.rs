@@ -20,14 +20,14 @@ use crate::{
     fleet::DirectiveEffect,
     handler::{ErrorAction, Helpers, Output, Sharing, Task, TaskContext, TaskError, WorkerContext},
     panics,
-    registry::Entry,
+    registry::RegistryEntry,
     spans::AttemptSpan,
 };
 
 /// An attempt at one task: a message of its own, or a record of a batch.
 #[derive(Clone)]
 pub(crate) struct Attempt {
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) entry: Arc<RegistryEntry>,
     pub(crate) envelope: Arc<Envelope>,
     /// The lane whose pause keeps the attempt from starting. [`None`] for a record of a batch: if the batch has
     /// started, its records run.
@@ -197,7 +197,7 @@ impl AttemptEnd {
     }
 
     /// Counts the attempt in the metrics of its kind, if the task started.
-    pub(crate) fn count(&self, span: &AttemptSpan, entry: &Entry) {
+    pub(crate) fn count(&self, span: &AttemptSpan, entry: &RegistryEntry) {
         let Some(counted_as) = self.counted_as else { return };
         span.set_outcome(counted_as);
         match self.duration {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     /// An attempt at a task of the lane `fast`.
-    fn attempt(env: &TestEnv, entry: &Arc<Entry>, envelope: Envelope) -> Attempt {
+    fn attempt(env: &TestEnv, entry: &Arc<RegistryEntry>, envelope: Envelope) -> Attempt {
         let delivery = Delivery::mock(&env.test.generation, 1, b"{}");
         Attempt {
             entry: Arc::clone(entry),
@@ -387,7 +387,7 @@ mod tests {
     #[tokio::test]
     async fn a_publisher_can_shorten_the_deadline_of_a_kind_and_not_extend_it() {
         let (env, long) = (lane_env().await, long_kind());
-        let deadline = |entry: &Arc<Entry>, timeout: Option<Duration>| {
+        let deadline = |entry: &Arc<RegistryEntry>, timeout: Option<Duration>| {
             attempt(&env, entry, Envelope { timeout, ..Envelope::clone(&env.test.envelope) }).deadline()
         };
         let (short, long) = (&env.test.entry, long.get("any.thing").unwrap());

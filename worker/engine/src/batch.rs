@@ -21,7 +21,7 @@ use garenne_pool::{self as pool, Cause, Ending};
 use garenne_protocol::task::{BadBatch, BatchRecord, Envelope, read_batch};
 
 use crate::{
-    execute::{Attempt, AttemptEnd, Outcome},
+    attempt::{Attempt, AttemptEnd, Outcome},
     handler::{BatchRecords, Sharing},
     panics::lock,
     spans::{AttemptSpan, Spans},

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use garenne_pool as pool;
 
 use crate::{
+    attempt::{Attempt, AttemptOutput},
     batch::Batch,
-    execute::{Attempt, AttemptOutput},
     handler::Team,
     panics,
 };

@@ -55,6 +55,8 @@
 //! | `otlp` | | the export of spans to an OpenTelemetry collector |
 
 #[cfg(feature = "worker")]
+mod attempt;
+#[cfg(feature = "worker")]
 mod batch;
 pub mod broker;
 #[cfg(feature = "worker")]
@@ -71,8 +73,6 @@ mod consumer;
 mod dead_channel;
 #[cfg(any(feature = "client", feature = "worker"))]
 mod draft;
-#[cfg(feature = "worker")]
-mod execute;
 #[cfg(feature = "worker")]
 mod execution;
 pub mod exit;

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The handler of a kind, or of a pattern of kinds, and how its tasks run.
-pub(crate) struct Entry {
+pub(crate) struct RegistryEntry {
     pub(crate) kind: &'static str,
     pub(crate) handler: Arc<dyn ErasedHandler>,
     pub(crate) options: TaskOptions,
@@ -22,7 +22,7 @@ pub(crate) struct Entry {
 
 /// The handlers of a worker, by kind or by pattern of kinds. No two patterns match the same kind.
 #[derive(Clone, Default)]
-pub(crate) struct Registry(BTreeMap<String, Arc<Entry>>);
+pub(crate) struct Registry(BTreeMap<String, Arc<RegistryEntry>>);
 
 /// Why a worker's handlers cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -99,7 +99,7 @@ impl RegistryError {
 }
 
 impl Registry {
-    pub(crate) fn add(&mut self, kind: &str, entry: Entry) -> Result<(), RegistryError> {
+    pub(crate) fn add(&mut self, kind: &str, entry: RegistryEntry) -> Result<(), RegistryError> {
         let TaskOptions { deadline, retry, .. } = &entry.options;
         let refuse = |option, expected| RegistryError::Options { kind: kind.to_owned(), option, expected };
         if *deadline == Some(Duration::ZERO) {
@@ -125,7 +125,7 @@ impl Registry {
     }
 
     /// The handler of a kind: its own, or else that of the pattern that matches it.
-    pub(crate) fn get(&self, kind: &str) -> Option<&Arc<Entry>> {
+    pub(crate) fn get(&self, kind: &str) -> Option<&Arc<RegistryEntry>> {
         of_kind(&self.0, kind)
     }
 
@@ -135,7 +135,7 @@ impl Registry {
     }
 
     /// Each kind or pattern and its handler.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Arc<Entry>)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Arc<RegistryEntry>)> {
         self.0.iter().map(|(kind, entry)| (kind.as_str(), entry))
     }
 

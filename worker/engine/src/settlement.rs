@@ -43,7 +43,7 @@ use crate::{
 mod celery;
 mod copies;
 mod destinations;
-mod orphans;
+mod reclaim;
 mod records;
 mod replies;
 #[cfg(test)]

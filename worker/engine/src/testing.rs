@@ -49,8 +49,8 @@ use serde_json::value::RawValue;
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
+    attempt::{Attempt, AttemptEnd, AttemptOutput, Outcome},
     consumer::{ChannelGeneration, MessageHead, SettlementCounters},
-    execute::{Attempt, AttemptEnd, AttemptOutput, Outcome},
     execution::Execution,
     handler::{Output, Routes, Sharing, WorkerContext},
     layer::Layer,

@@ -23,7 +23,7 @@ use crate::{
     fleet::FleetError,
     handler::{Handler, MissingData, Payload, TaskOptions, WorkerData},
     layer::{ErasedHandler, Function, Layer, Next, erase},
-    registry::{Entry, Registry, RegistryError},
+    registry::{Registry, RegistryEntry, RegistryError},
     settings::{SinkName, WorkerConfig},
     sink::Sink,
 };
@@ -301,7 +301,7 @@ impl<L: Layer> WorkerBuilder<L> {
         let mut registry = Registry::default();
         for Registered { kind, handler, options, check_data } in handlers {
             check_data(&data).map_err(|missing| RegistryError::Data { kind: kind.to_owned(), missing })?;
-            registry.add(kind, Entry { kind, handler, options, metrics: metrics.kind(kind) })?;
+            registry.add(kind, RegistryEntry { kind, handler, options, metrics: metrics.kind(kind) })?;
         }
         if registry.is_empty() {
             return Err(RegistryError::Empty.into());

@@ -10,8 +10,8 @@ use tokio::sync::{Semaphore, oneshot};
 use super::*;
 use crate::{
     TaskContext, TaskError, Worker, WorkerConfig,
+    attempt::AttemptOutput,
     consumer::{ChannelGeneration, MessageHead},
-    execute::AttemptOutput,
     execution::Execution,
     fleet::Directives,
     handler::WorkerContext,

@@ -14,7 +14,7 @@ use super::{
     quarantine,
 };
 use crate::{
-    batch::Batch, consumer::Delivery, fleet::DirectiveEffect, in_flight::InFlight, registry::Entry,
+    batch::Batch, consumer::Delivery, fleet::DirectiveEffect, in_flight::InFlight, registry::RegistryEntry,
     settlement::Settler, spans::AttemptSpan,
 };
 
@@ -34,9 +34,9 @@ pub(super) enum NotNow {
     /// This worker has no handler. It may take a request to the broker to know whether another worker has one.
     Unhandled,
     /// It may crash this worker. Reading the lifecycle stream takes time, during which other tasks go on.
-    Suspicious(Arc<Entry>),
+    Suspicious(Arc<RegistryEntry>),
     /// It is in the quarantine. It may take seconds to know how its last run ended.
-    Quarantined(Option<Arc<Entry>>),
+    Quarantined(Option<Arc<RegistryEntry>>),
 }
 
 impl LanePipeline {
@@ -167,7 +167,7 @@ impl LanePipeline {
         &self,
         task: &InFlight,
         now: SystemTime,
-    ) -> Result<(Arc<Entry>, Option<KeyPlace>), NotNow> {
+    ) -> Result<(Arc<RegistryEntry>, Option<KeyPlace>), NotNow> {
         let envelope = &task.envelope;
         if envelope.expired(now) {
             return Err(NotNow::Dead(DeadReason::Expired, "expired before it started"));

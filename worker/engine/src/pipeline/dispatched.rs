@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::{LanePipeline, QuarantineRun, Ready, key_limits::KeyPlace};
 use crate::{
-    execute::Attempt, execution::Execution, handler::Sharing, in_flight::InFlight, redelivery::PooledTask,
-    registry::Entry,
+    attempt::Attempt, execution::Execution, handler::Sharing, in_flight::InFlight, redelivery::PooledTask,
+    registry::RegistryEntry,
 };
 
 /// A task in the pool.
 pub(crate) struct Dispatched {
     pub(super) pipeline: Arc<LanePipeline>,
     pub(super) task: PooledTask,
-    pub(super) entry: Arc<Entry>,
+    pub(super) entry: Arc<RegistryEntry>,
     pub(super) place: Option<KeyPlace>,
     /// Boxed, because nearly all tasks have none.
     pub(super) run: Option<Box<QuarantineRun>>,
@@ -23,7 +23,7 @@ impl LanePipeline {
     pub(super) fn prepare(
         self: &Arc<Self>,
         task: InFlight,
-        entry: Arc<Entry>,
+        entry: Arc<RegistryEntry>,
         place: Option<KeyPlace>,
         run: Option<Box<QuarantineRun>>,
     ) -> Ready {

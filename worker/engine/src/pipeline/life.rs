@@ -29,11 +29,11 @@ use tokio::time::timeout;
 
 use super::{LanePipeline, Ready, checks::NotNow, dispatched::Dispatched};
 use crate::{
+    attempt::{AttemptEnd, AttemptOutput, Outcome},
     consumer::Delivery,
     dead_channel::{POOL_WAIT_CHECK, take_dead},
-    execute::{AttemptEnd, AttemptOutput, Outcome},
     in_flight::InFlight,
-    registry::Entry,
+    registry::RegistryEntry,
     settlement::{PUT_OFF, Published, Settler},
     sink::SinkAnswer,
 };
@@ -83,7 +83,7 @@ impl LanePipeline {
     /// The pool is full only if it still holds tasks of a dead channel. The pool runs [`Attempt::execute`] on clones of the
     /// envelope and the body, because an attempt that ignores its cancellation outlives its settlement.
     ///
-    /// [`Attempt::execute`]: crate::execute::Attempt::execute
+    /// [`Attempt::execute`]: crate::attempt::Attempt::execute
     pub(super) async fn dispatch(&self, mut ready: VecDeque<Ready>) {
         while !ready.is_empty() {
             let pool_space = self.pool_space.notified();
@@ -123,7 +123,12 @@ impl Completion<Option<AttemptOutput>> for Dispatched {
 }
 
 impl LanePipeline {
-    fn settle_ending(&self, task: InFlight, entry: &Arc<Entry>, ending: Ending<Option<AttemptOutput>>) {
+    fn settle_ending(
+        &self,
+        task: InFlight,
+        entry: &Arc<RegistryEntry>,
+        ending: Ending<Option<AttemptOutput>>,
+    ) {
         let (settler, deadline) = (&self.settler, self.batch_deadline);
         match task.batch.clone() {
             Some(batch) => settler.settle_batch(task, &batch, entry, ending.map(drop), deadline),
@@ -138,7 +143,7 @@ impl LanePipeline {
 impl Settler {
     /// Counts the end of an attempt and [finishes](Self::finish) the task. If there is nothing to await, that is done on the
     /// stack, so that a success without sinks costs neither a spawn nor an allocation.
-    pub(crate) fn settle(self: &Arc<Self>, task: InFlight, entry: &Arc<Entry>, end: AttemptEnd) {
+    pub(crate) fn settle(self: &Arc<Self>, task: InFlight, entry: &Arc<RegistryEntry>, end: AttemptEnd) {
         end.count(&task.span, entry);
         if self.awaits_nothing(&task, &end.outcome) {
             let finishing = pin!(self.finish(task, entry, end));
@@ -160,7 +165,7 @@ impl Settler {
     }
 
     /// Finishes a task whose attempt has ended.
-    pub(crate) async fn finish(&self, task: InFlight, entry: &Entry, end: AttemptEnd) {
+    pub(crate) async fn finish(&self, task: InFlight, entry: &RegistryEntry, end: AttemptEnd) {
         let attempts = end.counted_as.map(|_| task.envelope.attempt + 1);
         match end.outcome {
             Outcome::Done { mut output, started_at, took } => {

@@ -24,7 +24,7 @@ use super::{
     key_limits::DEFERRAL,
     unhandled::{next_delay, waited, waiting_since},
 };
-use crate::{consumer::Delivery, in_flight::InFlight, registry::Entry, settlement::Settler};
+use crate::{consumer::Delivery, in_flight::InFlight, registry::RegistryEntry, settlement::Settler};
 
 /// Redeliveries from which on a task may be the cause of crashes.
 pub(super) const SUSPICIOUS_RETURNS: u32 = 2;
@@ -58,7 +58,7 @@ fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
 impl LanePipeline {
     /// Moves a suspicious task to the quarantine if workers crashed recently. Otherwise it is dispatched, or deferred if its
     /// key has no place.
-    pub(super) async fn quarantine_or_dispatch(self: Arc<Self>, task: InFlight, entry: Arc<Entry>) {
+    pub(super) async fn quarantine_or_dispatch(self: Arc<Self>, task: InFlight, entry: Arc<RegistryEntry>) {
         if self.member.recent_crashes().await >= SUSPICIOUS_CRASHES {
             return self.settler.quarantine(task).await;
         }
@@ -70,7 +70,7 @@ impl LanePipeline {
     }
 
     /// Runs a quarantined task when no other runs in the quarantine, or settles it without a run.
-    pub(super) async fn run_alone(self: Arc<Self>, task: InFlight, entry: Option<Arc<Entry>>) {
+    pub(super) async fn run_alone(self: Arc<Self>, task: InFlight, entry: Option<Arc<RegistryEntry>>) {
         let InFlight { delivery, envelope, .. } = &task;
         if !envelope.id_given {
             // Crashed runs are found by the task's id, and this one changes with each delivery. The copy keeps it.

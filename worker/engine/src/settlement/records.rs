@@ -18,10 +18,10 @@ use tokio::sync::Semaphore;
 
 use super::Settler;
 use crate::{
+    attempt::{AttemptEnd, Outcome},
     batch::{Batch, BatchEnd},
-    execute::{AttemptEnd, Outcome},
     in_flight::InFlight,
-    registry::Entry,
+    registry::RegistryEntry,
 };
 
 /// Bytes of properties of records' copies that a worker holds at a time. Their bodies are in the deliveries.
@@ -38,7 +38,7 @@ impl Settler {
         self: &Arc<Self>,
         task: InFlight,
         batch: &Batch,
-        entry: &Arc<Entry>,
+        entry: &Arc<RegistryEntry>,
         ending: Ending<()>,
         deadline: Duration,
     ) {
@@ -84,7 +84,7 @@ impl Settler {
     }
 
     /// Settles records that succeeded. The sinks answer for many at a time, so one background task continues all of them.
-    fn settle_together(self: &Arc<Self>, records: Vec<(InFlight, AttemptEnd)>, entry: &Arc<Entry>) {
+    fn settle_together(self: &Arc<Self>, records: Vec<(InFlight, AttemptEnd)>, entry: &Arc<RegistryEntry>) {
         records.iter().for_each(|(record, end)| end.count(&record.span, entry));
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
         self.begin(async move {

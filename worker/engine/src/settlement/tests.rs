@@ -10,11 +10,11 @@ use tokio::time::sleep;
 use super::*;
 use crate::{
     Output, RetryPolicy, TaskError, Worker, WorkerConfig,
+    attempt::{AttemptEnd, Outcome},
     batch::Batch,
     consumer::{ChannelGeneration, ConsumerConnection, Delivery, SettlementCounters},
-    execute::{AttemptEnd, Outcome},
     json_payload,
-    registry::{Entry, Registry},
+    registry::{Registry, RegistryEntry},
     reply_queues::ReplyQueues,
     sink::{FinishedTask, Sink, SinkError, SinkMetrics},
     spans::AttemptSpan,
@@ -24,7 +24,7 @@ mod copies;
 mod dead_letters;
 mod fake_broker;
 mod follow_ups;
-mod orphans;
+mod reclaim;
 mod records;
 mod replies;
 mod told;
@@ -54,7 +54,7 @@ impl Sink for FixedSink {
 pub(crate) struct TestSettler {
     pub(crate) settler: Arc<Settler>,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) entry: Arc<RegistryEntry>,
     lane: Arc<str>,
     pub(crate) generation: Arc<ChannelGeneration>,
     pub(crate) envelope: Arc<Envelope>,

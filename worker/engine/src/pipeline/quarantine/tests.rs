@@ -132,7 +132,7 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
 
 impl TestEnv {
     /// Processes a delivery or a redelivery of the task.
-    fn run_alone(&self, redelivered: bool, task: Envelope, entry: Option<Arc<Entry>>) {
+    fn run_alone(&self, redelivered: bool, task: Envelope, entry: Option<Arc<RegistryEntry>>) {
         let mut delivery = Delivery::mock(&self.test.generation, 1, b"{}");
         delivery.head_mut().redelivered = redelivered;
         let task = InFlight { envelope: Arc::new(task), ..self.test.task_of(delivery) };
@@ -143,7 +143,7 @@ impl TestEnv {
         Envelope::clone(&self.test.envelope)
     }
 
-    fn entry(&self) -> Option<Arc<Entry>> {
+    fn entry(&self) -> Option<Arc<RegistryEntry>> {
         Some(Arc::clone(&self.test.entry))
     }
 
