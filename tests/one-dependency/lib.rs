@@ -1,24 +1,27 @@
 //! A crate whose only dependency is `garenne`. It names and uses each item of the library's public API.
 //!
-//! It is compiled by `public_api.rs`, and not run.
+//! A test (`tests/src/public_api.rs`) checks that it uses all of them. It is compiled, and not run.
+#![expect(missing_docs, reason = "its items are of no use to anybody")]
 
 use std::{collections::HashMap, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use garenne::{
-    CancellationToken, Client, ClientBuilder, Data, Enqueue, EnqueueError, Exit, Failure, HeaderValue, Output, Payload, RegistryError,
-    ReplyQueues, RetryPolicy, SinkName, TaskContext, TaskError, TaskId, TaskOptions, TaskPublisher,
-    WaitError, Worker, WorkerArgs, WorkerBuilder, WorkerConfig, WorkerError, WorkerHandle,
+    CancellationToken, Client, ClientBuilder, Data, Enqueue, EnqueueError, Exit, Failure, HeaderValue,
+    Output, Payload, RegistryError, ReplyQueues, RetryPolicy, SinkName, TaskContext, TaskError, TaskId,
+    TaskOptions, TaskPublisher, WaitError, Worker, WorkerArgs, WorkerBuilder, WorkerConfig, WorkerError,
+    WorkerHandle,
     broker::{BrokerError, PublishError, TopologyError},
     cli,
     config::{
-        AllowedHosts, CeleryZone, Certificates, Common, Concurrency, ConfigError, Events, IgnoredSettings, Invalid, Lane,
-        Lanes, LogFormat, Otlp, OtlpProtocol, OtlpSampler, ParseError, Retry, SecretUrl, Settings, Size, Sources,
-        Table, load, load_with,
+        AllowedHosts, CeleryZone, Certificates, Common, Concurrency, ConfigError, Events, IgnoredSettings,
+        Invalid, Lane, Lanes, LogFormat, Otlp, OtlpProtocol, OtlpSampler, ParseError, Retry, SecretUrl,
+        Settings, Size, Sources, Table, load, load_with,
     },
     exit::HasExit,
     handler::{
-        Arguments, AsyncFunction, BatchRecords, ErrorClass, FollowUp, FollowUps, FromTask, Handler, HandlerError, HandlerResult, Helpers, IntoOutput, KeyLimit,
-        MissingData, RefusedPart, WhenDead, WorkerData,
+        Arguments, AsyncFunction, BatchRecords, ErrorClass, FollowUp, FollowUps, FromTask, Handler,
+        HandlerError, HandlerResult, Helpers, IntoOutput, KeyLimit, MissingData, RefusedPart, WhenDead,
+        WorkerData,
     },
     json_payload,
     layer::{Layer, Next, Task},
@@ -38,7 +41,7 @@ use garenne::{
 
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(crate = "garenne::serde")]
-struct Mail {
+pub struct Mail {
     to: String,
 }
 json_payload!(Mail, "email.send");
@@ -76,7 +79,7 @@ fn settings(url: &str, size: &str, lane: &str) -> Result<WorkerConfig, garenne::
     })
 }
 
-fn of_file(file: &str) -> Result<WorkerConfig, ConfigError> {
+pub fn of_file(file: &str) -> Result<WorkerConfig, ConfigError> {
     let _: WorkerConfig = load_with(Sources::default(), [])?;
     load(Sources { file: Some(file.into()), flags: Table::new() })
 }
@@ -267,8 +270,10 @@ pub async fn run(config: WorkerConfig, stop: impl Future<Output = ()>) -> Result
     }
     let registry: &garenne::prometheus::Registry = handle.registry();
     println!("{} metrics", registry.gather().len());
-    let early: Result<(), EndedEarly> = handle.until_ready().await;
-    drop(early);
+    let started: Result<(), EndedEarly> = handle.until_ready().await;
+    if let Err(early) = started {
+        println!("{early}");
+    }
     handle.drain(Mode::Light).await;
     worker.run_until(stop).await
 }
@@ -321,7 +326,11 @@ where
 
 /// What a layer may count.
 pub fn word(token: &CancellationToken, error: &TaskError) -> &'static str {
-    if token.is_cancelled() || error.downcast_ref::<std::io::Error>().is_some() { "away" } else { error.decision() }
+    if token.is_cancelled() || error.downcast_ref::<std::io::Error>().is_some() {
+        "away"
+    } else {
+        error.decision()
+    }
 }
 
 /// Why a task was not published.

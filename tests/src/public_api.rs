@@ -15,7 +15,6 @@ use syn::{
 use crate::{
     docs::repository,
     sources::{product_file, sources, tokens},
-    workspace::cargo,
 };
 
 /// The folder of the library.
@@ -253,7 +252,7 @@ fn the_library_re_exports_every_type_that_its_public_api_mentions() {
 }
 
 /// The crate that uses the library as its only dependency.
-const ONE_DEPENDENCY: &str = "tests/src/public_api/one_dependency.rs";
+const ONE_DEPENDENCY: &str = "tests/one-dependency/lib.rs";
 
 #[test]
 fn a_program_with_one_dependency_uses_every_public_item() {
@@ -266,33 +265,4 @@ fn a_program_with_one_dependency_uses_every_public_item() {
     let is_renamed = |(package, name): &&Type| package == "garenne_pool" && name == "ConfigError";
     let unused: Vec<_> = reachable.iter().filter(|it| !is_renamed(it) && !used.contains(&it.1)).collect();
     assert_eq!(unused, Vec::<&Type>::new(), "{ONE_DEPENDENCY} does not use them");
-    check_one_dependency();
-}
-
-/// Compiles the crate with the versions of the workspace, without the network. Only the crate itself is compiled again the
-/// next time.
-fn check_one_dependency() {
-    let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().join("one-dependency");
-    fs::create_dir_all(&target).unwrap();
-    let root = repository();
-    let manifest = toml::toml! {
-        [package]
-        name = "one-dependency"
-        edition = "2024"
-        [lib]
-        path = ""
-        [dependencies]
-        garenne = { features = ["admin", "cli", "foreign", "otlp"] }
-        [workspace]
-    };
-    let mut manifest = manifest;
-    manifest["lib"]["path"] = root.join(ONE_DEPENDENCY).to_str().unwrap().into();
-    let library = manifest["dependencies"]["garenne"].as_table_mut().unwrap();
-    library.insert("path".into(), root.join(LIBRARY).to_str().unwrap().into());
-    let manifest_path = target.join("Cargo.toml");
-    fs::write(&manifest_path, manifest.to_string()).unwrap();
-    fs::copy(root.join("Cargo.lock"), target.join("Cargo.lock")).unwrap();
-    let paths =
-        ["--manifest-path", manifest_path.to_str().unwrap(), "--target-dir", target.to_str().unwrap()];
-    cargo(&[&["check", "--offline", "--quiet"], &paths[..]].concat());
 }

@@ -91,7 +91,7 @@ async fn a_stuck_task_is_counted_while_it_is_stuck() -> Result<()> {
     let worker = env.worker("stuck")?.stdout().option("--hard-grace", "200ms").start().await?;
     worker.until_metric("garenne_tasks_stuck", &[], 0.0).await?;
     let late = with_id("late").with_headers(headers([("garenne-timeout-ms", 100.into())]));
-    env.client().publish("garenne.tasks", "bench.spin", late, br#"{"ms":15000}"#).await?;
+    env.client().publish("garenne.tasks", "bench.spin", late, br#"{"ms":5000}"#).await?;
     worker.until_metric("garenne_tasks_stuck", &[], 1.0).await?;
     worker.until_metric("garenne_tasks_stuck", &[], 0.0).await
 }

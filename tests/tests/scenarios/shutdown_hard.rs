@@ -51,7 +51,7 @@ async fn shutdown_hard_settles_tasks_that_end_within_the_grace() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("hard")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let worker = plan.option("--shutdown-mode", "hard").option("--hard-grace", "20s").start().await?;
-    env.publish("bench.spin", &json!({"ms": 8_000}), "busy", 1).await?;
+    env.publish("bench.spin", &json!({"ms": 5_000}), "busy", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.abandoned, receipt.lost_settlements), (1, 0, 0), "{receipt:?}");

@@ -26,6 +26,8 @@ pub(super) async fn spec(options: &BrokerOptions, amqp_port: u16, management_por
         environment: vec![
             ("RABBITMQ_DEFAULT_USER", USER.to_owned()),
             ("RABBITMQ_DEFAULT_PASS", USER.to_owned()),
+            // Idle schedulers must not spin, because the tests need the machine's cores.
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "+sbwt none +sbwtdcpu none +sbwtdio none".to_owned()),
         ],
         files: vec![
             NodeFile {

@@ -39,8 +39,9 @@ async fn build() -> Result<PathBuf> {
         Some("debug") | None => "dev",
         Some(other) => other,
     };
-    // The same selection as `./dev`: another one would build dependencies again with other features.
-    let selection = ["--workspace", "--bins", "--profile", profile];
+    // The same selection as `./dev` and `cargo test`. Without the tests, cargo would enable fewer features of the dependencies,
+    // and build them and the workspace once more.
+    let selection = ["--workspace", "--bins", "--tests", "--examples", "--profile", profile];
     cargo_build(&selection, folder.parent().context("no target folder")?).await?;
     Ok(folder)
 }
