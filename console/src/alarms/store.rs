@@ -5,9 +5,8 @@ use std::time::Duration;
 use garenne_common::{
     exit::{Exit, Failure},
     pattern::NamePattern,
-    resilience::deadline,
 };
-use garenne_database::{Connection, DatabaseError, PostgresPool, QueryResult, Tables, finish};
+use garenne_database::{Connection, DatabaseError, PostgresPool, QueryResult, Tables};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio_postgres::{Row, types::ToSql};
@@ -191,9 +190,7 @@ impl AlarmStore {
             let address = self.pool.address();
             Failure::new(Exit::Failed, format_args!("Postgres at {address}: {error}"))
         };
-        let client = self.pool.client().await.map_err(failure)?;
-        let done = deadline(TIMEOUT, statement(&client)).await;
-        finish(client, done).map_err(failure)
+        self.pool.within(TIMEOUT, async |client| statement(client).await).await.map_err(failure)
     }
 }
 

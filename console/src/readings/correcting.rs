@@ -8,12 +8,10 @@ use deadpool_postgres::Transaction;
 use garenne_common::{
     backoff::Backoff,
     exit::{Exit, Failure},
-    resilience::deadline,
 };
 use garenne_database::{
-    DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables, column,
+    Connection, DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables, column,
     derived::{DerivedValues, Key},
-    finish,
 };
 use garenne_operator::table::grouped;
 use garenne_readings::{Calibration, Flag};
@@ -96,11 +94,9 @@ impl Correcting {
     }
 
     async fn transaction(&self) -> Result<Corrected, Problem> {
-        let client = self.pool.client().await.map_err(Problem::Database)?;
-        let series = deadline(TIMEOUT, self.selection.series(&client, &self.tables)).await;
-        let (series, _) = finish(client, series).map_err(Problem::Database)?;
-        let mut client = self.pool.client().await.map_err(Problem::Database)?;
-        let done = async {
+        let series = async |client: &mut Connection| self.selection.series(client, &self.tables).await;
+        let (series, _) = self.pool.within(TIMEOUT, series).await.map_err(Problem::Database)?;
+        let done = async |client: &mut Connection| {
             let transaction = client.transaction().await?;
             let mut counts = Corrected { dry_run: self.dry_run, ..Corrected::default() };
             for series in &series {
@@ -113,8 +109,7 @@ impl Correcting {
             }
             Ok(Ok(counts))
         };
-        let done = deadline(TIMEOUT, done).await;
-        finish(client, done).map_err(Problem::Database)?.map_err(Problem::Refused)
+        self.pool.within(TIMEOUT, done).await.map_err(Problem::Database)?.map_err(Problem::Refused)
     }
 
     /// Corrects a series. The inner error is a text for the person.

@@ -2,11 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use garenne_common::{backoff::Backoff, resilience::deadline};
+use garenne_common::backoff::Backoff;
 use garenne_database::{
     Connection, DatabaseError, ErrorKind, PostgresPool, QueryResult, Tables,
     derived::{DerivedValues, Key},
-    finish,
 };
 use garenne_pool::{Task, TaskContext};
 use garenne_readings::Calibration;
@@ -120,9 +119,8 @@ impl Shared {
             after = page.last;
         }
         if !self.dry_run {
-            let client = self.pool.client().await?;
-            let declared = deadline(PAGE_TIMEOUT, self.pages.declare_counter(&client, series)).await;
-            finish(client, declared)?;
+            let declare = async |client: &mut Connection| self.pages.declare_counter(client, series).await;
+            self.pool.within(PAGE_TIMEOUT, declare).await?;
         }
         Ok(true)
     }
@@ -159,16 +157,13 @@ impl Shared {
         if error.kind != ErrorKind::Transient {
             return false;
         }
-        let Ok(client) = self.pool.client().await else { return true };
-        let answer = deadline(PAGE_TIMEOUT, client.simple_query("SELECT 1")).await;
-        finish(client, answer).is_err()
+        self.pool.within(PAGE_TIMEOUT, async |client| client.simple_query("SELECT 1").await).await.is_err()
     }
 
     async fn page(&self, series: &Series, after: OffsetDateTime) -> Result<Page, DatabaseError> {
-        let mut client = self.pool.client().await?;
-        let page = deadline(PAGE_TIMEOUT, self.page_with(&mut client, series, after)).await;
+        let page = async |client: &mut Connection| self.page_with(client, series, after).await;
         let replaced = || DatabaseError::transient("readings were replaced meanwhile");
-        finish(client, page)?.ok_or_else(replaced)
+        self.pool.within(PAGE_TIMEOUT, page).await?.ok_or_else(replaced)
     }
 
     /// Computes a page in a transaction. None if its readings have changed since they were read.

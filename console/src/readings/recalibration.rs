@@ -2,11 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use garenne_common::{
-    exit::{Exit, Failure},
-    resilience::deadline,
-};
-use garenne_database::{DatabaseError, PostgresPool, Tables, finish};
+use garenne_common::exit::{Exit, Failure};
+use garenne_database::{DatabaseError, PostgresPool, Tables};
 use garenne_pool::{Attempt, Ending, PoolConfig, Spec, run_all};
 use garenne_readings::Calibration;
 use tokio::runtime;
@@ -77,9 +74,7 @@ impl Recalibration {
 
     async fn series(&self) -> Result<(Vec<Series>, u64), DatabaseError> {
         let Shared { pool, tables, selection, .. } = &*self.shared;
-        let client = pool.client().await?;
-        let series = deadline(PAGE_TIMEOUT, selection.series(&client, tables)).await;
-        finish(client, series)
+        pool.within(PAGE_TIMEOUT, async |client| selection.series(client, tables).await).await
     }
 }
 

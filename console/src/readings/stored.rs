@@ -1,10 +1,7 @@
 //! `garenne readings latest` and `garenne readings list`: stored readings in the terminal.
 
-use garenne_common::{
-    exit::{Exit, Failure},
-    resilience::deadline,
-};
-use garenne_database::{DatabaseError, PostgresPool, Tables, finish, muting::device_matches, units};
+use garenne_common::exit::{Exit, Failure};
+use garenne_database::{DatabaseError, PostgresPool, Tables, muting::device_matches, units};
 use garenne_operator::{output, table::lay_out};
 use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -105,9 +102,8 @@ pub(super) async fn rows(
     let failed = |error: DatabaseError| {
         Failure::new(Exit::Failed, format_args!("Postgres at {}: {error}", pool.address()))
     };
-    let client = pool.client().await.map_err(failed)?;
-    let rows = deadline(PAGE_TIMEOUT, client.query(query, parameters)).await;
-    finish(client, rows).map_err(failed)
+    let rows = pool.within(PAGE_TIMEOUT, async |client| client.query(query, parameters).await);
+    rows.await.map_err(failed)
 }
 
 fn print(
