@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use garenne_amqp_kit::FakeBroker;
 use garenne_common::telemetry::{Metrics, metrics::Role};
 use garenne_protocol::task::header::long;
 use lapin::{BasicProperties, types::FieldTable};
@@ -11,9 +12,6 @@ use super::*;
 use crate::{Message, Target};
 
 mod dead_letters;
-mod fake_broker;
-
-use fake_broker::FakeBroker;
 
 /// Longer than any step takes, also on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -45,7 +43,7 @@ async fn no_header_frame_over_the_limit_is_sent() {
     let (sent, answered) = tokio::join!(publisher.publish(with_header(largest)), async {
         let published = broker.next().await;
         published.ack();
-        published.header_frame
+        published.header_frame()
     });
     sent.unwrap();
     assert_eq!(answered, 6144);

@@ -22,14 +22,13 @@ use crate::{
 
 mod copies;
 mod dead_letters;
-mod fake_broker;
 mod follow_ups;
 mod reclaim;
 mod records;
 mod replies;
 mod told;
 
-pub(crate) use fake_broker::FakeBroker;
+pub(crate) use garenne_amqp_kit::FakeBroker;
 
 #[derive(Deserialize)]
 struct Anything {}

@@ -1,5 +1,6 @@
 //! Dead letters against a fake broker whose queue of dead letters takes none.
 
+use garenne_amqp_kit::Published;
 use garenne_protocol::topology::Names;
 
 use super::*;
@@ -13,9 +14,8 @@ fn letter(target: Target) -> Message {
     Message { target, ..message("k", "letter") }
 }
 
-fn key(published: &fake_broker::Published) -> (&str, &str) {
-    let text = |bytes| std::str::from_utf8(bytes).unwrap();
-    (text(&published.exchange), text(&published.key))
+fn key(published: &Published) -> (&str, &str) {
+    (&published.exchange, &published.key)
 }
 
 #[tokio::test]

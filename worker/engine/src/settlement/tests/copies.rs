@@ -1,23 +1,20 @@
 //! Copies: their queue, their headers, and the settlement of the original.
 
+use garenne_amqp_kit::{FakeBroker, Published};
 use garenne_common::{
     config::{Lane, Lanes},
     telemetry::metrics::TaskOutcome,
 };
 use garenne_protocol::{
+    amqp::{BasicProperties, FieldTable},
     task::{
         WorkerIncarnation, epoch_ms,
         header::{self, long},
     },
     topology::Delay,
 };
-use lapin::{BasicProperties, types::FieldTable};
 
-use super::{
-    super::destinations::MAX_WAIT,
-    fake_broker::{FakeBroker, Published},
-    *,
-};
+use super::{super::destinations::MAX_WAIT, *};
 
 pub(super) const FRAME_MAX: u32 = 131_072;
 const SECOND: Duration = Duration::from_secs(1);
@@ -341,7 +338,9 @@ async fn a_copy_for_a_sharded_lane_has_a_key() {
 async fn a_returned_copy_is_published_again_and_its_queue_is_reported_as_missing() {
     let mut env = env().await;
     env.test.settle(failed(None));
-    env.copy().await.send_back();
+    let copy = env.copy().await;
+    copy.return_unroutable();
+    copy.ack();
     let again = env.copy().await;
     let problems = env.test.settler.missing.problems();
     assert!(problems.concat().starts_with("queue \"garenne.retry.fast.1s\" is missing"), "{problems:?}");

@@ -1,13 +1,13 @@
 //! Records of a batch: their ends, and how they leave it.
 
 use bytes::Bytes;
+use garenne_amqp_kit::{FakeBroker, Published};
 use garenne_pool::{Cause, Ending};
 use garenne_protocol::task::{Copied, DeadReason, header};
 
 use super::{
     super::records::COPY_BYTES,
     copies::{TestEnv, env},
-    fake_broker::{FakeBroker, Published},
     *,
 };
 

@@ -1,7 +1,9 @@
 //! Replies: to whom, when, and what they say.
 
-use garenne_protocol::task::header::long;
-use lapin::{BasicProperties, types::FieldTable};
+use garenne_protocol::{
+    amqp::{BasicProperties, FieldTable},
+    task::header::long,
+};
 
 use super::{
     copies::{TestEnv, env},
@@ -23,7 +25,8 @@ async fn a_reply_follows_the_ack_and_is_counted_if_its_queue_does_not_exist() {
     assert_eq!((reply.exchange.as_str(), reply.key.as_str()), ("", "answers"));
     let correlation = reply.properties.correlation_id().as_ref().unwrap().as_str();
     assert_eq!(correlation, env.test.envelope.id.as_str());
-    reply.send_back();
+    reply.return_unroutable();
+    reply.ack();
     assert_eq!(env.settlement().await, Settlement::Acked);
     let metrics = env.test.metrics.registry().gather();
     let metrics = prometheus::TextEncoder::new().encode_to_string(&metrics).unwrap();
