@@ -11,4 +11,4 @@ pub mod tally;
 pub use mode::Mode;
 pub use receipt::Receipt;
 pub use signal::{Command, stop_requested};
-pub use tally::{Settlement, Tally};
+pub use tally::Tally;

@@ -19,7 +19,7 @@ mutants() {
         cargo install --quiet --locked --debug --target-dir target/tools "cargo-mutants@$mutants_version"
     mutants_copy
     # Only the tests of these modules, because others do not test the mutated code.
-    local modules=(consumer:: settlement:: redelivery:: budget:: fleet:: pipeline:: handler:: execute:: batch::)
+    local modules=(consumer:: settlement:: redelivery:: budget:: fleet:: pipeline:: handler:: attempt:: batch::)
     rm -rf "$log_dir/mutants"
     mutate settlement garenne "${settlement[@]}" --cargo-arg=--lib "$@" -- -- "${modules[@]}"
     mutate settlement garenne-protocol "${settlement[@]}" --cargo-arg=--lib "$@" -- -- task::

@@ -172,6 +172,18 @@ fn a_cycle_between_files_or_directories_is_found() {
     assert_eq!(joined, ["crate/a/X", "crate/a/b/Y", "crate/c", "super/d/g"]);
 }
 
+/// The simulation replaces the broker at this seam.
+#[test]
+fn the_engine_names_lapin_only_where_it_consumes() {
+    let names_lapin = |tokens: &[Token]| tokens.iter().any(|token| token.text == "lapin");
+    let found: Vec<_> =
+        modules("worker/engine").into_iter().filter(|(_, tokens)| names_lapin(tokens)).collect();
+    assert_eq!(
+        found.into_iter().map(|(module, _)| module.join("::")).collect::<Vec<_>>(),
+        ["consumer::amqp"]
+    );
+}
+
 #[test]
 fn inherent_methods_of_the_pool_are_defined_in_the_file_of_their_type() {
     /// The name behind the token at `at`, and behind its generic parameters.

@@ -28,7 +28,7 @@ const FEW: usize = 16;
 const RESERVED: usize = 64;
 
 /// Properties that all readings of an element share.
-pub(crate) struct Origin {
+pub(crate) struct ElementProperties {
     pub(crate) device: Arc<str>,
     pub(crate) time: Timestamp,
     /// Whether the time is not from the payload.
@@ -120,7 +120,7 @@ impl<'l> Readings<'l> {
     /// Adds a reading of a number.
     pub(crate) fn push(
         &mut self,
-        origin: &Origin,
+        properties: &ElementProperties,
         plan: &ReadingPlan,
         units: &Units,
         scope: &Scope<'_, '_>,
@@ -137,7 +137,7 @@ impl<'l> Readings<'l> {
             let message = format!("{} is not finite after scale and offset", shown_number(number));
             return Err(self.invalid(Fault::OutOfRange.in_field("value", message)));
         }
-        let Origin { device, time, time_assumed, id } = origin;
+        let ElementProperties { device, time, time_assumed, id } = properties;
         let id = id.as_ref().map(|id| derived_id(id, device, &metric));
         let counter = plan.counter.map(|Counter { wraps_at, max_per_hour }| {
             let wraps_at = wraps_at.map(|wraps_at| wraps_at * plan.scale).filter(|limit| limit.is_finite());

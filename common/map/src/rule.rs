@@ -9,7 +9,7 @@ use crate::{
     pattern::{Captures, Pattern},
     plan::{Field, Fields, Name, Numbers, ReadingPlan, Units, step},
     pointer::Pointer,
-    readings::{Origin, Readings},
+    readings::{ElementProperties, Readings},
     template::{Alternatives, Scope},
     time::TimeFormats,
     unmapped::Reason,
@@ -224,9 +224,9 @@ impl Run<'_, '_> {
             None | Some(Err(Reason::Missing { .. })) => None,
             Some(id) => Some(id?.into_owned()),
         };
-        let origin = Origin { device: device.text("device", &scope)?, time, time_assumed, id };
+        let properties = ElementProperties { device: device.text("device", &scope)?, time, time_assumed, id };
         for reading in explicit {
-            let taken = self.explicit(reading, &origin, &scope, readings);
+            let taken = self.explicit(reading, &properties, &scope, readings);
             taken.or_else(|reason| readings.refuse(&metric_of(&reading.plan, &scope), reason))?;
         }
         if let Some(ValuesPlan { pointer, conditions, plan }) = values {
@@ -237,7 +237,7 @@ impl Run<'_, '_> {
             let top = container("values", pointer, self.document, at)?;
             let mut path = String::with_capacity(64);
             readings.reserve(self.document.size_of(top));
-            self.spread(top, &mut path, Inherited { plan, field: None }, &origin, (at, key), readings)?;
+            self.spread(top, &mut path, Inherited { plan, field: None }, &properties, (at, key), readings)?;
         }
         Ok(())
     }
@@ -257,7 +257,7 @@ impl Run<'_, '_> {
     fn explicit(
         &self,
         ExplicitReading { value, plan, optional }: &ExplicitReading,
-        origin: &Origin,
+        properties: &ElementProperties,
         scope: &Scope<'_, '_>,
         readings: &mut Readings<'_>,
     ) -> Result<(), Reason> {
@@ -271,7 +271,7 @@ impl Run<'_, '_> {
         };
         match common.numbers.read(&value, true, &plan.none) {
             Ok(Some(number)) => {
-                readings.push(origin, plan, &common.units, scope, number)?;
+                readings.push(properties, plan, &common.units, scope, number)?;
                 readings.take(value.address());
             }
             Ok(None) => readings.skip(&metric_of(plan, scope), "no value"),
@@ -288,7 +288,7 @@ impl Run<'_, '_> {
         at: usize,
         path: &mut String,
         inherited: Inherited<'_>,
-        origin: &Origin,
+        properties: &ElementProperties,
         (element, key): (usize, &str),
         readings: &mut Readings<'_>,
     ) -> Result<(), Reason> {
@@ -306,7 +306,7 @@ impl Run<'_, '_> {
                 field if node.is_container() => {
                     let field = field.filter(|_| node.value == Value::Array);
                     let inherited = Inherited { field, ..inherited };
-                    self.spread(child, path, inherited, origin, (element, key), readings)?;
+                    self.spread(child, path, inherited, properties, (element, key), readings)?;
                 }
                 field => {
                     let (plan, is_named) = match field {
@@ -316,7 +316,7 @@ impl Run<'_, '_> {
                     match common.numbers.read(&node.value, is_named, &plan.none) {
                         Ok(Some(number)) => {
                             let scope = self.scope(element, key, path);
-                            match readings.push(origin, plan, &common.units, &scope, number) {
+                            match readings.push(properties, plan, &common.units, &scope, number) {
                                 Ok(()) => readings.take(node.value.address()),
                                 Err(reason) => readings.refuse(path, reason)?,
                             }

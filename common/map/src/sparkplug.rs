@@ -15,7 +15,7 @@ use crate::{
     document::Value,
     pattern::Captures,
     plan::{Field, Name, NoValues, ReadingPlan, UnitPlan},
-    readings::{Finished, Origin, Readings},
+    readings::{ElementProperties, Finished, Readings},
     rule::SparkplugAction,
     template::Scope,
     unmapped::Reason,
@@ -224,8 +224,8 @@ impl Run<'_, '_> {
         }
         let scope = Scope { captures, document: None, element: 0, key: "", name };
         let device: Arc<str> = self.action.device.text("device", &scope)?;
-        let origin = Origin { device, time, time_assumed, id: None };
-        readings.push(&origin, plan, &self.action.common.units, &scope, number)
+        let properties = ElementProperties { device, time, time_assumed, id: None };
+        readings.push(&properties, plan, &self.action.common.units, &scope, number)
     }
 }
 

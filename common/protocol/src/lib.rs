@@ -11,6 +11,7 @@ mod quoted;
 pub mod rights;
 #[cfg(feature = "sensor")]
 pub mod sensor;
+pub mod settlement;
 pub mod task;
 pub mod topology;
 

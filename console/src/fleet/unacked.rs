@@ -3,7 +3,7 @@
 //! Workers know at once what they hold; the broker's statistics lag by seconds. So the workers' sum is exact if all of
 //! them are heard and nothing else consumes the queue. Otherwise the broker's count is better, if there is one.
 
-use garenne_operator::queues::{Origin, QueueStatus, Source};
+use garenne_operator::queues::{FigureSource, QueueStatus, Source};
 use garenne_protocol::heartbeat::Program;
 
 use super::roster::{Roster, State};
@@ -29,7 +29,7 @@ pub fn count_unacked(roster: &Roster, lane: &str, queue: &mut QueueStatus, now: 
     complete &= queue.consumers <= workers;
     if complete || queue.unacked.is_none() {
         queue.unacked = Some(held);
-        queue.unacked_from = Some(Origin { source: Source::Heartbeats, age_ms });
+        queue.unacked_from = Some(FigureSource { source: Source::Heartbeats, age_ms });
     }
     complete || queue.unacked_from.is_some_and(|from| from.source == Source::Management)
 }
@@ -54,7 +54,7 @@ mod tests {
     }
 
     fn counted(roster: &Roster, lane: &str, broker: Option<u64>, consumers: u64) -> (u64, Source, u64, bool) {
-        let unacked_from = broker.map(|_| Origin { source: Source::Management, age_ms: 5_000 });
+        let unacked_from = broker.map(|_| FigureSource { source: Source::Management, age_ms: 5_000 });
         let mut queue = QueueStatus { unacked: broker, unacked_from, consumers, ..QueueStatus::default() };
         let certain = count_unacked(roster, lane, &mut queue, 10_000);
         let from = queue.unacked_from.unwrap();

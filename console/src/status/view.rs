@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use garenne_operator::{
-    queues::{Origin, QueueStatus, Snapshot, Source},
+    queues::{FigureSource, QueueStatus, Snapshot, Source},
     table::{duration, grouped, lay_out},
 };
 
@@ -14,7 +14,7 @@ use crate::fleet::Pauses;
 pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses, now: i64) -> String {
     let Snapshot { broker, version, vhost, prefix, .. } = snapshot;
     let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n");
-    let Origin { source, age_ms } = snapshot.origin(now);
+    let FigureSource { source, age_ms } = snapshot.origin(now);
     let counted = match source {
         Source::Management => format!("from the management API, up to {} old", duration(age_ms)),
         Source::Amqp | Source::Heartbeats => format!("counted by the broker {} ago", duration(age_ms)),
@@ -53,7 +53,7 @@ pub(super) fn table(snapshot: &Snapshot, uncertain: &[String], pauses: &Pauses, 
 }
 
 /// The source and the age of a count.
-fn origin(Origin { source, age_ms }: Origin) -> String {
+fn origin(FigureSource { source, age_ms }: FigureSource) -> String {
     let age = duration(age_ms);
     match source {
         Source::Amqp => format!("broker, {age} ago"),
@@ -108,7 +108,7 @@ mod tests {
         let queue = |unacked, source, age_ms| QueueStatus {
             ready: 1_271,
             unacked: Some(unacked),
-            unacked_from: Some(Origin { source, age_ms }),
+            unacked_from: Some(FigureSource { source, age_ms }),
             consumers: 3,
             ..QueueStatus::default()
         };

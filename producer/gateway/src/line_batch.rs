@@ -31,12 +31,12 @@ pub(super) struct LineBatch {
     lines: Vec<(u64, Bytes)>,
     bytes: usize,
     pairs: usize,
-    origin: Origin,
+    defaults: LineDefaults,
 }
 
 /// Properties that the readings of lines without a timestamp share in every attempt to publish them.
 #[derive(Clone, Debug)]
-struct Origin {
+struct LineDefaults {
     precision: Precision,
     arrived: Timestamp,
     id: TaskId,
@@ -60,14 +60,14 @@ impl Notes for Vec<RefusedLine> {
 /// Parses the text of a batch.
 pub(super) struct LineParser {
     numbers: Vec<u64>,
-    origin: Origin,
+    defaults: LineDefaults,
 }
 
 impl LineBatch {
     /// An empty batch. Lines without a timestamp have the time `arrived`.
     pub(super) fn new(precision: Precision, arrived: Timestamp) -> Self {
-        let origin = Origin { precision, arrived, id: TaskId::random() };
-        Self { lines: Vec::new(), bytes: 0, pairs: 0, origin }
+        let defaults = LineDefaults { precision, arrived, id: TaskId::random() };
+        Self { lines: Vec::new(), bytes: 0, pairs: 0, defaults }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -101,7 +101,7 @@ impl LineBatch {
             bytes: lines.iter().map(|(_, line)| line.len() + 1).sum(),
             pairs: lines.iter().map(|(_, line)| count_pairs(line)).sum(),
             lines,
-            origin: self.origin.clone(),
+            defaults: self.defaults.clone(),
         };
         [of(std::mem::take(&mut self.lines)), of(second)]
     }
@@ -114,7 +114,7 @@ impl LineBatch {
             text.extend_from_slice(line);
             text.push(b'\n');
         }
-        let parser = LineParser { numbers: self.numbers().collect(), origin: self.origin.clone() };
+        let parser = LineParser { numbers: self.numbers().collect(), defaults: self.defaults.clone() };
         Ok((Payload::plain(text, memory), parser))
     }
 }
@@ -154,7 +154,7 @@ impl LineParser {
         check: impl Fn(&[Record]) -> Result<(), Refusal>,
     ) -> (Vec<Record>, Vec<RefusedLine>) {
         let (mut all, mut refused) = (Vec::new(), Vec::new());
-        let Origin { precision, arrived, id } = &self.origin;
+        let LineDefaults { precision, arrived, id } = &self.defaults;
         for (number, line) in self.numbers.iter().copied().zip(text.split(|byte| *byte == b'\n')) {
             let bad_line = |error: BadField| Refusal::bad_line(number, error.in_record(0));
             let parsed = bytes_readings(line, *precision, *arrived, limits).map_err(bad_line);

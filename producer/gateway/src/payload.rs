@@ -120,7 +120,7 @@ impl Payload {
     }
 
     /// Converts the body into tasks with `convert`: at once if it is small, else on a blocking thread.
-    pub(super) async fn converted<N: Notes>(
+    pub(super) async fn parsed_and_recorded<N: Notes>(
         mut self,
         offload: &Offload,
         limits: &Limits,
@@ -253,7 +253,7 @@ mod tests {
         let (sender, other_thread) = std::sync::mpsc::channel();
         let held = budget.clone();
         let (offload, limits) = (Offload::new(Duration::from_secs(1)), Limits::default());
-        let prepared = payload.converted(&offload, &limits, RecordCount::Mark(b'{'), move |body| {
+        let prepared = payload.parsed_and_recorded(&offload, &limits, RecordCount::Mark(b'{'), move |body| {
             assert!(held.used() >= body.capacity(), "the parsed body is reserved");
             sender.send(std::thread::current().id() != here).unwrap();
             Ok((vec![task(body)], ()))

@@ -66,7 +66,14 @@ impl Refusal {
     }
 
     fn invalid(fault: Fault, message: String) -> Self {
-        let status = StatusCode::from_u16(fault.http_status()).unwrap_or(StatusCode::BAD_REQUEST);
+        let status = match fault {
+            Fault::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Fault::TooManyRecords => StatusCode::PAYLOAD_TOO_LARGE,
+            // A body that is not JSON.
+            Fault::Malformed => StatusCode::BAD_REQUEST,
+            // JSON that is not a valid reading.
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
         Self::new(status, fault.code(), message)
     }
 

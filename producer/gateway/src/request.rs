@@ -34,16 +34,16 @@ pub(super) trait Request: Sized + Send {
 /// What became of a request.
 pub(super) type StoredBy<R> = Result<Stored<<<R as Request>::Format as Format>::Notes>, Refusal>;
 
-/// Takes a request: authenticates its sender, parses its body, records what the sender may send as tasks, sends or spools
+/// Handles a request: authenticates its sender, parses its body, records what the sender may send as tasks, sends or spools
 /// them, and answers.
-pub(super) async fn take<R: Request>(gateway: &GatewayContext, mut request: R) -> R::Answer {
+pub(super) async fn handle<R: Request>(gateway: &GatewayContext, mut request: R) -> R::Answer {
     let stored = async {
         let caller = request.authenticate(gateway)?;
         let (properties, format, body) = request.read(gateway, caller).await?;
         let ingest = Arc::clone(&gateway.ingest);
         let (task_sender, count) = (ingest.task_sender_for(&format)?, format.count(&properties));
         let recording = Arc::clone(&ingest);
-        let tasks = body.converted(&ingest.offload, &ingest.limits, count, move |bytes| {
+        let tasks = body.parsed_and_recorded(&ingest.offload, &ingest.limits, count, move |bytes| {
             let parsed = format.parse(bytes, &properties, &recording)?;
             recording.record(parsed, &properties)
         });

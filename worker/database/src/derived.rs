@@ -118,12 +118,12 @@ struct NewValue {
     value: f64,
     unit: Option<&'static str>,
     quality: String,
-    origin: Origin,
+    stored_by: StoredBy,
 }
 
 /// The task that stored a reading, and its time. A derived value has that of the later of the two that it is derived from.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Origin {
+struct StoredBy {
     stored_at: OffsetDateTime,
     task_id: String,
     worker: String,
@@ -264,9 +264,9 @@ impl DerivedValues {
                 &column(written, |new| new.value),
                 &column(written, |new| new.unit),
                 &column(written, |new| &*new.quality),
-                &column(written, |new| new.origin.stored_at),
-                &column(written, |new| &*new.origin.task_id),
-                &column(written, |new| &*new.origin.worker),
+                &column(written, |new| new.stored_by.stored_at),
+                &column(written, |new| &*new.stored_by.task_id),
+                &column(written, |new| &*new.stored_by.worker),
             ];
             counts.0 = transaction.execute(&statement, &parameters).await?;
         }
@@ -335,7 +335,7 @@ impl DerivedValues {
 fn changes(rows: &[Row], changed: &BTreeSet<Place<'_>>, readings: &[Reading<'_>]) -> DerivedChanges {
     let changing: BTreeMap<_, _> = readings.iter().map(|reading| (&reading.key, reading)).collect();
     let mut inputs = Vec::new();
-    let mut origins = Vec::new();
+    let mut stored_by = Vec::new();
     let mut stored: BTreeMap<Key<'static>, &Row> = BTreeMap::new();
     for row in rows {
         let (device, metric, time): (&str, &str, OffsetDateTime) = (row.get(0), row.get(1), row.get(2));
@@ -363,7 +363,7 @@ fn changes(rows: &[Row], changed: &BTreeSet<Place<'_>>, readings: &[Reading<'_>]
                     counter: None,
                     sent_counter: None,
                 });
-                origins.push(Origin { stored_at: row.get(7), task_id: row.get(8), worker: row.get(9) });
+                stored_by.push(StoredBy { stored_at: row.get(7), task_id: row.get(8), worker: row.get(9) });
             }
             None if derive::is_derived(metric) => {
                 let (device, metric) = (device.to_owned().into(), metric.to_owned().into());
@@ -382,7 +382,7 @@ fn changes(rows: &[Row], changed: &BTreeSet<Place<'_>>, readings: &[Reading<'_>]
             value: value.value,
             unit: value.unit.map(Unit::symbol),
             quality: quality.join(","),
-            origin: origins[temperature].clone().max(origins[humidity].clone()),
+            stored_by: stored_by[temperature].clone().max(stored_by[humidity].clone()),
         };
         let place = (&*new.key.device, new.key.time);
         let is_wanted = changed.contains(&place) || had_values.contains(&place);

@@ -1,4 +1,4 @@
-//! Execution: one attempt at a task, and what its end means.
+//! One attempt at a task, and what its end means.
 //!
 //! [`Attempt::execute`] runs in the lane's pool. It checks whether the task may still start, decodes the payload,
 //! and calls the handler. The pool reports how the attempt ended, and [`AttemptEnd::of`] derives the task's

@@ -5,11 +5,11 @@
 //!
 //! | the task | when its channel dies |
 //! | --- | --- |
-//! | waits for a place in the pool, or for the quarantine | dropped: [`take_dead`], `LanePipeline::unless_aborted` |
+//! | waits for a place in the pool, or for the quarantine | dropped: [`take_closed`], `LanePipeline::unless_aborted` |
 //! | waits in the pool | is not started: `Attempt::execute` |
 //! | is a batch that runs | goes back as a whole after the running record: `Batch::execute` |
 //! | runs | runs to its end. The redelivery of a long task takes the place of the lost delivery: [`RedeliveryTracker`] |
-//! | waits for an unavailable sink | dropped: [`take_dead`]. The answer of a write that has begun is awaited |
+//! | waits for an unavailable sink | dropped: [`take_closed`]. The answer of a write that has begun is awaited |
 //! | waits for the confirm of a copy or of follow-ups | dropped: `Settler::publish_until_confirmed` |
 //! | has succeeded | its id is remembered, so that its redelivery is acked without another run: `Settler::ack` |
 //!
@@ -24,8 +24,8 @@ use std::{collections::VecDeque, time::Duration};
 /// reconnect.
 pub(crate) const POOL_WAIT_CHECK: Duration = Duration::from_millis(250);
 
-/// Removes and returns the items that are not is_open. Keeps the order of the others.
-pub(crate) fn take_dead<T>(waiting: &mut VecDeque<T>, is_open: impl Fn(&T) -> bool) -> VecDeque<T> {
+/// Removes and returns the items whose channel is not open. Keeps the order of the others.
+pub(crate) fn take_closed<T>(waiting: &mut VecDeque<T>, is_open: impl Fn(&T) -> bool) -> VecDeque<T> {
     if waiting.iter().all(&is_open) {
         return VecDeque::new();
     }
@@ -41,11 +41,11 @@ mod tests {
     #[test]
     fn only_items_of_dead_channels_are_taken_out() {
         let mut waiting = VecDeque::from([1, 2, 3, 4, 5]);
-        assert!(take_dead(&mut waiting, |_| true).is_empty());
+        assert!(take_closed(&mut waiting, |_| true).is_empty());
         assert_eq!(waiting, [1, 2, 3, 4, 5]);
-        assert_eq!(take_dead(&mut waiting, |n| n % 2 == 1), [2, 4]);
+        assert_eq!(take_closed(&mut waiting, |n| n % 2 == 1), [2, 4]);
         assert_eq!(waiting, [1, 3, 5]);
-        assert_eq!(take_dead(&mut waiting, |_| false), [1, 3, 5]);
+        assert_eq!(take_closed(&mut waiting, |_| false), [1, 3, 5]);
         assert!(waiting.is_empty());
     }
 }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_common::shutdown::Settlement;
-use garenne_protocol::task::Envelope;
+use garenne_protocol::{settlement::Settlement, task::Envelope};
 
 use crate::{batch::Batch, consumer::Delivery, spans::AttemptSpan};
 

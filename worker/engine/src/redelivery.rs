@@ -123,7 +123,7 @@ impl RedeliveryTracker {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use garenne_common::shutdown::Settlement;
+    use garenne_protocol::settlement::Settlement;
 
     use super::*;
     use crate::{consumer::ChannelGeneration, spans::AttemptSpan, testing::finished};
@@ -175,7 +175,7 @@ mod tests {
         let (redeliveries, old, new) =
             (RedeliveryTracker::default(), ChannelGeneration::mock(), ChannelGeneration::mock());
         let cancellation = Arc::<crate::consumer::Cancellation>::default();
-        old.consumer_lost(
+        old.queue_may_be_deleted(
             Arc::clone(&cancellation),
             Arc::new(|orphan| {
                 assert_eq!(orphan.cancellation.delivers_again(None).now_or_never(), Some(true));

@@ -20,10 +20,10 @@ use garenne_common::supervise;
 use garenne_common::{
     clock,
     log_limit::LogLimit,
-    shutdown::Settlement,
     telemetry::{Metrics, Traces},
 };
 use garenne_protocol::{
+    settlement::Settlement,
     task::{DeadReason, NewTask},
     topology::{Ladder, Names},
 };
@@ -193,7 +193,7 @@ impl Settler {
 
     /// Begins a settlement in place, so that results reach the sinks in the order in which their tasks end, and continues it on
     /// the runtime of the broker connections if it is pending.
-    pub(crate) fn begin(&self, settlement: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn poll_then_spawn(&self, settlement: impl Future<Output = ()> + Send + 'static) {
         let mut settlement = Box::pin(supervise::isolated("settlement", settlement).into_future());
         // Timers and sockets belong to the runtime that is entered when they are made.
         let _entered = self.runtime.enter();

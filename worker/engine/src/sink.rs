@@ -184,6 +184,11 @@ pub trait Sink: Send + Sync + 'static {
         let _ = (kind, task_id, is_dead);
     }
 
+    /// The attributes that the spans of its writes have besides the engine's, such as `db.system.name`. The default has none.
+    fn span_attributes(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
     /// Works in the background, beside the writes. The default does nothing.
     ///
     /// It starts when the worker consumes, and is told to [stop](SinkContext::stopping) after the last write. It is

@@ -6,15 +6,15 @@ use std::{
     time::SystemTime,
 };
 
-use garenne_common::{
-    shutdown::Settlement,
-    telemetry::{
-        Traces,
-        metrics::TaskOutcome,
-        traces::{Begun, Span, SpanKind},
-    },
+use garenne_common::telemetry::{
+    Traces,
+    metrics::TaskOutcome,
+    traces::{Begun, Span, SpanKind},
 };
-use garenne_protocol::task::{DeadReason, Envelope, NewTask, TraceContext};
+use garenne_protocol::{
+    settlement::Settlement,
+    task::{DeadReason, Envelope, NewTask, TraceContext},
+};
 
 use crate::panics::lock;
 
@@ -119,6 +119,7 @@ impl AttemptSpan {
     pub(crate) fn record_sink_write(
         &self,
         sink: &'static str,
+        attributes: &'static [(&'static str, &'static str)],
         batch: usize,
         since: SystemTime,
         error: Option<&str>,
@@ -130,9 +131,8 @@ impl AttemptSpan {
             span.name(format!("write {sink}"));
             span.set("garenne.sink", sink);
             span.set("garenne.batch", i64::try_from(batch).unwrap_or(i64::MAX));
-            if sink == "postgres" {
-                span.set("db.system.name", "postgresql");
-                span.set("db.operation.name", "INSERT");
+            for (attribute, value) in attributes {
+                span.set(attribute, *value);
             }
             if let Some(error) = error {
                 span.failed(error.to_owned());

@@ -170,6 +170,10 @@ impl Sink for PostgresSink {
         self.alarms.ended_without_result(kind, task_id, is_dead);
     }
 
+    fn span_attributes(&self) -> &'static [(&'static str, &'static str)] {
+        &[("db.system.name", "postgresql"), ("db.operation.name", "INSERT")]
+    }
+
     fn background<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, ()> {
         let rollups = RollupWorker::new(self.pool.clone(), &self.tables);
         let rollups = supervise::restarting("rollups", (rollups, context), |(rollups, context)| {

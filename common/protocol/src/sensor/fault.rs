@@ -55,17 +55,6 @@ impl Fault {
         self.into()
     }
 
-    /// The HTTP status: 415 for the content type, 413 for too many records, 400 for a body that is not JSON, 422
-    /// for JSON that is not a valid reading.
-    pub const fn http_status(self) -> u16 {
-        match self {
-            Self::UnsupportedMediaType => 415,
-            Self::TooManyRecords => 413,
-            Self::Malformed => 400,
-            _ => 422,
-        }
-    }
-
     /// This error about a field of a record.
     pub fn in_field(self, field: impl Into<Cow<'static, str>>, message: impl Into<String>) -> BadField {
         BadField { field: field.into(), message: message.into(), code: self }

@@ -18,7 +18,7 @@ use super::register::{DURATIONS, NewMetrics, series};
 /// The label of all kinds that are not registered.
 pub const UNKNOWN_KIND: &str = "unknown";
 
-/// How one execution of a task ended. How its delivery ended is its [`Settlement`](crate::shutdown::Settlement).
+/// How one execution of a task ended. How its delivery ended is its [`Settlement`](garenne_protocol::settlement::Settlement).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum TaskOutcome {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use garenne_protocol::settlement::Settlement;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::register::{NewMetrics, WAITS};
-use crate::shutdown::Settlement;
 
 /// The metric families labelled by lane.
 pub(super) struct Lanes {

@@ -1,12 +1,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use garenne_protocol::task::DeadReason;
+use garenne_protocol::{settlement::Settlement, task::DeadReason};
 
 use super::*;
 use crate::{
     connection::{ConnectionObserver, Role},
-    shutdown::Settlement,
     supervise,
 };
 

@@ -16,7 +16,7 @@ pub enum Source {
 
 /// Source and age of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Origin {
+pub struct FigureSource {
     /// Where the figure comes from.
     pub source: Source,
     /// Its age is at most this, milliseconds.

@@ -9,7 +9,7 @@ use lapin::{
 };
 use serde::Serialize;
 
-use super::origin::Origin;
+use super::figure_source::FigureSource;
 
 /// Reply codes of the broker.
 const ACCESS_REFUSED: u16 = 403;
@@ -24,7 +24,7 @@ pub struct QueueStatus {
     pub unacked: Option<u64>,
     /// Source and age of `unacked`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unacked_from: Option<Origin>,
+    pub unacked_from: Option<FigureSource>,
     /// Ready and unacknowledged messages as the management API counted them together, so that a message is in one of
     /// both. Unknown without it.
     #[serde(skip)]

@@ -6,8 +6,8 @@ use garenne_protocol::topology::{BrokerVersion, Delay, LaneQueues, Topology};
 use serde::Serialize;
 
 use super::{
+    figure_source::{FigureSource, Source},
     inspector::QueueStatus,
-    origin::{Origin, Source},
 };
 use crate::operator::Operator;
 
@@ -80,8 +80,8 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Source and age of ready messages, consumers and retrying tasks.
-    pub fn origin(&self, now: i64) -> Origin {
-        Origin { source: self.source, age_ms: now.saturating_sub(self.read_at).max(0).unsigned_abs() }
+    pub fn origin(&self, now: i64) -> FigureSource {
+        FigureSource { source: self.source, age_ms: now.saturating_sub(self.read_at).max(0).unsigned_abs() }
     }
 
     /// The snapshot of the queues that were found.

@@ -9,8 +9,8 @@ use lapin::Connection;
 use tokio::time::Instant;
 
 use super::{
+    figure_source::{FigureSource, Source},
     inspector::{QueueInspector, QueueStatus},
-    origin::{Origin, Source},
     snapshot::{QueueCounts, Snapshot, foreign, wanted},
 };
 use crate::operator::Operator;
@@ -91,7 +91,7 @@ async fn statistics(operator: &Operator) -> Result<Option<Queues>, Failure> {
         ready: queue.ready,
         unacked: Some(queue.unacked),
         counted: Some(queue.ready + queue.unacked),
-        unacked_from: Some(Origin { source: Source::Management, age_ms }),
+        unacked_from: Some(FigureSource { source: Source::Management, age_ms }),
         consumers: queue.consumers,
         published: queue.published,
     };

@@ -30,7 +30,7 @@ use crate::{
     readings_format::ReadingsFormat,
     record_tasks::RequestProperties,
     refusal::Refusal,
-    request::take,
+    request::handle,
 };
 
 /// `POST /v1/readings`.
@@ -43,7 +43,7 @@ pub(super) async fn readings(
         properties.idempotency_key = idempotency_key(head, &properties.caller)?;
         Ok(ReadingsFormat::Json(form))
     };
-    take(&gateway, HttpRequest::new(request, format, counted("http"))).await
+    handle(&gateway, HttpRequest::new(request, format, counted("http"))).await
 }
 
 /// `POST /v1/map/{name}`.
@@ -60,7 +60,7 @@ pub(super) async fn mapped(
         properties.idempotency_key = idempotency_key(head, &properties.caller)?;
         Ok(ReadingsFormat::Mapped { map, path: head.uri.path().into() })
     };
-    take(&gateway, HttpRequest::new(request, format, counted("map")).with_own_parameters()).await
+    handle(&gateway, HttpRequest::new(request, format, counted("map")).with_own_parameters()).await
 }
 
 /// `POST /v1/tasks/{kind}`.
@@ -73,7 +73,7 @@ pub(super) async fn task(
         properties.idempotency_key = idempotency_key(head, &properties.caller)?;
         request::task(head, gateway.ingest.routes.kind(&kind)?, properties).map(TaskFormat)
     };
-    take(&gateway, HttpRequest::new(request, format, all_accepted)).await
+    handle(&gateway, HttpRequest::new(request, format, all_accepted)).await
 }
 
 /// `POST /v1/tasks`.
@@ -91,7 +91,7 @@ pub(super) async fn forwarded(
         let forwarded = Json(Forwarded { accepted: ids.len(), rejected });
         Ok((StatusCode::ACCEPTED, records, forwarded).into_response())
     };
-    take(&gateway, HttpRequest::new(request, format, answer)).await
+    handle(&gateway, HttpRequest::new(request, format, answer)).await
 }
 
 /// `POST /v1/events`.
@@ -100,7 +100,7 @@ pub(super) async fn events(
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
     let format = |head: &Parts, _: &mut RequestProperties| EventFormat::of(&head.headers);
-    take(&gateway, HttpRequest::new(request, format, all_accepted)).await
+    handle(&gateway, HttpRequest::new(request, format, all_accepted)).await
 }
 
 /// The payload of this task.

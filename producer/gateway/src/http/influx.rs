@@ -29,7 +29,7 @@ use crate::{
     problem::Entry,
     record_tasks::RequestProperties,
     refusal::Refusal,
-    request::take,
+    request::handle,
 };
 
 /// The query parameters that writers of both versions send. Those that have no meaning here are ignored.
@@ -64,7 +64,7 @@ pub(super) async fn write(
         Precision::parse(given).map(LineBody).ok_or_else(unknown)
     };
     let request = HttpRequest::new(request, format, written);
-    Ok(take(&gateway, request.with_password(p).with_parameters(OF_WRITES)).await?)
+    Ok(handle(&gateway, request.with_password(p).with_parameters(OF_WRITES)).await?)
 }
 
 fn written(

@@ -25,7 +25,7 @@ use crate::{
     payload::{Receipts, RecordCount},
     record_tasks::{RequestProperties, devices, leave_out_foreign},
     refusal::Refusal,
-    request::take,
+    request::handle,
 };
 
 /// Stores the data points of gauges and sums as readings. 200 after the broker has confirmed all of them.
@@ -53,7 +53,7 @@ pub(super) async fn metrics(State(gateway): State<Arc<GatewayContext>>, request:
             refused(encoding, Refusal { retry_after, ..refusal })
         }
     };
-    take(&gateway, HttpRequest::new(request, format, answer)).await
+    handle(&gateway, HttpRequest::new(request, format, answer)).await
 }
 
 /// Gauges and sums. Data points that cannot be readings are returned.

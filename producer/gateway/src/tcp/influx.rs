@@ -29,7 +29,7 @@ use crate::{
     payload::Payload,
     record_tasks::RequestProperties,
     refusal::Refusal,
-    request::{Request, take},
+    request::{Request, handle},
 };
 
 /// The protocol in metrics and logs.
@@ -206,7 +206,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> InfluxSession<'a, R, W> {
         let attempt = Attempt { peer, memory, caller, refused, batch, trace };
         tokio::select! {
             biased;
-            stored = take(gateway, attempt) => stored,
+            stored = handle(gateway, attempt) => stored,
             never = self.answers.write() => match never {},
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     readings_format::ReadingsFormat,
     record_tasks::RequestProperties,
     refusal::Refusal,
-    request::{Request, take},
+    request::{Request, handle},
 };
 
 /// Answers of this many bytes are written at once. A larger buffer is not kept for the next answers.
@@ -82,7 +82,7 @@ impl Line {
 
     /// The answer to the line. It is parsed now, so that its memory is reserved before the next one is read.
     pub(super) fn answered(self, gateway: Arc<GatewayContext>) -> BoxFuture<'static, Answer> {
-        let mut answer = async move { take(&gateway, self).await }.boxed();
+        let mut answer = async move { handle(&gateway, self).await }.boxed();
         match (&mut answer).now_or_never() {
             Some(answer) => future::ready(answer).boxed(),
             None => answer,
@@ -203,7 +203,7 @@ mod tests {
         fn size<F: Future>(_: impl FnOnce(&'static GatewayContext, Line) -> F) -> usize {
             size_of::<F>()
         }
-        let bytes = size(take);
+        let bytes = size(handle);
         assert!(bytes <= LINE_OVERHEAD, "{bytes}");
     }
 }

@@ -6,7 +6,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use futures_util::future::join_all;
-use garenne_common::shutdown::Settlement;
+use garenne_protocol::settlement::Settlement;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -53,7 +53,7 @@ pub(super) struct AckWriter<C> {
 }
 
 /// Waiting settlements that are flushed at once: a quarter of the prefetch.
-pub(super) fn batch_size(subscription: &Subscription) -> usize {
+pub(super) fn flush_at(subscription: &Subscription) -> usize {
     usize::from(subscription.prefetch / 4).max(1)
 }
 
@@ -111,7 +111,7 @@ impl<C: SettleChannel> AckWriter<C> {
             }
             let pending = self.ledger.tags.pending() + self.ledger.generation.waiting_requests();
             let now = Instant::now();
-            if pending >= self.ledger.generation.batch_size || next_flush.is_some_and(|time| time <= now) {
+            if pending >= self.ledger.generation.flush_at || next_flush.is_some_and(|time| time <= now) {
                 self.next_flush = None;
                 self.take_requests();
                 if self.flush().await.is_err() {

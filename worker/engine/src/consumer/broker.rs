@@ -5,9 +5,9 @@
 
 use futures_util::{FutureExt, Stream, future::BoxFuture};
 use garenne_amqp::{BrokerError, declare::TopologyError};
-use garenne_common::shutdown::Settlement;
 use garenne_protocol::{
     amqp::{BasicProperties, ShortString},
+    settlement::Settlement,
     topology::{BrokerVersion, Topology},
 };
 use thiserror::Error;

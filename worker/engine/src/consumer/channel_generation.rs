@@ -5,10 +5,8 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use garenne_common::{
-    shutdown::{Settlement, Tally},
-    telemetry::metrics::LaneMetrics,
-};
+use garenne_common::{shutdown::Tally, telemetry::metrics::LaneMetrics};
+use garenne_protocol::settlement::Settlement;
 use tokio::sync::Notify;
 
 use super::{cancellation::Cancellation, orphan::OnOrphan};
@@ -49,7 +47,7 @@ pub(crate) struct ChannelGeneration {
     /// fills the batch. Waking it for each request would cost more than most tasks.
     requests_ready: Notify,
     /// Requests that make the ack writer flush at once.
-    pub(super) batch_size: usize,
+    pub(super) flush_at: usize,
     pub(super) counters: SettlementCounters,
     is_open: AtomicBool,
     /// Wakes the consumer when the generation ends.
@@ -76,12 +74,12 @@ struct RequestQueue {
 }
 
 impl ChannelGeneration {
-    /// Creates the generation of a new channel. `batch_size` requests (1 or more) wake the ack writer at once.
-    pub(crate) fn new(counters: SettlementCounters, batch_size: usize) -> Self {
+    /// Creates the generation of a new channel. `flush_at` requests (1 or more) wake the ack writer at once.
+    pub(crate) fn new(counters: SettlementCounters, flush_at: usize) -> Self {
         Self {
             requests: Mutex::default(),
             requests_ready: Notify::new(),
-            batch_size,
+            flush_at,
             counters,
             is_open: AtomicBool::new(true),
             ended: Notify::new(),
@@ -114,7 +112,7 @@ impl ChannelGeneration {
 
     /// Records that the queue was deleted, or may have been. The messages that are not settled go to `on_orphan` instead of
     /// the broker.
-    pub(crate) fn consumer_lost(&self, cancellation: Arc<Cancellation>, on_orphan: OnOrphan) {
+    pub(crate) fn queue_may_be_deleted(&self, cancellation: Arc<Cancellation>, on_orphan: OnOrphan) {
         let _ = self.cancelled.set((cancellation, on_orphan));
     }
 
@@ -203,7 +201,7 @@ impl ChannelGeneration {
         requests.waiting.push(request);
         let (waiting, polled) = (requests.waiting.len(), requests.polled);
         drop(requests);
-        if (waiting == 1 && !polled) || waiting == self.batch_size {
+        if (waiting == 1 && !polled) || waiting == self.flush_at {
             self.requests_ready.notify_one();
         }
     }
@@ -256,9 +254,9 @@ mod tests {
         }
     }
 
-    fn generation(batch_size: usize) -> ChannelGeneration {
+    fn generation(flush_at: usize) -> ChannelGeneration {
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        ChannelGeneration::new(counters, batch_size)
+        ChannelGeneration::new(counters, flush_at)
     }
 
     fn ack(tag: u64) -> SettleRequest {

@@ -11,8 +11,11 @@ use std::{
 
 use bytes::Bytes;
 use garenne_amqp::take_unreadable;
-use garenne_common::{clock, shutdown::Settlement};
-use garenne_protocol::amqp::{BasicProperties, ShortString};
+use garenne_common::clock;
+use garenne_protocol::{
+    amqp::{BasicProperties, ShortString},
+    settlement::Settlement,
+};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -350,7 +353,7 @@ mod tests {
                 assert_eq!((orphan.routing_key.as_str(), orphan.exchange.as_str()), ("some.kind", "tasks"));
                 taken.lock().unwrap().push(orphan.body);
             });
-            generation.consumer_lost(Arc::default(), on_orphan);
+            generation.queue_may_be_deleted(Arc::default(), on_orphan);
             generation.end();
             requeue(delivery);
             bodies.lock().unwrap().len()

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use garenne_common::shutdown::Settlement;
+use garenne_protocol::settlement::Settlement;
 
 use super::broker::{Disposition, Frame};
 

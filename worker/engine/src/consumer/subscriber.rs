@@ -137,7 +137,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
     /// Keeps the messages that are not settled. Their queue was deleted, or may have been.
     fn keep_orphans(&mut self, generation: &ChannelGeneration) -> Arc<Cancellation> {
         let cancellation = Arc::<Cancellation>::default();
-        generation.consumer_lost(Arc::clone(&cancellation), Arc::clone(&self.on_orphan));
+        generation.queue_may_be_deleted(Arc::clone(&cancellation), Arc::clone(&self.on_orphan));
         self.cancellation = Arc::downgrade(&cancellation);
         cancellation
     }
@@ -171,8 +171,8 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
     /// Consumes on one channel until the intake is closed, every delivery is settled, and the channel is closed. Fails
     /// if the channel or its connection does. Its ack writer has ended then.
     async fn run_channel(&mut self, channel: B::Channel, backoff: &mut Backoff) -> Result<(), String> {
-        let batch_size = ack_writer::batch_size(&self.subscription);
-        let generation = Arc::new(ChannelGeneration::new(self.counters.clone(), batch_size));
+        let flush_at = ack_writer::flush_at(&self.subscription);
+        let generation = Arc::new(ChannelGeneration::new(self.counters.clone(), flush_at));
         let (intake, (drain, draining)) = (self.intake.clone(), watch::channel(false));
         let ack_writer =
             AckWriter::new(channel.clone(), Arc::clone(&generation), &self.subscription, intake, draining);

@@ -87,7 +87,7 @@ impl FailedChecks {
 mod tests {
     use std::cell::Cell;
 
-    use garenne_common::shutdown::Settlement;
+    use garenne_protocol::settlement::Settlement;
 
     use super::*;
     use crate::consumer::channel_generation::SettleRequest;

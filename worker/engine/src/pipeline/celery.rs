@@ -104,7 +104,7 @@ impl LanePipeline {
     }
 
     /// A call as a task. What cannot be one keeps its message and says why.
-    pub(super) fn as_call(&self, mut delivery: Delivery) -> Delivery {
+    pub(super) fn call_as_task(&self, mut delivery: Delivery) -> Delivery {
         let Some(lane) = &self.celery else { return delivery };
         let head = &delivery.head;
         let is_call = head.unreadable.is_none() && CeleryCall::is_call(&head.properties, &delivery.body);

@@ -5,8 +5,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{shutdown::Settlement, supervise};
-use garenne_protocol::task::{ContentType, DeadReason, Envelope, Origin};
+use garenne_common::supervise;
+use garenne_protocol::{
+    settlement::Settlement,
+    task::{ContentType, DeadReason, Envelope, Origin},
+};
 
 use super::{
     LanePipeline, foreign,
@@ -92,7 +95,7 @@ impl LanePipeline {
             self.count_ignored(ignored);
             delivery.set_properties(properties);
         }
-        self.as_call(delivery)
+        self.call_as_task(delivery)
     }
 
     /// Counts headers that are not trusted.
@@ -139,7 +142,7 @@ impl LanePipeline {
 
     /// A redelivered task is not admitted if it succeeded here before, or if it is still running here: then the new delivery
     /// replaces the lost one. A redelivered batch is admitted without the records that succeeded here.
-    pub(super) fn unless_known(&self, mut task: InFlight) -> Option<InFlight> {
+    pub(super) fn unless_done_or_running_here(&self, mut task: InFlight) -> Option<InFlight> {
         if !task.delivery.head.redelivered {
             return Some(task);
         }

@@ -126,7 +126,7 @@ mod tests {
             let mut delivery = Delivery::mock(&generation, 1, b"pump");
             delivery.head_mut().redelivered = true;
             let redelivered = InFlight { delivery, ..in_flight(&env, envelope()) };
-            assert_eq!(env.pipeline.unless_known(redelivered).is_some(), timeout.is_none());
+            assert_eq!(env.pipeline.unless_done_or_running_here(redelivered).is_some(), timeout.is_none());
             assert_eq!(generation.outstanding(), u64::from(timeout.is_some()), "the task that runs owns it");
         }
     }

@@ -31,7 +31,7 @@ use super::{LanePipeline, Ready, checks::NotNow, dispatched::Dispatched};
 use crate::{
     attempt::{AttemptEnd, AttemptOutput, Outcome},
     consumer::Delivery,
-    dead_channel::{POOL_WAIT_CHECK, take_dead},
+    dead_channel::{POOL_WAIT_CHECK, take_closed},
     in_flight::InFlight,
     registry::RegistryEntry,
     settlement::{PUT_OFF, Published, Settler},
@@ -46,7 +46,7 @@ impl LanePipeline {
     /// background.
     pub(super) fn admit(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<Ready> {
         let task = self.read(delivery, now)?;
-        let task = self.unless_known(task)?;
+        let task = self.unless_done_or_running_here(task)?;
         match self.check(&task, now) {
             Ok((entry, place)) => Some(self.prepare(task, entry, place, None)),
             Err(not_now) => {
@@ -92,7 +92,7 @@ impl LanePipeline {
                 Err(Refusal::QueueFull { .. }) => {
                     // The notification may have gone to another waiter, whose tasks are all dead.
                     let _ = timeout(POOL_WAIT_CHECK, pool_space).await;
-                    take_dead(&mut ready, |(_, _, dispatched)| dispatched.task.channel_is_open())
+                    take_closed(&mut ready, |(_, _, dispatched)| dispatched.task.channel_is_open())
                 }
                 Err(_) => std::mem::take(&mut ready),
             };
@@ -152,7 +152,7 @@ impl Settler {
             return;
         }
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
-        self.begin(async move { this.finish(task, &entry, end).await });
+        self.poll_then_spawn(async move { this.finish(task, &entry, end).await });
     }
 
     /// Whether [`finish`](Self::finish) has nothing to await.
@@ -210,7 +210,7 @@ impl Settler {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::shutdown::Settlement;
+    use garenne_protocol::settlement::Settlement;
     use tokio::sync::watch;
 
     use super::*;

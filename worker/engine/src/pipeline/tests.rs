@@ -1,5 +1,7 @@
-use garenne_common::shutdown::Settlement;
-use garenne_protocol::task::{TaskId, header};
+use garenne_protocol::{
+    settlement::Settlement,
+    task::{TaskId, header},
+};
 
 use super::{quarantine::tests::env, *};
 
@@ -74,7 +76,7 @@ async fn a_redelivered_batch_is_admitted_without_the_records_that_succeeded_here
     let admitted = |ids: &[&str]| {
         let mut task = env.test.batch_of(ids);
         task.delivery.head_mut().redelivered = true;
-        let batch = env.pipeline.unless_known(task)?.batch.unwrap();
+        let batch = env.pipeline.unless_done_or_running_here(task)?.batch.unwrap();
         Some(batch.records.iter().map(|record| record.envelope.id.to_string()).collect::<Vec<_>>())
     };
     assert_eq!(admitted(&["done"]), None);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use garenne_amqp::{Message, PublishError, Target};
-use garenne_common::shutdown::Settlement;
 use garenne_protocol::{
     amqp::BasicProperties,
+    settlement::Settlement,
     task::{
         CELERY_REPLY_ENCODING, CeleryCall, ContentType, Copied, DeadReason, celery_failure, celery_success,
         header,

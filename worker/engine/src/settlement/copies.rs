@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use garenne_amqp::{Message, PublishError, Target};
-use garenne_common::{backoff::Backoff, clock, shutdown::Settlement};
+use garenne_common::{backoff::Backoff, clock};
 use garenne_protocol::amqp::{BasicProperties, ShortString};
 use garenne_protocol::{
+    settlement::Settlement,
     task::{Copied, DeadReason, TaskId, header},
     topology::Ladder,
 };

@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use garenne_amqp::{Message, Target};
-use garenne_common::{clock, random, shutdown::Settlement};
+use garenne_common::{clock, random};
 use garenne_protocol::{
+    settlement::Settlement,
     task::{
         Copied, DeadReason, Envelope, TaskId, TraceContext, UnhandledRecord, WorkerIncarnation, epoch_ms,
         header, span_ms,

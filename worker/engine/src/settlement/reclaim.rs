@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use garenne_amqp::{Message, Target};
-use garenne_common::{
-    backoff::Backoff,
-    clock,
-    shutdown::{Settlement, Tally},
+use garenne_common::{backoff::Backoff, clock, shutdown::Tally};
+use garenne_protocol::{
+    settlement::Settlement,
+    task::{Copied, DeadReason, Origin},
 };
-use garenne_protocol::task::{Copied, DeadReason, Origin};
 
 use super::Settler;
 use crate::consumer::{LaneIntake, Orphan};

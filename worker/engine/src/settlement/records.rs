@@ -11,9 +11,12 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use garenne_common::{shutdown::Settlement, supervise::isolated, telemetry::metrics::TaskOutcome};
+use garenne_common::{supervise::isolated, telemetry::metrics::TaskOutcome};
 use garenne_pool::Ending;
-use garenne_protocol::task::{Copied, Envelope};
+use garenne_protocol::{
+    settlement::Settlement,
+    task::{Copied, Envelope},
+};
 use tokio::sync::Semaphore;
 
 use super::Settler;
@@ -87,7 +90,7 @@ impl Settler {
     fn settle_together(self: &Arc<Self>, records: Vec<(InFlight, AttemptEnd)>, entry: &Arc<RegistryEntry>) {
         records.iter().for_each(|(record, end)| end.count(&record.span, entry));
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
-        self.begin(async move {
+        self.poll_then_spawn(async move {
             let finish =
                 |(record, end)| isolated("settlement", this.finish(record, &entry, end)).into_future();
             let finishing: FuturesUnordered<_> = records.into_iter().map(finish).collect();

@@ -23,7 +23,7 @@ fn an_attempt_has_a_span_from_its_start_to_its_settlement() {
     span.start();
     let context = span.context(&envelope).unwrap();
     span.set_outcome(TaskOutcome::Success);
-    span.record_sink_write("postgres", 7, SystemTime::now(), None);
+    span.record_sink_write("postgres", &[("db.system.name", "postgresql")], 7, SystemTime::now(), None);
     span.end(Settlement::Acked, None);
     span.end(Settlement::Requeued, None);
     let (process, write) = (recorder.only("process garenne.tasks.fast"), recorder.only("write postgres"));
@@ -44,6 +44,7 @@ fn an_attempt_has_a_span_from_its_start_to_its_settlement() {
     );
     assert_eq!((write.parent_id, write.kind), (process.span_id, SpanKind::Client));
     assert_eq!((write.attributes["garenne.batch"].as_str(), write.error), ("7", None));
+    assert_eq!(write.attributes["db.system.name"], "postgresql");
 }
 
 #[test]

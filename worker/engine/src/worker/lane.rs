@@ -98,9 +98,12 @@ pub(super) fn update_gauges(lanes: &[(LanePool, LaneMetrics)], stuck: &IntGauge)
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::{clock, shutdown::Settlement, telemetry::Metrics};
+    use garenne_common::{clock, telemetry::Metrics};
     use garenne_pool::Stop;
-    use garenne_protocol::task::{ContentType, Kind, NewTask};
+    use garenne_protocol::{
+        settlement::Settlement,
+        task::{ContentType, Kind, NewTask},
+    };
     use tokio::time::{sleep, timeout};
 
     use super::*;

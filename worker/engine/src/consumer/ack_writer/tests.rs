@@ -66,13 +66,13 @@ struct Bench {
     running: JoinHandle<UnconfirmedAcks>,
 }
 
-const BATCH_SIZE: usize = 4;
+const FLUSH_AT: usize = 4;
 
 fn bench() -> Bench {
     let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
     let subscription = Subscription::for_queues(vec!["queue".into()], 16, "tag").remove(0);
-    assert_eq!(batch_size(&subscription), BATCH_SIZE);
-    let generation = Arc::new(ChannelGeneration::new(counters.clone(), BATCH_SIZE));
+    assert_eq!(flush_at(&subscription), FLUSH_AT);
+    let generation = Arc::new(ChannelGeneration::new(counters.clone(), FLUSH_AT));
     let channel = FakeChannel::default();
     let ((intake, wanted), (drain, draining)) = (watch::channel(Intake::Open), watch::channel(false));
     let quiet = watch::Sender::new(LaneQuiet::default());
@@ -109,8 +109,8 @@ impl Bench {
 const SHORT_WAIT: Duration = Duration::from_millis(20);
 
 #[test]
-fn the_batch_size_is_a_quarter_of_the_prefetch() {
-    let of = |prefetch| batch_size(&Subscription::for_queues(vec!["q".into()], prefetch, "t")[0]);
+fn settlements_are_flushed_at_a_quarter_of_the_prefetch() {
+    let of = |prefetch| flush_at(&Subscription::for_queues(vec!["q".into()], prefetch, "t")[0]);
     assert_eq!([1, 3, 4, 8, 200].map(of), [1, 1, 1, 2, 50]);
 }
 

@@ -2,9 +2,9 @@ use std::sync::Mutex;
 
 use futures_util::stream::BoxStream;
 use garenne_amqp::declare::TopologyError;
-use garenne_common::shutdown::Settlement;
 use garenne_protocol::{
     amqp::{BasicProperties, FieldTable},
+    settlement::Settlement,
     topology::{BrokerVersion, Topology},
 };
 

@@ -1,9 +1,10 @@
 use std::sync::atomic::Ordering;
 
-use garenne_common::{config::Lane, shutdown::Settlement, telemetry::Traces};
+use garenne_common::{config::Lane, telemetry::Traces};
 use garenne_pool::{Cause, Completion, Ending, Pool, PoolConfig};
 use garenne_protocol::{
     amqp::{BasicProperties, FieldTable},
+    settlement::Settlement,
     task::{ContentType, Kind, NewTask, QuarantineRecord, UnhandledRecord, header},
     topology::Names,
 };

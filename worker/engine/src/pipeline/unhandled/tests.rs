@@ -1,5 +1,7 @@
-use garenne_common::shutdown::Settlement;
-use garenne_protocol::task::{ContentType, Kind, NewTask, UnhandledRecord, header};
+use garenne_protocol::{
+    settlement::Settlement,
+    task::{ContentType, Kind, NewTask, UnhandledRecord, header},
+};
 
 use super::*;
 use crate::{

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::SinkItem;
 use crate::{
-    dead_channel::take_dead,
+    dead_channel::take_closed,
     force_close::after_last_answers,
     sink::{FinishedTask, Sink, SinkAnswer, health::Health},
 };
@@ -61,9 +61,9 @@ impl SinkWriter {
                 Some(Ok(answers)) => {
                     self.health.write_succeeded();
                     backoff.reset();
-                    let sink = self.sink.name();
+                    let (sink, attributes) = (self.sink.name(), self.sink.span_attributes());
                     for (task, answer) in tasks.into_iter().zip(answers) {
-                        task.span.record_sink_write(sink, size, began, answer.error());
+                        task.span.record_sink_write(sink, attributes, size, began, answer.error());
                         // Nothing waits any more if the settlement has panicked.
                         let _ = task.answer.send(answer);
                     }
@@ -157,6 +157,6 @@ impl SinkWriter {
     /// would add as many results as the prefetch to the queue of an unavailable sink.
     fn drop_dead(&mut self) {
         self.receive_up_to(usize::MAX);
-        drop(take_dead(&mut self.waiting, |(_, task)| task.generation.is_open()));
+        drop(take_closed(&mut self.waiting, |(_, task)| task.generation.is_open()));
     }
 }
