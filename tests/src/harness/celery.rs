@@ -69,8 +69,7 @@ impl Celery {
 
     /// Sends calls with the application's script. Returns what it reports: a name, a result, and the seconds until then.
     pub async fn send(&self, arguments: &[&str]) -> Result<Vec<(String, Value, f64)>> {
-        let program = self.program().arg(format!("{APP}/send.py"));
-        let ended = arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await?;
+        let ended = self.program().arg(format!("{APP}/send.py")).args(arguments).run().await?;
         anyhow::ensure!(ended.code == Some(0), "send.py {arguments:?}: {:#?}", ended.stderr);
         let read = |line: &String| serde_json::from_str(line).with_context(|| line.clone());
         ended.stdout.iter().map(read).collect()
@@ -78,10 +77,8 @@ impl Celery {
 
     /// Starts a worker of Celery on this queue and waits until it consumes.
     pub async fn worker(&self, queue: &str) -> Result<Process> {
-        let program = ["-m", "celery", "-A", "proj", "worker", "--pool", "solo", "-l", "INFO", "-Q", queue]
-            .into_iter()
-            .fold(self.program(), Program::arg);
-        let worker = program.start().await?;
+        let arguments = ["-m", "celery", "-A", "proj", "worker", "--pool", "solo", "-l", "INFO", "-Q", queue];
+        let worker = self.program().args(arguments).start().await?;
         let is_ready = |lines: &[String]| lines.iter().any(|line| line.ends_with(" ready.")).then_some(());
         worker.stderr().until("a worker of Celery that is ready", is_ready).await?;
         Ok(worker)
@@ -103,7 +100,7 @@ async fn install() -> Result<PathBuf> {
     }
     let venv = Program::foreign("python3").arg("-m").arg("venv").arg(&folder);
     let pip = Program::foreign(&python.display().to_string());
-    let pip = ["-m", "pip", "install", "-q", "-r", &requirements].into_iter().fold(pip, Program::arg);
+    let pip = pip.args(["-m", "pip", "install", "-q", "-r", &requirements]);
     for step in [venv, pip] {
         let ended = step.run().await?;
         if ended.code != Some(0) {

@@ -12,7 +12,7 @@ use super::{
     port,
     process::{Ended, Process, Program, Signal},
     readiness, suite,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
     users,
     wait::{Seen, WAIT_TIMEOUT, eventually},
 };
@@ -166,8 +166,7 @@ impl MosquittoPub {
     /// Publishes with arguments that say what, which may fail.
     pub async fn run(&self, version: &str, topic: &str, arguments: &[&str]) -> Result<Ended> {
         let version = if version == "5" { "mqttv5" } else { version };
-        let program = self.0.clone().option("-V", version).option("-t", topic);
-        arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
+        self.0.clone().option("-V", version).option("-t", topic).args(arguments).run().await
     }
 }
 
@@ -243,7 +242,7 @@ impl BridgePlan {
             .option("--admin", "127.0.0.1:0")
             .option("--url", mqtt_url)
             .env("GARENNE_MQTT__CLIENT_ID", "bridge")
-            .env("GARENNE_RETRY__DELAYS", "200ms,400ms");
+            .env("GARENNE_RETRY__DELAYS", DELAYS);
         Self(program)
     }
 

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use garenne_common::exit::Exit;
 use garenne_drill::die_with_parent;
 use rustix::process::{Pid, kill_process};
@@ -68,6 +68,12 @@ impl Program {
         }
     }
 
+    /// The console with this broker URL and these arguments.
+    #[must_use]
+    pub fn garenne(amqp_url: &str, arguments: &[&str]) -> Self {
+        Self::new("garenne").option("--amqp-url", amqp_url).args(arguments)
+    }
+
     /// A program from `PATH`, such as `docker`.
     #[must_use]
     pub fn foreign(name: &str) -> Self {
@@ -92,6 +98,12 @@ impl Program {
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push(argument.as_ref().to_owned());
         self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        arguments.into_iter().fold(self, Self::arg)
     }
 
     /// Adds an option and its value.
@@ -168,6 +180,13 @@ impl Program {
                 return Ok(ended);
             }
         }
+    }
+
+    /// As [`run_until_answered`](Self::run_until_answered). Fails if the program does.
+    pub async fn succeed(&self) -> Result<Ended> {
+        let ended = self.run_until_answered().await?;
+        ensure!(ended.code == Some(0), "{} {:?}: {ended:?}", self.name, self.arguments);
+        Ok(ended)
     }
 }
 

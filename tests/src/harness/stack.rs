@@ -70,9 +70,7 @@ impl Stack {
     /// Starts a compose command without waiting for its end.
     pub async fn start(&self, arguments: &[&str]) -> Result<Process> {
         let (program, first) = self.compose.split_first().context("no compose")?;
-        let program = Program::foreign(program);
-        let program = first.iter().fold(program, |program, argument| program.arg(argument));
-        let program = arguments.iter().fold(program, |program, argument| program.arg(argument));
+        let program = Program::foreign(program).args(first).args(arguments);
         self.environment.iter().fold(program, |program, (name, value)| program.env(name, value)).start().await
     }
 
@@ -192,5 +190,5 @@ async fn run(arguments: &[&str]) -> Result<Ended> {
 }
 
 fn docker(arguments: &[&str]) -> Program {
-    arguments.iter().fold(Program::foreign("docker"), |program, argument| program.arg(argument))
+    Program::foreign("docker").args(arguments)
 }

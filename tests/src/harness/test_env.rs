@@ -138,9 +138,7 @@ impl TestEnv {
     /// Runs the console on this virtual host, as the user with the permissions for that, without a log: its standard
     /// error has only what the command says. Fails if the command does.
     pub async fn garenne(&self, arguments: &[&str]) -> Result<Ended> {
-        let ended = self.without_log(arguments).run_until_answered().await?;
-        ensure!(ended.code == Some(0), "garenne {arguments:?}: {ended:?}");
-        Ok(ended)
+        self.without_log(arguments).succeed().await
     }
 
     /// As [`TestEnv::garenne`], for commands that may fail.
@@ -171,9 +169,7 @@ impl TestEnv {
             _ => &self.users.console,
         };
         // `status` listens for as long as a gateway's heartbeat needs.
-        let program =
-            Program::new("garenne").option("--amqp-url", user).env("GARENNE_EVENTS__HEARTBEAT", "500ms");
-        arguments.iter().fold(program, |program, argument| program.arg(argument))
+        Program::garenne(user, arguments).env("GARENNE_EVENTS__HEARTBEAT", "500ms")
     }
 
     /// Publishes tasks `prefix-0` to `prefix-<count - 1>` to the tasks exchange and returns their ids.

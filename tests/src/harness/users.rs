@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{
@@ -80,10 +80,8 @@ impl Topology {
         if self.applied.lock().unwrap_or_else(PoisonError::into_inner).contains(&settings) {
             return Ok(());
         }
-        let tool = Program::new("garenne").option("--amqp-url", &self.url).arg("topology").arg("apply");
-        let tool = settings.iter().fold(tool, |tool, (name, value)| tool.env(name, value));
-        let ended = tool.run_until_answered().await?;
-        ensure!(ended.code == Some(0), "topology apply: {:?}", ended.stderr);
+        let tool = Program::garenne(&self.url, &["topology", "apply"]);
+        settings.iter().fold(tool, |tool, (name, value)| tool.env(name, value)).succeed().await?;
         self.applied.lock().unwrap_or_else(PoisonError::into_inner).insert(settings);
         Ok(())
     }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use garenne_tests::harness::{
     client::with_id,
     postgres::{Database, Postgres},
-    process::{Program, Signal},
+    process::Signal,
     test_env::TestEnv,
     wait::{Seen, eventually},
     worker::{Worker, WorkerPlan},
@@ -91,9 +91,7 @@ async fn batches_skip_records_that_an_operator_stopped() -> Result<()> {
     let env = TestEnv::new().await?;
     // Declares the topology.
     env.worker("first")?.start().await?.stop().await?;
-    let stop = Program::new("garenne").option("--amqp-url", env.vhost().amqp_url()).arg("task").arg("stop");
-    let ended = stop.arg("unwanted").run().await?;
-    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    env.garenne(&["task", "stop", "unwanted"]).await?;
     let steps = [("before", json!({})), ("unwanted", json!({})), ("after", json!({}))];
     publish_batch(&env, "bench.noop", "batch", &records(steps)).await?;
     let worker = env.worker("worker")?.stdout().start().await?;

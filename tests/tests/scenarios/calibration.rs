@@ -242,8 +242,7 @@ async fn recalibrated_readings_are_those_that_storing_would_have_given() -> Resu
 
 /// Starts `garenne` with these arguments.
 async fn start(env: &TestEnv, arguments: &[&str]) -> Result<Process> {
-    let program = Program::new("garenne").option("--amqp-url", env.operator_url());
-    arguments.iter().fold(program, |program, argument| program.arg(argument)).start().await
+    Program::garenne(env.operator_url(), arguments).start().await
 }
 
 /// Locks the last temperature of each device until the connection ends its transaction.

@@ -37,8 +37,7 @@ fn answering(plan: WorkerPlan) -> WorkerPlan {
 
 /// The console with the lane of the calls.
 fn console(amqp_url: &str) -> Program {
-    let console = Program::new("garenne").option("--amqp-url", amqp_url);
-    let console = console.env("GARENNE_RETRY__DELAYS", DELAYS);
+    let console = Program::garenne(amqp_url, &[]).env("GARENNE_RETRY__DELAYS", DELAYS);
     console.env("GARENNE_LANES__PROJ__CELERY", "true").env("GARENNE_LANES__PROJ__BINDINGS", "proj.#")
 }
 

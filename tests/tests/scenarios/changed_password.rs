@@ -214,7 +214,7 @@ async fn changed_password_is_awaited_by_commands() -> Result<()> {
         let program = Program::new("garenne").env("GARENNE_LOG", "info");
         let program = program.env("GARENNE_AMQP_URL_FILE", broker_file.display().to_string());
         let program = program.env("GARENNE_POSTGRES_URL_FILE", database_file.display().to_string());
-        let command = command.split(' ').fold(program, Program::arg).start().await?;
+        let command = program.args(command.split(' ')).start().await?;
         let refused = ["cannot connect to the broker, retrying", "password authentication failed"];
         let is_refused = |lines: &[String]| {
             lines.iter().any(|line| refused.iter().any(|it| line.contains(it))).then_some(())

@@ -26,7 +26,7 @@ async fn a_closed_pipe_is_no_error() -> Result<()> {
         ("garenne-worker", "--print-config"),
         ("garenne-producer", "--help"),
     ] {
-        let words = arguments.split(' ').fold(Program::new(program), Program::arg);
+        let words = Program::new(program).args(arguments.split(' '));
         let words = words.env("GARENNE_AMQP_URL", env.operator_url());
         let (read, unread) = (words.run().await?, words.run_unread().await?);
         ensure!(!read.stdout.is_empty(), "{program} {arguments} prints nothing: {read:?}");

@@ -1,26 +1,17 @@
 //! The command-line tool `garenne`: topology and status.
 
 use anyhow::Result;
-use garenne_tests::harness::{
-    process::{Ended, Program},
-    test_env::TestEnv,
-    vhost::Rights,
-};
+use garenne_tests::harness::{process::Program, test_env::TestEnv, vhost::Rights};
 use lapin::options::QueueDeleteOptions;
 use serde_json::Value;
-
-async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
-    let program = Program::new("garenne").option("--amqp-url", url);
-    arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
-}
 
 #[tokio::test]
 async fn console_applies_the_topology_and_names_differences() -> Result<()> {
     let env = TestEnv::new().await?;
-    let (url, management) = (env.vhost().amqp_url(), env.vhost().management_url());
+    let management = env.vhost().management_url();
     let check = ["topology", "check", "--management-url", &management];
 
-    let before = garenne(&url, &["topology", "check"]).await?;
+    let before = env.try_garenne(&["topology", "check"]).await?;
     assert_eq!(before.code, Some(1));
     assert!(
         before.stdout.iter().any(|line| line == "exchange garenne.tasks: missing"),
@@ -28,14 +19,12 @@ async fn console_applies_the_topology_and_names_differences() -> Result<()> {
         before.stdout
     );
 
-    let applied = garenne(&url, &["topology", "apply"]).await?;
-    assert_eq!(applied.code, Some(0), "{:?}", applied.stderr);
-    let same = garenne(&url, &check).await?;
-    assert_eq!(same.code, Some(0), "{:?}", same.stdout);
+    env.garenne(&["topology", "apply"]).await?;
+    env.garenne(&check).await?;
 
     let channel = env.client().channel();
     channel.queue_delete("garenne.tasks.slow".into(), QueueDeleteOptions::default()).await?;
-    let lacking = garenne(&url, &check).await?;
+    let lacking = env.try_garenne(&check).await?;
     assert_eq!(lacking.code, Some(1));
     assert_eq!(
         lacking.stdout[..3],
@@ -48,7 +37,7 @@ async fn console_applies_the_topology_and_names_differences() -> Result<()> {
         "{:?}",
         lacking.stdout
     );
-    let status = garenne(&url, &["status", "--json"]).await?;
+    let status = env.try_garenne(&["status", "--json"]).await?;
     assert_eq!(status.code, Some(1));
     let status: Value = serde_json::from_str(&status.stdout.join("\n"))?;
     assert_eq!(status["missing"], serde_json::json!(["garenne.tasks.slow"]));
@@ -60,7 +49,7 @@ async fn console_without_the_permission_ends_with_code_77() -> Result<()> {
     let env = TestEnv::new().await?;
     let rights = Rights { configure: "^$", write: ".*", read: ".*" };
     let url = env.vhost().user_url("reader", rights).await?;
-    let denied = garenne(&url, &["topology", "apply"]).await?;
+    let denied = Program::garenne(&url, &["topology", "apply"]).run().await?;
     assert_eq!(denied.code, Some(77));
     assert_eq!(
         denied.stderr,
@@ -73,8 +62,8 @@ async fn console_without_the_permission_ends_with_code_77() -> Result<()> {
 
 #[tokio::test]
 async fn console_exports_definitions_of_the_topology() -> Result<()> {
-    let export = garenne("amqp://127.0.0.1:1", &["topology", "export", "--broker-version", "4.0"]).await?;
-    assert_eq!(export.code, Some(0), "{:?}", export.stderr);
+    let arguments = ["topology", "export", "--broker-version", "4.0"];
+    let export = Program::garenne("amqp://127.0.0.1:1", &arguments).succeed().await?;
     let definitions: Value = serde_json::from_str(&export.stdout.join("\n"))?;
     let queues = definitions["queues"].as_array().map_or(0, Vec::len);
     assert!(queues > 15 && definitions["exchanges"].as_array().map_or(0, Vec::len) == 7, "{definitions}");

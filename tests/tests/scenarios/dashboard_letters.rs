@@ -7,7 +7,7 @@ use garenne_tests::harness::{
     client::{headers, text, with_id},
     dashboard::{Dashboard, TOKEN},
     suite,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
 };
 use lapin::types::AMQPValue;
 use reqwest::StatusCode;
@@ -81,7 +81,7 @@ async fn one_filter_selects_among_ten_thousand_letters_what_is_listed_and_what_i
     env.worker("declares")?.start().await?.stop().await?;
     publish(&env).await?;
     let dashboard =
-        Dashboard::start_with(&env, |program| program.env("GARENNE_RETRY__DELAYS", "200ms,400ms")).await?;
+        Dashboard::start_with(&env, |program| program.env("GARENNE_RETRY__DELAYS", DELAYS)).await?;
     let mut browser = Browser::start(&program).await?;
     browser.resize(1280, 900).await?;
     browser.open(dashboard.url(), false).await?;
@@ -166,7 +166,7 @@ async fn a_letter_is_replayed_with_an_edited_payload_and_a_test_task_says_where_
     env.publish("bench.sleep", &json!({"ms": "many"}), "invalid", 2).await?;
     env.until_ready_in(DEAD, 2).await?;
     let dashboard =
-        Dashboard::start_with(&env, |program| program.env("GARENNE_RETRY__DELAYS", "200ms,400ms")).await?;
+        Dashboard::start_with(&env, |program| program.env("GARENNE_RETRY__DELAYS", DELAYS)).await?;
     for path in ["/api/dead/edit", "/api/tasks"] {
         let body = json!({"id": "invalid-0", "payload": "{}"});
         assert_eq!(dashboard.post(path, body).await?.0, StatusCode::UNAUTHORIZED, "{path}");

@@ -9,7 +9,7 @@ use garenne_tests::harness::{
     client::{headers, text, with_id},
     dashboard::{Dashboard, TOKEN},
     suite,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
     wait::{Seen, eventually},
 };
 use lapin::{
@@ -19,8 +19,6 @@ use lapin::{
 use serde_json::{Value, json};
 
 const DEAD: &str = "garenne.dead";
-/// The retry delays of the test environment's workers.
-const DELAYS: &str = "200ms,400ms";
 const WORKERS: usize = 200;
 const LETTERS: usize = 305;
 /// Control characters and HTML, as any publisher can send them.

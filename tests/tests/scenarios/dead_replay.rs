@@ -70,8 +70,7 @@ async fn letters(env: &TestEnv, prefix: &str, kind: &str, reason: &str, count: u
 
 /// Starts the console without waiting for its end.
 async fn start(env: &TestEnv, arguments: &[&str]) -> Result<Process> {
-    let program = Program::new("garenne").option("--amqp-url", env.operator_url()).env("GARENNE_LOG", "off");
-    arguments.iter().fold(program, |program, argument| program.arg(argument)).start().await
+    Program::garenne(env.operator_url(), arguments).env("GARENNE_LOG", "off").start().await
 }
 
 /// Waits until at least `count` letters are replayed.

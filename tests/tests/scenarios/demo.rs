@@ -19,7 +19,7 @@ async fn demo(env: &TestEnv, lasts: &str, options: &[&str]) -> Result<Vec<String
     std::fs::write(&recording, format!("time,device,temperature_C\n{rows}"))?;
     let demo = Program::new("garenne-drill").option("--amqp-url", env.vhost().amqp_url()).arg("demo");
     let demo = demo.option("--recording", &recording).option("--speed", "120x").option("--for", lasts);
-    let demo = options.iter().fold(demo.option("--dir", &folder), |demo, option| demo.arg(option));
+    let demo = demo.option("--dir", &folder).args(options);
     let ended = demo.run().await?;
     assert_eq!(ended.code, Some(0), "{:?} {:?}", ended.stdout, ended.stderr);
     let mut receipts = 0;

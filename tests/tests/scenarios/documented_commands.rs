@@ -15,7 +15,7 @@ use garenne_tests::{
         postgres::Postgres,
         process::{self, Program},
         suite,
-        test_env::TestEnv,
+        test_env::{DELAYS, TestEnv},
     },
 };
 
@@ -86,7 +86,7 @@ async fn follow(page: &str) -> Result<()> {
         .env("GARENNE_AMQP_URL", env.vhost().amqp_url())
         .env("GARENNE_ADMIN", "127.0.0.1:0")
         .env("GARENNE_LISTEN", &listen)
-        .env("GARENNE_RETRY__DELAYS", "200ms,400ms")
+        .env("GARENNE_RETRY__DELAYS", DELAYS)
         .start()
         .await?
         .ended_within(Duration::from_secs(960))

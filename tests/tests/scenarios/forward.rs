@@ -154,7 +154,7 @@ async fn a_site_without_a_spool_or_with_a_password_in_its_url_is_refused() -> Re
         (vec!["--forward-token-file", "token"], "setting forward.url = unset"),
     ] {
         let program = Program::new("garenne-producer").arg("serve").option("--listen", "127.0.0.1:0");
-        let ended = options.into_iter().fold(program, |program, option| program.arg(option)).run().await?;
+        let ended = program.args(options).run().await?;
         let errors = ended.stderr.join("\n");
         assert_eq!(ended.code, Some(78), "{errors}");
         assert!(errors.contains(expected) && !errors.contains("secret"), "{errors}");

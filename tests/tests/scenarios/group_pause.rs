@@ -12,11 +12,6 @@ use serde_json::{Value, json};
 
 const GROUP: &str = "import-7";
 
-async fn garenne(env: &TestEnv, arguments: &[&str]) -> Result<String> {
-    let ended = env.garenne(arguments).await?;
-    Ok(ended.stdout.join("\n"))
-}
-
 async fn publish_grouped(env: &TestEnv, kind: &str, id: &str, payload: Value) -> Result<()> {
     let properties = with_id(id).with_headers(headers([("garenne-group", text(GROUP))]));
     env.client().publish("garenne.tasks", kind, properties, payload.to_string().as_bytes()).await?;
@@ -40,8 +35,8 @@ async fn paused(env: &TestEnv) -> Result<Vec<Value>> {
 #[tokio::test]
 async fn a_pause_applies_to_workers_that_start_later_and_occupies_none_of_them() -> Result<()> {
     let env = TestEnv::new().await?;
-    garenne(&env, &["topology", "apply"]).await?;
-    garenne(&env, &["group", "pause", GROUP]).await?;
+    env.garenne(&["topology", "apply"]).await?;
+    env.garenne(&["group", "pause", GROUP]).await?;
     for n in 0..20 {
         publish_grouped(&env, "bench.noop", &format!("held-{n}"), json!({})).await?;
     }
@@ -60,7 +55,7 @@ async fn a_pause_applies_to_workers_that_start_later_and_occupies_none_of_them()
     let second = small(env.worker("second")?).start().await?;
     env.publish("bench.noop", &json!({}), "another", 1).await?;
     assert_eq!(second.until_done(1).await?[0].task_id, "another-0");
-    garenne(&env, &["group", "resume", GROUP]).await?;
+    env.garenne(&["group", "resume", GROUP]).await?;
     let done = second.until_done(21).await?;
     assert!(done.iter().all(|done| done.attempt == 1), "no attempt was spent: {done:?}");
     let receipt = second.stop().await?.receipt;
@@ -77,7 +72,7 @@ async fn a_pause_defers_tasks_that_already_wait_in_a_worker() -> Result<()> {
     worker.until_holds("fast", 1, 0).await?;
     publish_grouped(&env, "bench.noop", "waiting", json!({})).await?;
     worker.until_holds("fast", 1, 1).await?;
-    garenne(&env, &["group", "pause", GROUP]).await?;
+    env.garenne(&["group", "pause", GROUP]).await?;
     eventually("the status shows the pause", async || {
         let paused = paused(&env).await?;
         Ok(Seen::when(paused == [GROUP], format_args!("{paused:?}")))
@@ -85,11 +80,11 @@ async fn a_pause_defers_tasks_that_already_wait_in_a_worker() -> Result<()> {
     .await?;
     worker.until_holds("fast", 1, 1).await?;
     // The running task ends; the paused one that waited behind it must not start.
-    garenne(&env, &["task", "stop", "running"]).await?;
+    env.garenne(&["task", "stop", "running"]).await?;
     env.publish("bench.noop", &json!({}), "other", 1).await?;
     worker.until_done_with("other-0").await?;
     assert_eq!(worker.until_done(1).await?.len(), 1);
-    garenne(&env, &["group", "resume", GROUP]).await?;
+    env.garenne(&["group", "resume", GROUP]).await?;
     assert_eq!(worker.until_done_with("waiting").await?.attempt, 1);
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (2, 1), "{receipt:?}");

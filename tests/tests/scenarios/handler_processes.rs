@@ -365,8 +365,7 @@ async fn patterns_of_kinds_share_a_handler() -> Result<()> {
 #[tokio::test]
 async fn a_check_runs_a_program_through_the_protocol() -> Result<()> {
     let check = async |program: &[&str]| {
-        let arguments = ["handler", "check", "--"].iter().chain(program);
-        arguments.fold(Program::new("garenne"), Program::arg).run().await
+        Program::new("garenne").args(["handler", "check", "--"]).args(program).run().await
     };
     let file = |name: &str| repository_file(name).display().to_string();
     let ended = check(&["python3", &file("tests/clients/odd_handler.py")]).await?;

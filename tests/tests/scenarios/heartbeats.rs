@@ -149,7 +149,7 @@ async fn heartbeats_of_a_gateway_are_awaited_by_status() -> Result<()> {
     let worker = env.worker("worker")?.start().await?;
     let gateway = GatewayPlan::new(&env)?.start().await?;
     let none = "no gateway or bridge sent a heartbeat";
-    let status = process::Program::new("garenne").option("--amqp-url", env.operator_url()).arg("status");
+    let status = process::Program::garenne(env.operator_url(), &["status"]);
     eventually("status hears the gateway", async || {
         let listened = status.run().await?.stdout.join("\n");
         Ok(Seen::when(listened.contains("gateway  ") && !listened.contains(none), listened))

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use flate2::{Compression, write::GzEncoder};
 use garenne_tests::harness::{
     gateway::{Gateway, GatewayPlan},
+    suite,
     test_env::TestEnv,
     wait::{Seen, eventually},
 };
@@ -38,13 +39,9 @@ token_sha256 = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0
 devices = ["healthy"]
 "#;
 
-fn full() -> bool {
-    std::env::var_os("GARENNE_TEST_FULL").is_some()
-}
-
 /// Hostile connections of each kind.
 fn connections() -> usize {
-    if full() { 200 } else { 30 }
+    if suite::is_full() { 200 } else { 30 }
 }
 
 /// The pause of a hostile sender between two writes. It grows with the number of connections, so that their total rate
@@ -306,14 +303,6 @@ fn p99(mut times: Vec<Duration>) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// The peak memory of the process, in MB.
-fn peak_mb(pid: u32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("a peak")?;
-    let kib: u64 = peak.trim().trim_end_matches("kB").trim().parse()?;
-    Ok(kib >> 10)
-}
-
 /// A gateway, with or without tokens, with timeouts that a test can wait for.
 fn plan(env: &TestEnv) -> Result<GatewayPlan> {
     Ok(GatewayPlan::new(env)?
@@ -341,14 +330,14 @@ async fn check_under_attack(tokens: bool) -> Result<()> {
     let gateway = start(plan(&env)?, &env, tokens).await?;
     let load = AttackLoad::start(&gateway, &Attack::ALL);
     load.until_connected().await?;
-    let readings = if full() { 200 } else { 40 };
+    let readings = if suite::is_full() { 200 } else { 40 };
     healthy(&gateway, readings, Duration::ZERO).await?;
     let known_by_deadline: &[Attack] = if tokens { &[Attack::Idle, Attack::BlankLines] } else { &[] };
     for attack in [Attack::SlowHead, Attack::SlowBody, Attack::LongLine].iter().chain(known_by_deadline) {
         load.until_ended(*attack).await?;
     }
     healthy(&gateway, readings, Duration::ZERO).await?;
-    let peak = peak_mb(gateway.process().id())?;
+    let peak = gateway.process().peak_memory()? >> 20;
     println!("tokens {tokens}: peak {peak} MB, {:?} (connections, ended)", load.counts);
     ensure!(peak < MAX_PEAK_MB, "peak {peak} MB, at most {MAX_PEAK_MB} are allowed");
     drop(load);
@@ -374,8 +363,8 @@ const MEASURED: (usize, Duration) = (20, Duration::from_secs(10));
 /// separate that effect, a second gateway, which is not attacked, is measured at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_gateway_healthy_sensors_wait_at_most_twice_as_long() -> Result<()> {
-    if !full() {
-        println!("left out: 200 connections of each kind take minutes; set GARENNE_TEST_FULL");
+    if !suite::is_full() {
+        suite::leave_out("200 connections of each kind take minutes: it needs `./dev test --full`");
         return Ok(());
     }
     let (least, time) = MEASURED;
@@ -394,7 +383,7 @@ async fn hostile_gateway_healthy_sensors_wait_at_most_twice_as_long() -> Result<
             let (under_attack, second) =
                 tokio::try_join!(healthy(&attacked, least, time), healthy(&second, least, time))?;
             let (count, under_attack, second) = (under_attack.len(), p99(under_attack), p99(second));
-            let peak = peak_mb(attacked.process().id())?;
+            let peak = attacked.process().peak_memory()? >> 20;
             println!(
                 "| {tokens} | {attack:?} | {alone:.1?} | {under_attack:.1?} | {second:.1?} | {count} | {peak} |"
             );

@@ -6,7 +6,7 @@ use anyhow::Result;
 use garenne_tests::harness::{
     client::{headers, text},
     process::Program,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
 };
 use lapin::{
     BasicProperties, ExchangeKind,
@@ -29,8 +29,7 @@ async fn messages_of_another_exchange_are_mapped_without_believing_their_propert
     let settings = || LANE.into_iter().chain([("GARENNE_LANES__PLANT__MAPS", maps.as_str())]);
 
     // The exchange belongs to someone else.
-    let apply =
-        Program::new("garenne").option("--amqp-url", env.vhost().amqp_url()).arg("topology").arg("apply");
+    let apply = Program::garenne(&env.vhost().amqp_url(), &["topology", "apply"]);
     let apply = settings().fold(apply, |program, (name, value)| program.env(name, value));
     let missing = apply.run().await?;
     assert_eq!(missing.code, Some(1));
@@ -39,8 +38,7 @@ async fn messages_of_another_exchange_are_mapped_without_believing_their_propert
     let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
     let channel = env.client().channel();
     channel.exchange_declare("plant".into(), ExchangeKind::Topic, options, FieldTable::default()).await?;
-    let applied = apply.env("GARENNE_RETRY__DELAYS", "200ms,400ms").run().await?;
-    assert_eq!(applied.code, Some(0), "{:?}", applied.stderr);
+    apply.env("GARENNE_RETRY__DELAYS", DELAYS).succeed().await?;
 
     let plan = env.worker_at("mapping", env.worker_url())?.stdout();
     let worker = settings().fold(plan, |plan, (name, value)| plan.env(name, value)).start().await?;

@@ -1,10 +1,15 @@
 //! A queue for copies of tasks is deleted while a worker runs. A worker with the permission declares it again; another
 //! one names the missing queue until it exists again.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use garenne_protocol::topology::{Arg, Ladder, Names, Queue, Topology};
 use garenne_tests::harness::{
-    client, gateway::GatewayPlan, process::Program, test_env::TestEnv, users, worker::Worker,
+    client,
+    gateway::GatewayPlan,
+    process::Program,
+    test_env::{DELAYS, TestEnv},
+    users,
+    worker::Worker,
 };
 use lapin::{
     options::{QueueDeclareOptions, QueueDeleteOptions},
@@ -12,8 +17,7 @@ use lapin::{
 };
 use serde_json::json;
 
-/// The retry delays of the test environment's workers, and their queues.
-const DELAYS: &str = "200ms,400ms";
+/// The queues of the retry delays of the test environment's workers.
 const RETRY_QUEUES: [&str; 2] = ["garenne.retry.fast.200ms", "garenne.retry.fast.400ms"];
 const DEAD: &str = "garenne.dead";
 
@@ -24,10 +28,8 @@ pub(super) async fn delete(env: &TestEnv, queue: &str) -> Result<()> {
 /// Declares the topology as the user `topology`.
 pub(super) async fn apply(env: &TestEnv) -> Result<()> {
     let url = users::user(env.vhost(), "topology").await?;
-    let tool = Program::new("garenne").option("--amqp-url", url).env("GARENNE_RETRY__DELAYS", DELAYS);
-    let ended = tool.arg("topology").arg("apply").run_until_answered().await?;
-    ensure!(ended.code == Some(0), "topology apply: {:?}", ended.stderr);
-    Ok(())
+    let tool = Program::garenne(&url, &["topology", "apply"]).env("GARENNE_RETRY__DELAYS", DELAYS);
+    tool.succeed().await.map(drop)
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use garenne_tests::harness::{
     postgres::{Database, Postgres},
     process::{Program, Signal},
     suite,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
     wait::{Seen, eventually},
 };
 
@@ -257,7 +257,7 @@ async fn messages_that_no_rule_maps_are_dead_letters_with_their_topic() -> Resul
     std::fs::write(&map, "[[map]]\ntopic = \"plant/+\"\ndevice = \"{1}\"\nmetric = \"level\"\n")?;
     let publish = Program::new("garenne-producer").arg("map").arg("publish").arg(&map);
     let publish = publish.option("--file", &lines).option("--amqp-url", env.vhost().amqp_url());
-    let published = publish.env("GARENNE_RETRY__DELAYS", "200ms,400ms").run().await?;
+    let published = publish.env("GARENNE_RETRY__DELAYS", DELAYS).run().await?;
     assert_eq!((published.code, published.stdout.len()), (Some(1), 1), "{:?}", published.stderr);
     assert!(published.stderr.iter().any(|line| line.contains("no rule matches")), "{:?}", published.stderr);
     let done = worker.until_done(2).await?;

@@ -7,7 +7,7 @@ use garenne_tests::harness::{
     mqtt::{MosquittoPub, with_plugin},
     postgres::Postgres,
     process::Program,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
     vhost::Rights,
     wait::{Seen, eventually},
     worker::WorkerPlan,
@@ -127,15 +127,13 @@ async fn messages_of_devices_become_readings_and_none_decides_more_than_its_payl
 
     // The map was corrected: the lane maps the letters again, or `map publish` does.
     let corrected = worker(&env, "second", "+/+")?.stdout();
-    let lanes = ("GARENNE_LANES__MQTT__MAPS", "builtin:zigbee2mqtt");
     let second = corrected.start().await?;
     let (boiler, shown) = letter_of(&env, "plant/boiler", &letters).await?;
     let replay = ["dead", "replay", "--id", &boiler];
     let without = env.try_garenne(&replay).await?;
     assert_eq!(without.code, Some(1), "the console does not know the lane: {:?}", without.stderr);
-    let operator = Program::new("garenne").option("--amqp-url", env.operator_url()).env(lanes.0, lanes.1);
-    let replayed = replay.iter().fold(operator, |program, argument| program.arg(argument)).run().await?;
-    assert_eq!(replayed.code, Some(0), "{:?}", replayed.stderr);
+    let operator = Program::garenne(env.operator_url(), &replay);
+    operator.env("GARENNE_LANES__MQTT__MAPS", "builtin:zigbee2mqtt").succeed().await?;
     let done = second.until_done(2).await?;
     let reading = done.iter().find(|done| done.kind == "reading.process").context("a reading")?;
     assert_eq!(reading.output["readings"][0]["device"], "plant");
@@ -145,8 +143,8 @@ async fn messages_of_devices_become_readings_and_none_decides_more_than_its_payl
     let publish = Program::new("garenne-producer").arg("map").arg("publish");
     let publish = publish.arg(env.folder().join("numbers.toml")).option("--file", &letter);
     let publish = publish.option("--amqp-url", env.vhost().amqp_url());
-    let published = publish.env("GARENNE_RETRY__DELAYS", "200ms,400ms").run().await?;
-    assert_eq!((published.code, published.stdout), (Some(0), vec![boiler]), "{:?}", published.stderr);
+    let published = publish.env("GARENNE_RETRY__DELAYS", DELAYS).succeed().await?;
+    assert_eq!(published.stdout, [boiler]);
     let again = second.until_done(3).await?;
     assert_eq!((&again[2].task_id, &again[2].output), (&reading.task_id, &reading.output));
     second.stop().await?;
@@ -171,6 +169,11 @@ async fn every_accepted_message_is_stored_when_workers_are_killed() -> Result<()
         Ok((row.get(0), row.get(1)))
     };
     for second in 0..MESSAGES {
+        let kills = second % 20 == 10;
+        if kills {
+            // Until the worker is killed, no reading can be stored and acked, so that it holds some then.
+            client.batch_execute("BEGIN; LOCK TABLE garenne_readings IN ACCESS EXCLUSIVE MODE").await?;
+        }
         let payload =
             format!(r#"{{"temperature":{second},"last_seen":{}}}"#, (1_790_000_000 + second) * 1000);
         mosquitto
@@ -178,8 +181,10 @@ async fn every_accepted_message_is_stored_when_workers_are_killed() -> Result<()
             .await?;
         // Its time is that of its arrival.
         mosquitto.publish("311", "n/untimed", &second.to_string(), &QOS_1).await?;
-        if second % 20 == 10 {
+        if kills {
+            env.until_unacked_of(&victim, 2).await?;
             victim.kill().await?;
+            client.batch_execute("ROLLBACK").await?;
             victim = plan(&format!("victim-{second}"))?.start().await?;
         }
     }

@@ -9,7 +9,7 @@ use garenne_tests::harness::{
     postgres::Postgres,
     process::Program,
     spool::{spool_records, until_spooled},
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
     users,
     wait::{Seen, eventually},
 };
@@ -145,8 +145,7 @@ async fn spool_drain_publishes_what_a_stopped_bridge_left() -> Result<()> {
     bridge.until_metric("garenne_spool_records_total", "event=\"accepted\"", 2.0).await?;
     bridge.stop().await?;
     let drain = Program::new("garenne-producer").arg("spool").arg("drain").arg(&spool);
-    let drained =
-        drain.option("--amqp-url", env.vhost().amqp_url()).env("GARENNE_RETRY__DELAYS", "200ms,400ms");
+    let drained = drain.option("--amqp-url", env.vhost().amqp_url()).env("GARENNE_RETRY__DELAYS", DELAYS);
     let drained = drained.run().await?;
     assert_eq!(drained.code, Some(0), "{:?}", drained.stderr);
     env.take_all("garenne.tasks.fast", 1).await?;

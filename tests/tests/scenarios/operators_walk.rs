@@ -7,13 +7,10 @@ use garenne_tests::harness::{
     browser::{self, Browser},
     dashboard::{Dashboard, TOKEN},
     suite,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
     worker::WorkerPlan,
 };
 use serde_json::json;
-
-/// The retry delays of the test environment's workers.
-const DELAYS: &str = "200ms,400ms";
 
 fn plan(env: &TestEnv, name: &str) -> Result<WorkerPlan> {
     Ok(env

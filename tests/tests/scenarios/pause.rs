@@ -10,11 +10,6 @@ use garenne_tests::harness::{
 };
 use serde_json::{Value, json};
 
-async fn garenne(env: &TestEnv, arguments: &[&str]) -> Result<String> {
-    let ended = env.garenne(arguments).await?;
-    Ok(ended.stderr.join("\n"))
-}
-
 /// A small prefetch and retry delays that a test can wait for.
 fn small(plan: WorkerPlan) -> WorkerPlan {
     plan.stdout().lane("fast:prefetch=4,concurrency=1..1").env("GARENNE_RETRY__DELAYS", "1s")
@@ -61,7 +56,7 @@ async fn a_paused_lane_keeps_its_tasks_in_its_queue_until_it_is_resumed() -> Res
     env.publish("bench.noop", &json!({}), "waiting", 10).await?;
     first.until_holds("fast", 1, 3).await?;
 
-    garenne(&env, &["lane", "pause", "fast"]).await?;
+    env.garenne(&["lane", "pause", "fast"]).await?;
     // The running task goes on. Those that waited in the worker are back in the queue. The broker counts the consumer
     // until the running task is settled.
     first.until_holds("fast", 1, 0).await?;
@@ -73,11 +68,11 @@ async fn a_paused_lane_keeps_its_tasks_in_its_queue_until_it_is_resumed() -> Res
     until_paused(&env, &["first", "second"]).await?;
     until_queue_has(&env, 10, 1).await?;
 
-    garenne(&env, &["task", "stop", "running-0"]).await?;
+    env.garenne(&["task", "stop", "running-0"]).await?;
     first.until_holds("fast", 0, 0).await?;
     until_queue_has(&env, 10, 0).await?;
 
-    garenne(&env, &["lane", "resume", "fast"]).await?;
+    env.garenne(&["lane", "resume", "fast"]).await?;
     until_paused(&env, &[]).await?;
     until_queue_has(&env, 0, 2).await?;
     let (first, second) = (first.stop().await?, second.stop().await?);
@@ -99,7 +94,7 @@ async fn a_retry_of_a_paused_lane_waits_in_its_queue_and_a_drain_of_its_worker_l
     first
         .until_metric("garenne_settlements_total", &["lane=\"fast\"", "settlement=\"retried\""], 1.0)
         .await?;
-    garenne(&env, &["lane", "pause", "fast"]).await?;
+    env.garenne(&["lane", "pause", "fast"]).await?;
     until_paused(&env, &["first"]).await?;
     until_queue_has(&env, 1, 0).await?;
     let receipt = first.stop().await?.receipt;
@@ -107,7 +102,7 @@ async fn a_retry_of_a_paused_lane_waits_in_its_queue_and_a_drain_of_its_worker_l
 
     let second = small(env.worker("second")?).start().await?;
     until_paused(&env, &["second"]).await?;
-    garenne(&env, &["lane", "resume", "fast"]).await?;
+    env.garenne(&["lane", "resume", "fast"]).await?;
     assert_eq!(second.until_done_with("failing-0").await?.attempt, 2);
     second.stop().await?;
     Ok(())
@@ -126,8 +121,8 @@ async fn the_kinds_of_a_paused_pattern_are_deferred() -> Result<()> {
 /// Pauses `bench.noop` by this name.
 async fn paused_kind_is_deferred(name: &str) -> Result<()> {
     let env = TestEnv::new().await?;
-    garenne(&env, &["topology", "apply"]).await?;
-    let remark = garenne(&env, &["kind", "pause", name]).await?;
+    env.garenne(&["topology", "apply"]).await?;
+    let remark = env.garenne(&["kind", "pause", name]).await?.stderr.join("\n");
     assert!(
         remark.contains(&format!("none of the 0 workers that are heard has run a task of kind {name:?}")),
         "{remark}"
@@ -144,7 +139,7 @@ async fn paused_kind_is_deferred(name: &str) -> Result<()> {
     })
     .await?;
 
-    garenne(&env, &["kind", "resume", name]).await?;
+    env.garenne(&["kind", "resume", name]).await?;
     let done = worker.until_done(23).await?;
     assert!(done.iter().all(|done| done.attempt == 1), "no attempt was spent: {done:?}");
     let receipt = worker.stop().await?.receipt;
@@ -156,15 +151,15 @@ async fn paused_kind_is_deferred(name: &str) -> Result<()> {
 #[tokio::test]
 async fn a_task_in_quarantine_does_not_run_while_its_lane_is_paused() -> Result<()> {
     let env = TestEnv::new().await?;
-    garenne(&env, &["topology", "apply"]).await?;
-    garenne(&env, &["lane", "pause", "fast"]).await?;
+    env.garenne(&["topology", "apply"]).await?;
+    env.garenne(&["lane", "pause", "fast"]).await?;
     let worker = small(env.worker("w")?).start().await?;
     until_paused(&env, &["w"]).await?;
     let properties = with_id("suspect").with_type("bench.noop".into());
     let properties = properties.with_headers(headers([("garenne-lane", text("fast"))]));
     env.client().publish("", "garenne.quarantine", properties, b"{}").await?;
     until_queue_has(&env, 1, 0).await?;
-    garenne(&env, &["lane", "resume", "fast"]).await?;
+    env.garenne(&["lane", "resume", "fast"]).await?;
     assert_eq!(worker.until_done_with("suspect").await?.attempt, 1);
     worker.stop().await?;
     Ok(())
@@ -177,13 +172,13 @@ async fn each_pause_is_recorded_and_an_unknown_name_is_remarked() -> Result<()> 
     // A worker that is asked has a second to answer.
     let wanted = "none of the 1 workers that are heard consumes lane \"fats\": check the name";
     eventually("the remark about an unknown lane", async || {
-        let remark = garenne(&env, &["lane", "pause", "fats"]).await?;
+        let remark = env.garenne(&["lane", "pause", "fats"]).await?.stderr.join("\n");
         Ok(Seen::when(remark.contains(wanted), remark))
     })
     .await?;
-    assert_eq!(garenne(&env, &["lane", "pause", "fast"]).await?, "");
-    assert_eq!(garenne(&env, &["lane", "resume", "fast"]).await?, "");
-    garenne(&env, &["kind", "pause", "bench.noop"]).await?;
+    assert_eq!(env.garenne(&["lane", "pause", "fast"]).await?.stderr, [""; 0]);
+    assert_eq!(env.garenne(&["lane", "resume", "fast"]).await?.stderr, [""; 0]);
+    env.garenne(&["kind", "pause", "bench.noop"]).await?;
     let refused = env.try_garenne(&["lane", "pause", "quarantine"]).await?;
     assert_eq!(refused.code, Some(2), "{:?}", refused.stderr);
 

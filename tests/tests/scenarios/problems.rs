@@ -173,7 +173,7 @@ async fn problems_of_restarts_and_clocks_are_said_by_every_tool() -> Result<()> 
 #[tokio::test]
 async fn problems_of_hung_tasks_are_said_by_every_tool() -> Result<()> {
     if !suite::is_full() {
-        println!("left out: a task hangs after a minute at the earliest; set GARENNE_TEST_FULL");
+        suite::leave_out("a task hangs after a minute at the earliest: it needs `./dev test --full`");
         return Ok(());
     }
     let env = TestEnv::new().await?;

@@ -10,7 +10,7 @@ use garenne_tests::harness::{
     postgres::Postgres,
     process::Program,
     suite,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
     tools::{Tools, find},
     users,
     vhost::Rights,
@@ -193,16 +193,14 @@ async fn problems_of_missing_rights_name_the_user_the_right_and_the_command() ->
         format!(r#"user "{user}-{vhost}" lacks the right {right} on {resource} in virtual host "{vhost}""#)
     };
     // The test environment's workers have other retry delays.
-    let program =
-        Program::new("garenne").option("--amqp-url", env.vhost().amqp_url()).arg("topology").arg("apply");
-    let applied = program.env("GARENNE_RETRY__DELAYS", "200ms,400ms").run().await?;
-    ensure!(applied.code == Some(0), "{applied:?}");
+    let apply = Program::garenne(&env.vhost().amqp_url(), &["topology", "apply"]);
+    apply.env("GARENNE_RETRY__DELAYS", DELAYS).succeed().await?;
     // A worker that may publish no copy does not start.
     let (configure, read) = (r"^garenne\.worker\..*", r"^garenne\..*");
     let no_copies = Rights { configure, write: r"^garenne\..*", read };
     let program = Program::new("garenne-worker")
         .option("--amqp-url", env.vhost().user_url("no-copies", no_copies).await?)
-        .env("GARENNE_RETRY__DELAYS", "200ms,400ms")
+        .env("GARENNE_RETRY__DELAYS", DELAYS)
         .env("GARENNE_LOG", "off");
     let ended = program.run().await?;
     let lacks = detail("no-copies", "write", r#"exchange "amq.default""#);
@@ -223,8 +221,7 @@ async fn problems_of_missing_rights_name_the_user_the_right_and_the_command() ->
 
     let no_tasks = Rights { configure: "^$", write: r"^garenne\.events$", read: "^$" };
     let gateway = GatewayPlan::at(&env.vhost().user_url("no-tasks", no_tasks).await?)?;
-    let gateway =
-        gateway.env("GARENNE_RETRY__DELAYS", "200ms,400ms").env("GARENNE_EVENTS__HEARTBEAT", "500ms");
+    let gateway = gateway.env("GARENNE_RETRY__DELAYS", DELAYS).env("GARENNE_EVENTS__HEARTBEAT", "500ms");
     let gateway = gateway.start().await?;
     let reading = r#"{"device":"d","metric":"m","value":1}"#;
     let lacks = detail("no-tasks", "write", r#"exchange "garenne.tasks""#);
@@ -249,8 +246,7 @@ async fn problems_of_missing_rights_name_the_user_the_right_and_the_command() ->
         read: r"^garenne\.(audit|lifecycle|console\..*)$",
     };
     let url = env.vhost().user_url("deaf", deaf).await?;
-    let program = Program::new("garenne").option("--amqp-url", url).env("GARENNE_LOG", "off").arg("status");
-    let status = program.run().await?;
+    let status = Program::garenne(&url, &["status"]).env("GARENNE_LOG", "off").run().await?;
     let text = status.stdout.join("\n");
     let lacks = detail("deaf", "read", r#"exchange "garenne.events""#);
     ensure!(
@@ -276,7 +272,7 @@ async fn problems_of_an_alarm_are_seen_by_a_dashboard_that_publishes_nothing() -
 #[tokio::test]
 async fn problems_of_an_alarm_are_read_from_the_management_api() -> Result<()> {
     if !suite::is_full() {
-        println!("left out: an alarm needs a broker of its own; set GARENNE_TEST_FULL");
+        suite::leave_out("an alarm needs a broker of its own: it needs `./dev test --full`");
         return Ok(());
     }
     let broker = Broker::start(BrokerOptions::default()).await?;

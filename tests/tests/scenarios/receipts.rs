@@ -119,10 +119,8 @@ async fn receipt_of_a_soft_timeout_stop_with_tasks_in_every_state() -> Result<()
 async fn receipt_counts_settlements_to_a_silent_broker_as_lost() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let env = TestEnv::on(&broker).await?;
-    let plan = env.worker("w")?.stdout().lane("fast:prefetch=20,concurrency=4..4");
-    let worker = plan.option("--shutdown-mode", "hard").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 600_000}), "task", 20).await?;
-    worker.until_holds("fast", 4, 16).await?;
+    let plan = env.worker("w")?.option("--shutdown-mode", "hard");
+    let worker = env.start_holding(plan, (4, 600_000), 16).await?;
     broker.pause().await?;
     let stopped = worker.stop().await?;
     let receipt = &stopped.receipt;

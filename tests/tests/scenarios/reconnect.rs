@@ -12,7 +12,7 @@ use garenne_tests::harness::{
     fault_proxy::FaultProxy,
     process::{Program, Signal},
     suite,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
     wait::{Seen, eventually},
     worker::{Done, Worker, WorkerPlan},
 };
@@ -140,9 +140,8 @@ async fn reconnect_is_not_needed_when_the_queues_leader_is_killed() -> Result<()
     let env = TestEnv::on(cluster.node(0)).await?;
     // The node on which a queue is declared becomes its leader.
     let elsewhere = env.vhost().amqp_url_at(cluster.node(1));
-    let applied = Program::new("garenne").option("--amqp-url", elsewhere).arg("topology").arg("apply");
-    let applied = applied.env("GARENNE_RETRY__DELAYS", "200ms,400ms").run().await?;
-    assert_eq!(applied.code, Some(0), "{:?}", applied.stderr);
+    let apply = Program::garenne(&elsewhere, &["topology", "apply"]);
+    apply.env("GARENNE_RETRY__DELAYS", DELAYS).succeed().await?;
     let mut worker = plan(env.worker("w")?).start().await?;
     let mut ids = env.publish("bench.sleep", &json!({"ms": 20}), "before", 400).await?;
     worker.until_done(60).await?;

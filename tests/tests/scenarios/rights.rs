@@ -6,30 +6,25 @@ use garenne_tests::harness::{
     client::{Client, with_id},
     dashboard::Dashboard,
     gateway::GatewayPlan,
-    process::{Ended, Program},
-    test_env::TestEnv,
+    process::Program,
+    test_env::{DELAYS, TestEnv},
     users,
     wait::{Seen, eventually},
 };
 use serde_json::{Value, json};
-
-/// The retry delays of the test environment's workers. All programs must agree on them, as they are in the topology.
-const DELAYS: &str = "200ms,400ms";
 
 /// [`users::user`] on the test environment's virtual host.
 async fn user(env: &TestEnv, role: &str) -> Result<String> {
     users::user(env.vhost(), role).await
 }
 
-async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
-    let program = Program::new("garenne").option("--amqp-url", url).env("GARENNE_RETRY__DELAYS", DELAYS);
-    arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
+/// The console with the retry delays of the test environment's workers, which are a part of the topology.
+fn console_at(url: &str, arguments: &[&str]) -> Program {
+    Program::garenne(url, arguments).env("GARENNE_RETRY__DELAYS", DELAYS)
 }
 
 async fn succeeds(url: &str, arguments: &[&str]) -> Result<()> {
-    let ended = garenne(url, arguments).await?;
-    ensure!(ended.code == Some(0), "{arguments:?}: {:?} {:?}", ended.code, ended.stderr);
-    Ok(())
+    console_at(url, arguments).succeed().await.map(drop)
 }
 
 #[tokio::test]
@@ -47,7 +42,7 @@ async fn each_program_needs_only_its_users_permissions() -> Result<()> {
     let gateway = gateway.env("GARENNE_RETRY__DELAYS", DELAYS).start().await?;
 
     eventually("status finds no problem", async || {
-        let ended = garenne(&console, &["status"]).await?;
+        let ended = console_at(&console, &["status"]).run().await?;
         Ok(Seen::when(ended.code == Some(0), format_args!("{ended:?}")))
     })
     .await?;
@@ -85,7 +80,7 @@ async fn a_stolen_user_can_do_no_more_than_its_program() -> Result<()> {
         ("scaler", &["drain", "--all", "--yes"]),
         ("scaler", &["dead", "list"]),
     ] {
-        let ended = garenne(&user(&env, role).await?, arguments).await?;
+        let ended = console_at(&user(&env, role).await?, arguments).run().await?;
         let refused = ended.stderr.iter().any(|line| line.contains("lacks the right"));
         assert!(ended.code == Some(77) && refused, "{role} {arguments:?}: {ended:?}");
     }
@@ -162,7 +157,7 @@ async fn a_read_only_dashboard_needs_no_right_to_write() -> Result<()> {
         &["dead", "replay", "--all"],
         &["dead", "drop", "--all", "--yes"],
     ] {
-        let ended = garenne(&viewer, arguments).await?;
+        let ended = console_at(&viewer, arguments).run().await?;
         ensure!(ended.code == Some(77), "{arguments:?}: {ended:?}");
     }
     for (exchange, key) in [

@@ -5,7 +5,6 @@ use garenne_tests::harness::{
     client::with_id,
     dashboard::Dashboard,
     postgres::{Database, Postgres},
-    process::Ended,
     test_env::TestEnv,
     wait::{Seen, eventually},
     worker::WorkerPlan,
@@ -74,11 +73,6 @@ async fn until_rolled_up(database: &Database) -> Result<()> {
     assert_eq!(database.text(&differences("hour", "garenne_rollups_hour")).await?, "0");
     assert_eq!(database.text(&differences("day", "garenne_rollups_day")).await?, "0");
     Ok(())
-}
-
-async fn garenne(env: &TestEnv, database: &Database, arguments: &[&str]) -> Result<Ended> {
-    let url = database.url();
-    env.try_garenne(&[arguments, &["--postgres-url", &url]].concat()).await
 }
 
 /// A repeated task has no second effect with any setting, and a result does not repeat its readings by default.
@@ -153,8 +147,8 @@ async fn rollups_are_right_in_every_order_of_arrival() -> Result<()> {
     let calibration = env.folder().join("calibration.toml");
     std::fs::write(&calibration, rules)?;
     let calibration = calibration.display().to_string();
-    let ended = garenne(&env, &database, &["readings", "recalibrate", "--calibration", &calibration]).await?;
-    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    let url = database.url();
+    env.garenne(&["readings", "recalibrate", "--calibration", &calibration, "--postgres-url", &url]).await?;
     check_current(&database).await?;
     until_rolled_up(&database).await?;
     let units = "SELECT string_agg(DISTINCT unit, ' ' ORDER BY unit) FROM garenne_rollups_day";
@@ -239,9 +233,7 @@ async fn prune_keeps_what_rollups_are_computed_from() -> Result<()> {
     let prune = async |rules: &str| {
         std::fs::write(&policy, rules)?;
         let path = policy.display().to_string();
-        let ended = garenne(&env, &database, &["database", "prune", &path]).await?;
-        assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
-        anyhow::Ok(ended)
+        env.garenne(&["database", "prune", &path, "--postgres-url", &database.url()]).await
     };
     let ids = "SELECT string_agg(task_id, ' ' ORDER BY time) FROM garenne_readings";
     let year = "[[retention]]\nkeep = \"1year\"\n";
@@ -344,7 +336,9 @@ async fn a_failing_series_stops_no_other() -> Result<()> {
     })
     .await?;
     assert_eq!(database.text(&means("garenne_rollups_day")).await?, days.replace("broken 1, ", ""));
-    let checked = garenne(&env, &database, &["database", "check"]).await?;
+    let url = database.url();
+    let check = ["database", "check", "--postgres-url", &url];
+    let checked = env.try_garenne(&check).await?;
     assert_eq!((checked.code, checked.stdout), (Some(1), vec![error.to_owned()]));
 
     // Readers get an answer of every kind of step.
@@ -362,7 +356,7 @@ async fn a_failing_series_stops_no_other() -> Result<()> {
 
     let policy = env.folder().join("retention.toml");
     std::fs::write(&policy, "[[retention]]\nkeep = \"1year\"\n")?;
-    let prune = ["database", "prune", policy.to_str().context("path")?];
+    let prune = ["database", "prune", policy.to_str().context("path")?, "--postgres-url", &url];
     let kept = "SELECT string_agg(DISTINCT device, ' ' ORDER BY device) FROM garenne_readings";
     // A series whose rows may not be deleted stops no other one either.
     let protect = "CREATE FUNCTION protect() RETURNS trigger LANGUAGE plpgsql AS
@@ -370,7 +364,7 @@ async fn a_failing_series_stops_no_other() -> Result<()> {
                    CREATE TRIGGER protect BEFORE DELETE ON garenne_readings FOR EACH ROW
                    WHEN (OLD.device = 'fine') EXECUTE FUNCTION protect()";
     client.batch_execute(protect).await?;
-    let ended = garenne(&env, &database, &prune).await?;
+    let ended = env.try_garenne(&prune).await?;
     assert_eq!(ended.code, Some(1), "{:?}", ended.stderr);
     for line in [error, "failed to remove 2 readings of fine level before "] {
         assert!(ended.stderr.iter().any(|note| note.starts_with(line)), "{line}: {:?}", ended.stderr);
@@ -380,11 +374,10 @@ async fn a_failing_series_stops_no_other() -> Result<()> {
 
     let repair = "ALTER TABLE garenne_rollups_hour DROP CONSTRAINT refused; UPDATE garenne_series SET rollup_error = NULL";
     client.batch_execute(repair).await?;
-    let ended = garenne(&env, &database, &prune).await?;
-    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    env.garenne(&prune).await?;
     assert_eq!(database.text(kept).await?, "");
     assert_eq!(database.text(&means("garenne_rollups_day")).await?, days);
-    assert_eq!(garenne(&env, &database, &["database", "check"]).await?.code, Some(0));
+    env.garenne(&check).await?;
     worker.until_metric("garenne_sink_set_aside", &["part=\"rollups\""], 0.0).await?;
     worker.stop().await?;
     Ok(())

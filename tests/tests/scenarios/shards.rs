@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use garenne_tests::harness::{
     broker::BrokerOptions,
     client::{headers, text, with_id},
     cluster::Cluster,
     gateway::GatewayPlan,
-    process::{Ended, Program},
+    process::Program,
     suite,
-    test_env::TestEnv,
+    test_env::{DELAYS, TestEnv},
     users,
     wait::{Seen, eventually},
     worker::{Done, Worker, WorkerPlan},
@@ -19,8 +19,6 @@ use lapin::BasicProperties;
 use serde_json::json;
 
 pub(super) const SHARDS: &str = "GARENNE_LANES__FAST__SHARDS";
-/// The retry delays of the test environment's workers.
-const DELAYS: (&str, &str) = ("GARENNE_RETRY__DELAYS", "200ms,400ms");
 
 pub(super) fn plan(env: &TestEnv, name: &str, shards: usize) -> Result<WorkerPlan> {
     let plan = env.worker(name)?.stdout().env(SHARDS, shards.to_string());
@@ -36,18 +34,14 @@ pub(super) fn keyed(id: &str, key: &str) -> BasicProperties {
     with_id(id).with_headers(headers([("garenne-key", text(key))]))
 }
 
-/// Runs the console as the user of this role, with this number of shards of the fast lane.
-pub(super) async fn garenne(env: &TestEnv, role: &str, shards: usize, arguments: &[&str]) -> Result<Ended> {
-    let url = users::user(env.vhost(), role).await?;
-    let program = Program::new("garenne").option("--amqp-url", url).env(DELAYS.0, DELAYS.1);
-    let program = program.env(SHARDS, shards.to_string());
-    arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
+/// The console as the user of this role, with this number of shards of the fast lane.
+pub(super) async fn console(env: &TestEnv, role: &str, shards: usize, arguments: &[&str]) -> Result<Program> {
+    let program = Program::garenne(&users::user(env.vhost(), role).await?, arguments);
+    Ok(program.env("GARENNE_RETRY__DELAYS", DELAYS).env(SHARDS, shards.to_string()))
 }
 
 pub(super) async fn apply(env: &TestEnv, shards: usize) -> Result<()> {
-    let ended = garenne(env, "topology", shards, &["topology", "apply"]).await?;
-    ensure!(ended.code == Some(0), "{:?}", ended.stderr);
-    Ok(())
+    console(env, "topology", shards, &["topology", "apply"]).await?.succeed().await.map(drop)
 }
 
 /// The number of ready messages in each shard.
@@ -166,8 +160,7 @@ async fn dead_letters_of_a_sharded_lane_are_replayed_to_all_shards() -> Result<(
     env.until_queue("garenne.dead", 40, 0).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.dead), (40, 40), "{receipt:?}");
-    let replayed = garenne(&env, "console", 4, &["dead", "replay", "--all"]).await?;
-    assert_eq!(replayed.code, Some(0), "{:?}", replayed.stderr);
+    let replayed = console(&env, "console", 4, &["dead", "replay", "--all"]).await?.succeed().await?;
     // The second pass, which checks that the acks of the first have arrived, sees one of the letters again.
     assert_eq!(replayed.stdout, ["replayed 40 of 40 dead letters"]);
     let (mut ids, mut used) = (BTreeSet::new(), 0);
@@ -186,7 +179,8 @@ async fn dead_letters_of_a_sharded_lane_are_replayed_to_all_shards() -> Result<(
 #[tokio::test]
 async fn gateway_and_worker_set_keys_and_need_no_further_permissions() -> Result<()> {
     let env = TestEnv::new().await?;
-    let gateway = GatewayPlan::new(&env)?.env(SHARDS, "4").env(DELAYS.0, DELAYS.1).start().await?;
+    let gateway =
+        GatewayPlan::new(&env)?.env(SHARDS, "4").env("GARENNE_RETRY__DELAYS", DELAYS).start().await?;
     for device in 0..40 {
         for value in 0..2 {
             let time = format!("2026-01-01T00:00:0{value}Z");

@@ -14,11 +14,11 @@ use garenne_tests::harness::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::shards::{SHARDS, apply, garenne, keyed, plan, ready, until_each_once};
+use super::shards::{SHARDS, apply, console, keyed, plan, ready, until_each_once};
 
 /// The output of `topology check` without its last line, the summary.
 async fn check(env: &TestEnv, shards: usize) -> Result<Vec<String>> {
-    let mut lines = garenne(env, "topology", shards, &["topology", "check"]).await?.stdout;
+    let mut lines = console(env, "topology", shards, &["topology", "check"]).await?.run().await?.stdout;
     lines.pop();
     Ok(lines)
 }
@@ -147,7 +147,7 @@ async fn a_missing_plugin_is_reported_with_its_name_and_the_setting() -> Result<
     let env = TestEnv::on(&broker).await?;
     let expected = "lanes.fast.shards is over 1, which needs the broker's plugin rabbitmq_consistent_hash_exchange: run \
                 `rabbitmq-plugins enable rabbitmq_consistent_hash_exchange` on every node, or leave lanes.fast.shards at 1";
-    let ended = garenne(&env, "topology", 2, &["topology", "apply"]).await?;
+    let ended = console(&env, "topology", 2, &["topology", "apply"]).await?.run().await?;
     assert!(ended.code == Some(1) && ended.stderr.iter().any(|line| line.contains(expected)), "{ended:?}");
     // One shard does not need the plugin.
     apply(&env, 1).await

@@ -6,16 +6,11 @@ use garenne_tests::harness::{
     test_env::TestEnv,
     worker::{Stopped, Worker},
 };
-use serde_json::json;
 
 /// A worker during a light stop, with one endless task running and one task waiting.
 async fn stopping(env: &TestEnv) -> Result<Worker> {
-    let plan = env.worker("stopping")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
-    let worker = plan.option("--shutdown-mode", "light").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
-    worker.until_holds("fast", 1, 0).await?;
-    env.publish("bench.noop", &json!({}), "waiting", 1).await?;
-    worker.until_holds("fast", 1, 1).await?;
+    let plan = env.worker("stopping")?.option("--shutdown-mode", "light");
+    let worker = env.start_holding(plan, (1, 600_000), 1).await?;
     worker.signal(Signal::TERM)?;
     worker.until_logged("\"message\":\"stopping\"").await?;
     Ok(worker)
@@ -59,9 +54,7 @@ async fn admin_port_escalates_and_never_softens_a_stop() -> Result<()> {
 #[tokio::test]
 async fn sigquit_stops_hard_immediately() -> Result<()> {
     let env = TestEnv::new().await?;
-    let worker = env.worker("quit")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
-    worker.until_holds("fast", 1, 0).await?;
+    let worker = env.start_holding(env.worker("quit")?, (1, 600_000), 0).await?;
     worker.signal(Signal::QUIT)?;
     let stopped = worker.stopped().await?;
     assert_eq!((stopped.code, stopped.receipt.requeued), (0, 1), "{:?}", stopped.receipt);
@@ -71,11 +64,7 @@ async fn sigquit_stops_hard_immediately() -> Result<()> {
 #[tokio::test]
 async fn admin_port_stops_in_the_requested_mode() -> Result<()> {
     let env = TestEnv::new().await?;
-    let worker = env.worker("asked")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 10_000}), "running", 1).await?;
-    worker.until_holds("fast", 1, 0).await?;
-    env.publish("bench.noop", &json!({}), "waiting", 3).await?;
-    worker.until_holds("fast", 1, 3).await?;
+    let worker = env.start_holding(env.worker("asked")?, (1, 10_000), 3).await?;
     worker.post("/shutdown?mode=light").await?;
     let stopped = worker.stopped().await?;
     assert_eq!((stopped.code, stopped.receipt.mode.as_str(), stopped.receipt.acked), (0, "light", 4));

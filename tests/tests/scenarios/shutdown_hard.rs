@@ -7,13 +7,9 @@ use serde_json::json;
 #[tokio::test]
 async fn shutdown_hard_interrupts_long_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
-    let plan = env.worker("hard")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     // The grace period is long, so a stop that takes less time did not wait for it, even on a slow machine.
-    let worker = plan.option("--shutdown-mode", "hard").option("--hard-grace", "50s").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 600_000}), "running", 2).await?;
-    worker.until_holds("fast", 2, 0).await?;
-    env.publish("bench.noop", &json!({}), "waiting", 8).await?;
-    worker.until_holds("fast", 2, 8).await?;
+    let plan = env.worker("hard")?.option("--shutdown-mode", "hard").option("--hard-grace", "50s");
+    let worker = env.start_holding(plan, (2, 600_000), 8).await?;
 
     let stopped = worker.stop().await?;
     assert_eq!((stopped.code, stopped.receipt.mode.as_str(), stopped.receipt.escalated), (0, "hard", false));

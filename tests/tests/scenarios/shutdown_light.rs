@@ -7,12 +7,8 @@ use serde_json::json;
 #[tokio::test]
 async fn shutdown_light_finishes_what_it_holds() -> Result<()> {
     let env = TestEnv::new().await?;
-    let plan = env.worker("light")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
-    let worker = plan.option("--shutdown-mode", "light").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 20_000}), "running", 2).await?;
-    worker.until_holds("fast", 2, 0).await?;
-    env.publish("bench.noop", &json!({}), "waiting", 8).await?;
-    worker.until_holds("fast", 2, 8).await?;
+    let plan = env.worker("light")?.option("--shutdown-mode", "light");
+    let worker = env.start_holding(plan, (2, 20_000), 8).await?;
     env.publish("bench.noop", &json!({}), "elsewhere", 5).await?;
 
     let stopped = worker.stop().await?;

@@ -7,13 +7,8 @@ use serde_json::json;
 #[tokio::test]
 async fn sigtstp_quiets_and_sigcont_resumes() -> Result<()> {
     let env = TestEnv::new().await?;
-    let worker = env.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
+    let worker = env.start_holding(env.worker("quiet")?, (1, 10_000), 3).await?;
     let pid = worker.id();
-    env.publish("bench.sleep", &json!({"ms": 10_000}), "running", 1).await?;
-    worker.until_holds("fast", 1, 0).await?;
-    env.publish("bench.noop", &json!({}), "held", 3).await?;
-    worker.until_holds("fast", 1, 3).await?;
-
     worker.signal(Signal::TSTP)?;
     env.until_no_consumer("fast").await?;
     // It finishes the tasks that it holds and receives no new ones.
@@ -33,9 +28,7 @@ async fn sigtstp_quiets_and_sigcont_resumes() -> Result<()> {
 #[tokio::test]
 async fn quiet_worker_can_be_stopped() -> Result<()> {
     let env = TestEnv::new().await?;
-    let worker = env.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 10_000}), "running", 1).await?;
-    worker.until_holds("fast", 1, 0).await?;
+    let worker = env.start_holding(env.worker("quiet")?, (1, 10_000), 0).await?;
     worker.post("/quiet").await?;
     env.until_no_consumer("fast").await?;
     let stopped = worker.stop().await?;

@@ -9,12 +9,8 @@ use serde_json::json;
 #[tokio::test]
 async fn shutdown_soft_requeues_waiting_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
-    let plan = env.worker("soft")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
-    let worker = plan.option("--shutdown-mode", "soft").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 15_000}), "running", 2).await?;
-    worker.until_holds("fast", 2, 0).await?;
-    env.publish("bench.noop", &json!({}), "waiting", 8).await?;
-    worker.until_holds("fast", 2, 8).await?;
+    let plan = env.worker("soft")?.option("--shutdown-mode", "soft");
+    let worker = env.start_holding(plan, (2, 15_000), 8).await?;
     env.publish("bench.noop", &json!({}), "elsewhere", 5).await?;
 
     let stopped = worker.stop().await?;
@@ -38,12 +34,8 @@ async fn shutdown_soft_requeues_waiting_tasks() -> Result<()> {
 #[tokio::test]
 async fn shutdown_soft_requeues_waiting_tasks_while_one_still_runs() -> Result<()> {
     let env = TestEnv::new().await?;
-    let plan = env.worker("soft")?.stdout().lane("fast:prefetch=20,concurrency=1..1");
-    let worker = plan.option("--shutdown-mode", "soft").start().await?;
-    env.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
-    worker.until_holds("fast", 1, 0).await?;
-    env.publish("bench.noop", &json!({}), "waiting", 19).await?;
-    worker.until_holds("fast", 1, 19).await?;
+    let plan = env.worker("soft")?.option("--shutdown-mode", "soft");
+    let worker = env.start_holding(plan, (1, 600_000), 19).await?;
     let other = env.worker("other")?.stdout().start().await?;
     worker.signal(Signal::TERM)?;
     other.until_done(19).await?;

@@ -92,8 +92,7 @@ async fn start_interrupted_while_the_topology_is_declared_continues_when_the_bro
     for (method, nth) in [(Method::EXCHANGE_OK, 1), (Method::QUEUE_OK, 5), (Method::BIND_OK, 3)] {
         let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
         proxy.cut_at(method, nth);
-        let apply = Program::new("garenne").option("--amqp-url", proxy.url()).arg("topology").arg("apply");
-        let apply = apply.start().await?;
+        let apply = Program::garenne(proxy.url(), &["topology", "apply"]).start().await?;
         proxy.until_refused(2).await?;
         proxy.heal();
         let ended = apply.ended().await?;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use garenne_tests::harness::{
     client::{headers, text, with_id},
     dashboard::Dashboard,
-    process::{Ended, Program, Signal},
+    process::{Program, Signal},
     test_env::TestEnv,
     vhost::Rights,
     wait::{Seen, eventually},
@@ -159,11 +159,6 @@ async fn names_that_no_worker_knows_are_remarked() -> Result<()> {
     Ok(())
 }
 
-async fn garenne(amqp_url: &str, arguments: &[&str]) -> Result<Ended> {
-    let program = Program::new("garenne").option("--amqp-url", amqp_url);
-    arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
-}
-
 #[tokio::test]
 async fn a_refusal_is_one_line_and_an_exit_code() -> Result<()> {
     let env = TestEnv::new().await?;
@@ -183,7 +178,7 @@ async fn a_refusal_is_one_line_and_an_exit_code() -> Result<()> {
         (&nowhere, &["status", "--management-url", &management]),
         (&nowhere, &["unroutable", "list"]),
     ] {
-        let ended = garenne(amqp, arguments).await?;
+        let ended = Program::garenne(amqp, arguments).run().await?;
         assert!(matches!(ended.code, Some(69 | 77)), "{arguments:?}: {ended:?}");
         assert_eq!(ended.stderr.len(), 1, "{arguments:?}: {ended:?}");
         // The verdict comes first, also if it is the only thing that is known.
@@ -193,12 +188,13 @@ async fn a_refusal_is_one_line_and_an_exit_code() -> Result<()> {
     }
     // Queues can be read and workers cannot be asked: both is said.
     let rights = Rights { configure: "^$", write: ".*", read: ".*" };
-    let limited = garenne(&env.vhost().user_url("limited", rights).await?, &["status"]).await?;
+    let limited = env.vhost().user_url("limited", rights).await?;
+    let limited = Program::garenne(&limited, &["status"]).run().await?;
     assert_eq!(limited.code, Some(77), "{limited:?}");
     let text = limited.stdout.join("\n");
     assert!(text.contains("lane fast") && text.contains("workers cannot be shown: "), "{text}");
     // A worker's admin port that does not answer.
-    let asked = garenne(&url, &["status", "--worker", "http://127.0.0.1:1"]).await?;
+    let asked = Program::garenne(&url, &["status", "--worker", "http://127.0.0.1:1"]).run().await?;
     assert_eq!(asked.code, Some(1), "{asked:?}");
     Ok(())
 }
@@ -218,7 +214,7 @@ async fn a_bad_value_ends_with_the_same_code_from_every_source() -> Result<()> {
     ] {
         let path = env.folder().join("bad.toml");
         std::fs::write(&path, format!("{file} = {value:?}\n"))?;
-        let command = command.iter().fold(Program::new("garenne"), |program, word| program.arg(word));
+        let command = Program::new("garenne").args(command);
         let sources = [
             command.clone().option(flag, value),
             command.clone().env(variable, value),
