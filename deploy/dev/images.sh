@@ -162,6 +162,8 @@ debian_image() {
     # The index of testing is valid for a week, and some mirrors are updated less often. Three months are acceptable for
     # a test image; signatures are still checked.
     options+=('--aptopt=Acquire::Min-ValidTime "7776000"')
+    # As in Debian's official images: packages are installed without waiting for the disk, and without translations.
+    options+=(--dpkgopt=force-unsafe-io '--aptopt=Acquire::Languages "none"')
     say "making a Debian $suite base image from $mirror"
     mmdebstrap --variant=minbase --include=ca-certificates "${options[@]}" \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
