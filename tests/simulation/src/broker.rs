@@ -1,6 +1,6 @@
 //! The broker: its state, its clock, and the events that clients will read.
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use garenne_protocol::topology::{BrokerVersion, Queue as Declared, Step, Topology};
 
@@ -11,6 +11,7 @@ use crate::{
     exchange::{Exchanges, QueueNames},
     id::{ChannelId, ConnectionId, ConsumerId, OwnerId, QueueId, RequestId, Serial},
     ledger::Ledger,
+    mishap::Mishap,
     queue::Queue,
     random::Random,
     rules::Rules,
@@ -110,6 +111,9 @@ pub struct SimBroker {
     pub(crate) requests: u32,
     pub(crate) ledger: Ledger,
     pub(crate) trace: Trace,
+    /// When publishes were stored whose confirm never comes, and their channels.
+    pub(crate) never_confirmed: Vec<(Duration, ChannelId)>,
+    mishaps: BTreeMap<Mishap, usize>,
 }
 
 impl SimBroker {
@@ -136,6 +140,8 @@ impl SimBroker {
             requests: 0,
             ledger: Ledger::default(),
             trace: Trace::default(),
+            never_confirmed: Vec::new(),
+            mishaps: BTreeMap::new(),
         }
     }
 
@@ -221,6 +227,11 @@ impl SimBroker {
                 self.note(serial, What::Confirmed(channel, sequence, acked));
             }
         }
+        if let Event::ConsumerCancelled { channel, .. } = event
+            && !std::mem::take(&mut self.channels[channel.index()].orphans).is_empty()
+        {
+            self.happened(Mishap::Orphaned);
+        }
         self.events.push(event);
     }
 
@@ -235,6 +246,26 @@ impl SimBroker {
                 Step::Queue(queue) => self.declare_queue(queue),
                 Step::Exchange(exchange) => self.exchanges.declare(exchange),
                 Step::Route(route) => self.exchanges.change(route, &self.existing_names()),
+            }
+        }
+    }
+
+    /// Declares a topology again if one of its queues was deleted.
+    pub(crate) fn restore(&mut self, topology: &Topology) {
+        let existing = self.existing_names();
+        let is_missing =
+            |step: &Step<'_>| matches!(step, Step::Queue(it) if !existing.contains_key(it.name.as_str()));
+        if topology.steps().iter().any(is_missing) {
+            self.declare(topology);
+        }
+    }
+
+    /// Sets the consumer timeout of all queues, as a policy does. Consumers that hold messages keep theirs.
+    pub(crate) fn set_consumer_timeout(&mut self, timeout: Duration) {
+        self.timings.consumer_timeout = timeout;
+        for id in self.all_queues() {
+            if let Some(queue) = self.queue(id) {
+                queue.consumer_timeout = timeout;
             }
         }
     }
@@ -339,6 +370,16 @@ impl SimBroker {
     pub(crate) fn note(&mut self, serial: Serial, what: What) {
         self.ledger.record(self.now, serial, &what);
         self.trace.push(self.now, what);
+    }
+
+    /// Counts something rare.
+    pub(crate) fn happened(&mut self, mishap: Mishap) {
+        *self.mishaps.entry(mishap).or_default() += 1;
+    }
+
+    /// How often rare things happened.
+    pub fn mishaps(&self) -> &BTreeMap<Mishap, usize> {
+        &self.mishaps
     }
 
     /// Records all operations and events from now on.

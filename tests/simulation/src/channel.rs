@@ -34,6 +34,8 @@ pub(crate) struct Channel {
     pub(crate) unconfirmed: BTreeMap<u64, Vec<Serial>>,
     pub(crate) next_publish: u64,
     pub(crate) settling: BTreeMap<QueueId, Settling>,
+    /// What the client holds of a queue that was deleted, which it has not read yet.
+    pub(crate) orphans: Vec<Serial>,
 }
 
 impl Channel {
@@ -48,6 +50,7 @@ impl Channel {
             unconfirmed: BTreeMap::new(),
             next_publish: 1,
             settling: BTreeMap::new(),
+            orphans: Vec::new(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The end of channels and connections.
 
+use std::collections::BTreeMap;
+
 use crate::{
     broker::{Content, SimBroker},
     connection::Ending,
@@ -27,6 +29,7 @@ impl SimBroker {
         }
         let unsettled = std::mem::take(&mut state.unacked).len() as u64;
         let unconfirmed = std::mem::take(&mut state.unconfirmed);
+        let orphans = std::mem::take(&mut state.orphans);
         let settling: Vec<QueueId> = state.settling.keys().copied().collect();
         state.consumers.clear();
         self.counts(channel).unsettled += unsettled;
@@ -35,6 +38,8 @@ impl SimBroker {
             self.ledger.confirm_lost(serial);
             self.note(serial, What::ConfirmLost(serial));
         }
+        // Its client takes them for messages that are delivered again.
+        orphans.into_iter().for_each(|serial| self.ledger.orphan_lost(serial));
         for queue in settling {
             self.apply_sent(channel, queue);
         }
@@ -122,20 +127,33 @@ impl SimBroker {
     /// Removes a queue with its messages, and cancels its consumers.
     pub(crate) fn remove_queue(&mut self, id: QueueId) {
         let content = std::mem::replace(&mut self.queues[id.index()].content, Content::Missing);
+        let mut orphans = BTreeMap::new();
         let (serials, consumers): (Vec<_>, Vec<_>) = match content {
             Content::Missing => return,
             Content::Stream(stream) => {
                 (Vec::new(), stream.readers.iter().map(|it| (it.id, it.channel)).collect())
             }
             Content::Queue(queue) => {
-                let active = queue.consumers.iter().filter(|it| it.active);
-                (queue.serials().collect(), active.map(|it| (it.id, it.channel)).collect())
+                let active = || queue.consumers.iter().filter(|it| it.active);
+                for consumer in active() {
+                    // What its client has settled is not its business any more.
+                    let channel = &self.channels[consumer.channel.index()];
+                    let held = consumer.held.iter().filter(|(serial, it)| channel.holds(it.tag, **serial));
+                    orphans.extend(held.map(|(serial, _)| (*serial, consumer.channel)));
+                }
+                (queue.serials().collect(), active().map(|it| (it.id, it.channel)).collect())
             }
         };
         self.exchanges.unbind(id);
         self.log(What::Deleted(id));
         for serial in serials {
-            self.ledger.deleted(serial);
+            match orphans.get(&serial) {
+                Some(channel) => {
+                    self.channels[channel.index()].orphans.push(serial);
+                    self.ledger.orphaned(serial);
+                }
+                None => self.ledger.deleted(serial),
+            }
             self.note(serial, What::Dropped(serial, Some(id), "its queue is deleted"));
         }
         for (consumer, channel) in consumers {

@@ -7,6 +7,7 @@ use crate::{
     frame::ConsumeOptions,
     id::{ChannelId, ConsumerId, QueueId, RequestId},
     message::{Delivery, Stored},
+    mishap::Mishap,
     queue::{Consumer, DeathReason, Queue},
     rules::ReturnKind,
     schedule::Timer,
@@ -216,6 +217,7 @@ impl SimBroker {
             // Its settlement is under way.
             self.schedule.at(now + timeout, Timer::Timeout(id, consumer_id));
         } else if rules.timeout_cancels() {
+            self.happened(Mishap::ConsumerTimeout);
             for stored in self.queue(id).map(|queue| queue.time_out(consumer_id, now)).unwrap_or_default() {
                 self.give_back(id, stored, ReturnKind::Timeout);
             }
@@ -224,6 +226,7 @@ impl SimBroker {
             self.send_on(channel, Event::ConsumerCancelled { channel, consumer: consumer_id });
             self.serve(id);
         } else {
+            self.happened(Mishap::ConsumerTimeout);
             let text = format!(
                 "PRECONDITION_FAILED - delivery acknowledgement on {channel} timed out. Timeout value used: {} ms",
                 timeout.as_millis()

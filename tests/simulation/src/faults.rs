@@ -25,11 +25,26 @@ impl SimBroker {
         self.finish_step();
     }
 
+    /// Breaks the connections that have waited for so long for a confirm that never comes. Clients wait for it as long as the
+    /// connection lives.
+    pub fn end_waits_for_confirms(&mut self, longer_than: Duration) {
+        let now = self.now;
+        let ended: Vec<_> =
+            self.never_confirmed.extract_if(.., |(since, _)| *since + longer_than <= now).collect();
+        for (_, channel) in ended {
+            if self.is_open(channel) {
+                self.kill_connection(self.channels[channel.index()].connection);
+            }
+        }
+    }
+
     /// A process ends without closing anything.
     pub fn crash(&mut self, owner: OwnerId) {
         for connection in self.connections_of(Some(owner)) {
             self.kill_connection(connection);
         }
+        self.ledger.owner_ended(owner);
+        self.finish_step();
     }
 
     /// The open connections of one process or of all.

@@ -1,6 +1,6 @@
 //! What happens in a history besides the engine's own work, as data that a seed determines.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use garenne_protocol::topology::BrokerVersion;
 
@@ -20,6 +20,9 @@ pub struct History {
     /// What happens, in order of time.
     pub steps: Vec<Step>,
 }
+
+/// Consumer timeouts of histories that have a short one: more than a long task may take, and less than tasks wait behind others.
+const CONSUMER_TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(12);
 
 /// Something that happens at a time.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +76,10 @@ pub enum Action {
     PauseLane(u8),
     /// It goes on.
     ResumeLane(u8),
+    /// A policy sets the consumer timeout of all queues, which workers do not know.
+    LimitConsumers(Duration),
+    /// An operator deletes the queue of a lane.
+    DeleteQueue(u8),
 }
 
 /// How a worker is stopped.
@@ -120,8 +127,32 @@ impl History {
             let at = random.between(&(Duration::ZERO..=scale.span));
             add_fault(&mut steps, &mut random, at, scale.workers);
         }
+        if random.chance(120) {
+            let limit = random.between(&CONSUMER_TIMEOUTS);
+            steps.push(Step { at: Duration::ZERO, action: Action::LimitConsumers(limit) });
+        }
+        if random.chance(120) {
+            let at = random.between(&(Duration::ZERO..=scale.span));
+            steps.push(Step { at, action: Action::DeleteQueue(random.below(2) as u8) });
+        }
         steps.sort_by_key(|step| step.at);
-        Self { seed: random.next_u64(), version, steps }
+        let mut history = Self { seed: random.next_u64(), version, steps };
+        history.leave_out_known_forks();
+        history
+    }
+
+    /// Leaves out what docs/reliability.md lists of messages of a deleted queue: a copy of such a message whose confirm is late is
+    /// given up, and the message is published again, although the copy may be confirmed.
+    fn leave_out_known_forks(&mut self) {
+        let has = |is_wanted: fn(&Action) -> bool| self.steps.iter().any(|it| is_wanted(&it.action));
+        // From 4.3 on, a consumer timeout looks like a deletion.
+        let may_be_orphans = has(|it| matches!(it, Action::DeleteQueue(_)))
+            || self.version >= BrokerVersion { major: 4, minor: 3 }
+                && has(|it| matches!(it, Action::LimitConsumers(_)));
+        if may_be_orphans {
+            self.steps
+                .retain(|it| !matches!(it.action, Action::Fates(..) | Action::Alarm(_) | Action::Freeze(_)));
+        }
     }
 }
 
@@ -184,11 +215,12 @@ fn armed(random: &mut Random) -> ArmedFault {
 }
 
 fn fate(random: &mut Random) -> Fate {
-    match random.below(5) {
-        0 => Fate::Late(random.between(&(Duration::from_millis(10)..=Duration::from_secs(15)))),
-        1 => Fate::Refused,
-        2 => Fate::RefusedButStored,
-        3 => Fate::LostWithConnection,
+    match random.below(50) {
+        0..10 => Fate::Late(random.between(&(Duration::from_millis(10)..=Duration::from_secs(15)))),
+        10..20 => Fate::Refused,
+        20..30 => Fate::RefusedButStored,
+        30..39 => Fate::LostWithConnection,
+        39 => Fate::NeverConfirmed,
         _ => Fate::Prompt,
     }
 }
@@ -240,9 +272,35 @@ mod tests {
         assert_eq!(history(1), history(1));
         assert_ne!(history(1), history(2));
         assert!(history(1).steps.is_sorted_by_key(|step| step.at));
-        let published = history(1).steps.iter().filter(|it| matches!(it.action, Action::Publish(_))).count();
-        assert_eq!(published, 100);
-        assert!(history(1).steps.len() >= 112, "{}", history(1).steps.len());
+        let published =
+            |it: &History| it.steps.iter().filter(|it| matches!(it.action, Action::Publish(_))).count();
+        let whole = (0..20).map(history).filter(|it| published(it) == 100 && it.steps.len() >= 112);
+        assert!(whole.count() >= 10, "known forks are left out of few");
+    }
+
+    #[test]
+    fn each_rare_action_and_fate_is_in_some_of_the_first_histories() {
+        let actions = (0..300).flat_map(|seed| {
+            History::generate(seed, "4.0".parse().unwrap(), Scale::default()).steps.into_iter()
+        });
+        let (mut limits, mut deletions, mut never_confirmed) = (0, 0, 0);
+        for step in actions {
+            match step.action {
+                Action::LimitConsumers(_) => {
+                    assert_eq!(step.at, Duration::ZERO, "before workers consume");
+                    limits += 1;
+                }
+                Action::DeleteQueue(_) => deletions += 1,
+                Action::Fates(_, fates) => {
+                    never_confirmed += fates.iter().filter(|it| **it == Fate::NeverConfirmed).count();
+                }
+                _ => {}
+            }
+        }
+        assert!(
+            limits >= 20 && deletions >= 20 && never_confirmed >= 10,
+            "{limits}, {deletions}, {never_confirmed}"
+        );
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(crate) struct Ledger {
     changed: Vec<IdentityId>,
     pub(crate) broken: Vec<Broken>,
     forks: BTreeMap<Fork, usize>,
+    /// What workers hold of queues that were deleted.
+    orphans: Vec<Serial>,
 }
 
 impl Ledger {
@@ -225,6 +227,34 @@ impl Ledger {
         self.with(serial, |identity, _| identity.is_excused = true);
     }
 
+    /// The queue of the message was deleted while a worker held it.
+    pub(crate) fn orphaned(&mut self, serial: Serial) {
+        if self.is_tracked(serial) {
+            self.orphans.push(serial);
+            self.move_to(serial, Place::Orphan);
+        }
+    }
+
+    /// The worker that has an orphan has ended, or has let go of it before it knew of the deletion. Unless the message exists
+    /// elsewhere, it is lost with its queue.
+    pub(crate) fn orphan_lost(&mut self, serial: Serial) {
+        let instance = &self.instances[serial.index()];
+        let (Place::Orphan, Some(identity)) = (instance.place, instance.identity) else { return };
+        self.orphans.retain(|it| *it != serial);
+        self.move_to(serial, Place::Nowhere);
+        let mut instances = self.identities[identity.0].instances.iter();
+        if !instances.any(|it| self.instances[it.index()].exists()) {
+            self.identities[identity.0].is_excused = true;
+        }
+    }
+
+    /// A process ended, and its orphans with it.
+    pub(crate) fn owner_ended(&mut self, owner: OwnerId) {
+        let is_own = |it: &&Serial| self.instances[it.index()].deliveries.last() == Some(&owner);
+        let own: Vec<_> = self.orphans.iter().filter(is_own).copied().collect();
+        own.into_iter().for_each(|serial| self.orphan_lost(serial));
+    }
+
     /// The effect of a task took place. Unknown ids are ignored.
     pub(crate) fn effect(&mut self, id: &str) -> Option<IdentityId> {
         let identity = *self.by_id.get(id)?;
@@ -299,7 +329,7 @@ impl Ledger {
     pub(crate) fn unfinished(&self, is_dead: impl Fn(QueueId) -> bool) -> Vec<Arc<str>> {
         let in_dead = |serial: &Serial| match self.instances[serial.index()].place {
             Place::Queue(queue) | Place::Held(queue) => is_dead(queue),
-            Place::Nowhere | Place::Done => false,
+            Place::Nowhere | Place::Done | Place::Orphan => false,
         };
         let open = |it: &&Identity| it.must_exist() && !it.instances.iter().any(in_dead);
         self.identities.iter().filter(open).map(|it| Arc::clone(&it.id)).collect()
@@ -324,7 +354,7 @@ impl Ledger {
     pub(crate) fn queue_of(&self, serial: Serial) -> Option<QueueId> {
         match self.instances[serial.index()].place {
             Place::Queue(queue) | Place::Held(queue) => Some(queue),
-            Place::Nowhere | Place::Done => None,
+            Place::Nowhere | Place::Done | Place::Orphan => None,
         }
     }
 

@@ -28,6 +28,7 @@ mod inspect;
 mod known;
 mod ledger;
 mod message;
+mod mishap;
 mod net;
 mod plan;
 mod publishing;
@@ -55,6 +56,7 @@ pub use self::{
     inspect::Violation,
     ledger::{Fork, Rule},
     message::{Delivery, Message, Publish},
+    mishap::Mishap,
     random::Random,
     rules::ReturnKind,
     run::{Prepared, Report, run},

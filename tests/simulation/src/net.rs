@@ -21,9 +21,11 @@ use tokio::{
 
 use crate::{
     broker::SimBroker,
+    channel::Unacked,
     event::{Answer, CloseReason, Event},
     id::{ChannelId, ConnectionId, ConsumerId, OwnerId, RequestId},
     message::{Delivery, Message},
+    mishap::Mishap,
     watch::Watch,
 };
 
@@ -245,7 +247,10 @@ impl State {
                     unconfirmed.is_returned = true;
                 }
             }
-            Event::ConsumerCancelled { consumer, .. } => _ = self.consumers.remove(&consumer),
+            Event::ConsumerCancelled { channel, consumer } => {
+                self.consumers.remove(&consumer);
+                self.orphan(|it, of| of == channel && it.consumer == consumer);
+            }
             Event::ChannelClosed { channel, reason } => self.channel_ended(channel, &reason),
             Event::ConnectionClosed { connection, reason } => {
                 self.ended.insert(connection);
@@ -259,6 +264,26 @@ impl State {
             }
             Event::Blocked(connection) => self.block(connection, true),
             Event::Unblocked(connection) => self.block(connection, false),
+        }
+    }
+
+    /// Deletes the queue of a lane.
+    pub(crate) fn delete_queue(&mut self, name: &str) {
+        let Some(queue) = self.broker.names.get(name).copied() else { return };
+        self.broker.happened(Mishap::QueueDeleted);
+        self.orphan(|it, _| it.queue == queue);
+        self.broker.delete_queue(name);
+    }
+
+    /// Workers hold these deliveries of a queue that was deleted, or may have been.
+    fn orphan(&mut self, is_orphan: impl Fn(&Unacked, ChannelId) -> bool) {
+        for (at, channel) in self.broker.channels.iter().enumerate() {
+            let channel_id = ChannelId(at as u32);
+            for unacked in channel.unacked.values().filter(|it| is_orphan(it, channel_id)) {
+                if let Some((id, _)) = self.broker.ledger.name(unacked.serial) {
+                    self.watch.orphaned(id);
+                }
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use crate::{
     event::{CloseReason, Event},
     id::{ChannelId, QueueId, Serial},
     message::{Death, Message, Publish, Stored},
+    mishap::Mishap,
     queue::DeathReason,
     schedule::Timer,
     trace::What,
@@ -71,7 +72,10 @@ impl SimBroker {
     fn schedule_confirm(&mut self, channel: ChannelId, sequence: u64, fate: Fate, is_stored: bool) {
         let mut due = self.now + self.random.between(&self.timings.confirm);
         match fate {
-            Fate::NeverConfirmed => return,
+            Fate::NeverConfirmed => {
+                self.never_confirmed.push((self.now, channel));
+                return self.happened(Mishap::NeverConfirmed);
+            }
             Fate::LostWithConnection => {
                 return self.kill_connection(self.channels[channel.index()].connection);
             }

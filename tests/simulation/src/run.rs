@@ -27,6 +27,8 @@ use slot::Slot;
 
 /// How long everything may take to end once faults have stopped.
 const END_TAKES: Duration = Duration::from_secs(900);
+/// How long a confirm may be missing while tasks have not ended, once faults have stopped. Then the connection breaks.
+const CONFIRMS_TAKE: Duration = Duration::from_secs(60);
 /// How long a worker may take to stop.
 const STOP_TAKES: Duration = Duration::from_secs(60);
 /// How long after a crash that no step undoes a process is started again.
@@ -57,7 +59,13 @@ pub fn run(prepared: &Prepared, history: &History, is_traced: bool) -> Report {
             let noticed = std::mem::take(&mut state.watch.problems);
             problems
                 .extend(noticed.iter().map(|(at, text)| format!("{text} (at {:.6} s)", at.as_secs_f64())));
-            Report { problems, trace: state.broker.trace(), runs: state.watch.runs(), took: state.broker.now }
+            Report {
+                problems,
+                trace: state.broker.trace(),
+                runs: state.watch.runs(),
+                took: state.broker.now,
+                mishaps: state.broker.mishaps().clone(),
+            }
         })
     })
 }
@@ -249,6 +257,17 @@ impl Play {
             Action::ResumeLane(lane) => {
                 self.direct(|at| Directive::ResumeLane { resume_lane: lane_name(*lane), at });
             }
+            Action::LimitConsumers(timeout) => {
+                self.net.with(|state| state.broker.set_consumer_timeout(*timeout));
+            }
+            Action::DeleteQueue(lane) => {
+                let names = Names::new("garenne");
+                self.net.with(|state| {
+                    // What is published meanwhile waits there for an operator.
+                    state.broker.set_use(&names.unroutable(), true, true);
+                    state.delete_queue(&names.lane(&lane_name(*lane)));
+                });
+            }
         }
     }
 
@@ -333,7 +352,10 @@ impl Play {
             for at in 0..self.slots.len() {
                 self.start(at).await;
             }
-            let unfinished = self.net.with(|state| state.broker.unfinished());
+            let unfinished = self.net.with(|state| {
+                state.broker.end_waits_for_confirms(CONFIRMS_TAKE);
+                state.broker.unfinished()
+            });
             if unfinished.is_empty() && self.publishing.is_empty() {
                 return true;
             }

@@ -32,6 +32,9 @@ impl SimBroker {
             self.ledger.record(self.now, serial, &What::Settle(channel, tag, multiple, how));
             if self.is_held(queue, consumer, serial) {
                 self.ledger.settled(self.now, serial, how);
+            } else if how != Settle::Ack {
+                // The frame crosses the message that the queue is deleted.
+                self.ledger.orphan_lost(serial);
             }
             if let Content::Stream(stream) = &mut self.queues[queue.index()].content {
                 stream.readers.iter_mut().filter(|it| it.id == consumer).for_each(|it| it.credit += 1);

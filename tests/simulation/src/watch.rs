@@ -56,6 +56,12 @@ impl RecordedRun {
     }
 }
 
+/// The last run of a task in the quarantine that a process has recorded as begun.
+struct Recorded {
+    /// The record of its end was published.
+    has_ended: bool,
+}
+
 /// What happened in a history, for the rules that need the reasons.
 #[derive(Default)]
 pub(crate) struct Watch {
@@ -67,7 +73,7 @@ pub(crate) struct Watch {
     runs: u64,
     /// Runs in the quarantine that are on record as begun and not as ended, by process. Such a run counts even if the
     /// process crashed before the handler started: the record is all that is known after the crash.
-    recorded: HashSet<(OwnerId, String)>,
+    recorded: HashMap<(OwnerId, String), Recorded>,
     /// Recorded runs during which the process crashed, or that it could not record as ended before it ended itself.
     crashed_alone: HashMap<String, u32>,
     crashes: u32,
@@ -82,6 +88,8 @@ pub(crate) struct Watch {
     /// When delayed tasks are due.
     due: HashMap<String, Duration>,
     stopped_tasks: HashSet<String>,
+    /// Tasks that a worker held when their queue was deleted, or may have been.
+    orphans: HashSet<String>,
     /// When a group was stopped last.
     stopped_groups: HashMap<String, Duration>,
     /// Handlers that ended since their worker was told to stop.
@@ -115,6 +123,10 @@ impl Watch {
 
     pub(crate) fn task_stopped(&mut self, id: &str) {
         self.stopped_tasks.insert(id.to_owned());
+    }
+
+    pub(crate) fn orphaned(&mut self, id: &str) {
+        self.orphans.insert(id.to_owned());
     }
 
     pub(crate) fn group_stopped(&mut self, group: u8, now: Duration) {
@@ -295,7 +307,7 @@ impl Watch {
 
     /// A process ended. If it could not tell the broker of the end of a run, the fleet takes it for crashed.
     pub(crate) fn exited(&mut self, owner: OwnerId) {
-        for (_, id) in self.recorded.extract_if(|(by, _)| *by == owner) {
+        for ((_, id), _) in self.recorded.extract_if(|(by, _), _| *by == owner) {
             *self.crashed_alone.entry(id).or_default() += 1;
         }
     }
@@ -309,8 +321,16 @@ impl Watch {
     /// A process publishes a message. A worker whose control queue is gone may have crashed: the quarantine does not wait
     /// until that is known.
     pub(crate) fn published(&mut self, owner: OwnerId, message: &Message, lost_queues: u32, now: Duration) {
-        if let Some(RecordedRun::RunStarted { task }) = RecordedRun::of(message) {
-            self.recorded.insert((owner, task));
+        match RecordedRun::of(message) {
+            Some(RecordedRun::RunStarted { task }) => {
+                self.recorded.insert((owner, task), Recorded { has_ended: false });
+            }
+            Some(RecordedRun::RunEnded { task }) => {
+                if let Some(run) = self.recorded.get_mut(&(owner, task)) {
+                    run.has_ended = true;
+                }
+            }
+            None => {}
         }
         let Some(id) = message.properties.message_id().as_ref().map(|id| id.as_str()) else { return };
         let headers = message.properties.headers();
@@ -339,7 +359,11 @@ impl Watch {
     /// The broker has confirmed a message of a process.
     pub(crate) fn confirmed(&mut self, owner: OwnerId, message: &Message) {
         if let Some(RecordedRun::RunEnded { task }) = RecordedRun::of(message) {
-            self.recorded.remove(&(owner, task));
+            // The next run may begin before the end of the last one is confirmed.
+            let key = (owner, task);
+            if self.recorded.get(&key).is_some_and(|run| run.has_ended) {
+                self.recorded.remove(&key);
+            }
         }
     }
 
@@ -357,8 +381,9 @@ impl Watch {
                 (crashed < 2).then(|| format!("its worker crashed in {crashed} runs alone"))
             }
             DeadReason::Rejected | DeadReason::Conflict => {
-                let is_rejected = work.does == Does::Reject || work.is_refused;
-                (!is_rejected).then(|| "neither handler nor sink refuses it".to_owned())
+                // An orphan whose queue is still missing when its worker stops.
+                let is_founded = work.does == Does::Reject || work.is_refused || self.orphans.contains(id);
+                (!is_founded).then(|| "neither handler nor sink refuses it".to_owned())
             }
             DeadReason::Stopped => {
                 let by_group = self.groups.get(id).is_some_and(|(group, published)| {

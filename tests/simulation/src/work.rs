@@ -2,6 +2,7 @@
 
 use std::{
     future::pending,
+    ops::RangeInclusive,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -14,6 +15,7 @@ use garenne::{
 use tokio::time::sleep;
 
 use crate::{
+    mishap::Mishap,
     net::Client,
     plan::{DEADLINE, Does, LONG, SHORT, Work},
     random::Random,
@@ -96,10 +98,48 @@ pub(crate) async fn run(
     Ok(work.is_refused)
 }
 
-/// A sink that is slow, unavailable, or refuses what it is planned to refuse.
+/// How long a call of the sink hangs: from a time that a stop waits for, to one after which the sink counts as failing.
+const HANGS: RangeInclusive<Duration> = Duration::from_secs(4)..=Duration::from_secs(40);
+
+/// A sink that is slow, unavailable, hangs, panics, or refuses what it is planned to refuse.
 pub(crate) struct PlannedSink {
     client: Client,
     random: Mutex<Random>,
+}
+
+/// How a call of the sink fails.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    Unavailable,
+    Hangs(Duration),
+    Panics,
+}
+
+/// What a call of the sink does besides writing.
+struct Call {
+    takes: Duration,
+    /// It panics before there is a future.
+    panics_at_once: bool,
+    /// How it fails before it has stored anything.
+    before: Option<Failure>,
+    /// How it fails after it has stored the batch: the answer is lost, or late.
+    after: Option<Failure>,
+}
+
+impl Call {
+    /// A hanging call only ends late, so that the sink works again.
+    fn plan(random: &mut Random) -> Self {
+        let hang = random.between(&HANGS);
+        let mut failure = |unavailable| match random.below(1000) {
+            it if it < unavailable => Some(Failure::Unavailable),
+            990..995 => Some(Failure::Panics),
+            995..997 => Some(Failure::Hangs(hang)),
+            _ => None,
+        };
+        let (before, after) = (failure(50), failure(20));
+        let takes = Duration::from_millis(if random.chance(50) { 1500 } else { 3 });
+        Self { takes, panics_at_once: random.chance(5), before, after }
+    }
 }
 
 impl PlannedSink {
@@ -107,8 +147,30 @@ impl PlannedSink {
         Arc::new(Self { client, random: Mutex::new(Random::new(seed)) })
     }
 
-    fn chance(&self, per_mille: u16) -> bool {
-        self.random.lock().unwrap_or_else(PoisonError::into_inner).chance(per_mille)
+    fn happened(&self, mishap: Mishap) {
+        self.client.with(|state| {
+            state.broker.remark(|| format!("a call of the sink: {mishap:?}"));
+            state.broker.happened(mishap);
+        });
+    }
+
+    fn panic(&self) -> ! {
+        self.happened(Mishap::SinkPanicked);
+        // No hook prints it.
+        std::panic::resume_unwind(Box::new("as planned"));
+    }
+
+    async fn fail(&self, failure: Option<Failure>, detail: &str) -> Result<(), SinkError> {
+        match failure {
+            None => Ok(()),
+            Some(Failure::Unavailable) => Err(SinkError { sink: self.name(), detail: detail.to_owned() }),
+            Some(Failure::Hangs(span)) => {
+                self.happened(Mishap::SinkHung);
+                sleep(span).await;
+                Ok(())
+            }
+            Some(Failure::Panics) => self.panic(),
+        }
     }
 }
 
@@ -118,12 +180,13 @@ impl Sink for PlannedSink {
     }
 
     fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
-        async {
-            let unavailable = |detail: &str| SinkError { sink: self.name(), detail: detail.to_owned() };
-            sleep(Duration::from_millis(if self.chance(50) { 1500 } else { 3 })).await;
-            if self.chance(50) {
-                return Err(unavailable("as planned"));
-            }
+        let call = Call::plan(&mut self.random.lock().unwrap_or_else(PoisonError::into_inner));
+        if call.panics_at_once {
+            self.panic();
+        }
+        async move {
+            sleep(call.takes).await;
+            self.fail(call.before, "as planned").await?;
             let answer = |it: &FinishedTask| {
                 let id = it.envelope.id.as_str();
                 if it.output.json.get() == "true" {
@@ -134,9 +197,7 @@ impl Sink for PlannedSink {
                 SinkAnswer::Stored
             };
             let answers: Vec<_> = batch.iter().map(answer).collect();
-            if self.chance(20) {
-                return Err(unavailable("stored, and the answer is lost"));
-            }
+            self.fail(call.after, "stored, and the answer is lost").await?;
             Ok(answers)
         }
         .boxed()

@@ -36,7 +36,7 @@ pub(crate) struct Identity {
     pub(super) instances: Vec<Serial>,
     /// A publisher knows that the broker has it.
     pub(super) is_confirmed: bool,
-    /// Its queue was deleted.
+    /// Its queue was deleted by an operator, and no worker has to publish it again.
     pub(super) is_excused: bool,
     /// How many instances beside the first one are explained.
     pub(super) forks: usize,
@@ -108,6 +108,8 @@ pub(super) enum Place {
     Queue(QueueId),
     /// Unacked.
     Held(QueueId),
+    /// Unacked when its queue was deleted: the worker that has it publishes it again, unless it runs to its end there.
+    Orphan,
     /// Acked after its effect.
     Done,
 }
@@ -157,6 +159,6 @@ impl Instance {
     /// Whether it is one of the instances whose number is limited.
     pub(super) fn stands_alone(&self) -> bool {
         let is_beside_its_copy = matches!(self.place, Place::Held(_)) && self.has_copy;
-        self.exists() && !is_beside_its_copy
+        self.exists() && !is_beside_its_copy && self.place != Place::Orphan
     }
 }

@@ -22,6 +22,7 @@ use tokio::{
 
 use super::{Client, Delivered, State};
 use crate::{
+    broker::Life,
     connection::ConnectError,
     event::{Answer, CloseReason},
     frame::{ConsumeOptions, StreamOffset},
@@ -38,6 +39,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct ConsumeLink {
     client: Client,
     current: Arc<tokio::sync::Mutex<Option<ConnectionId>>>,
+    /// What the worker declares again if a queue is missing.
+    topology: Arc<Mutex<Option<Topology>>>,
 }
 
 /// A channel. It is closed when its last clone is dropped.
@@ -80,7 +83,7 @@ impl Client {
 
 impl ConsumeLink {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, current: Arc::default() }
+        Self { client, current: Arc::default(), topology: Arc::default() }
     }
 
     async fn connection(&self) -> Result<ConnectionId, BrokerError> {
@@ -105,13 +108,29 @@ impl ConsumeBroker for ConsumeLink {
         Ok(self.client.net.with(|state| state.broker.version()))
     }
 
-    /// The broker was prepared with the topology of these workers.
-    async fn ensure(&self, _: Topology) -> Result<(), TopologyError> {
+    /// The broker was prepared with the topology of these workers. A queue may have been deleted since.
+    async fn ensure(&self, topology: Topology) -> Result<(), TopologyError> {
+        *self.topology.lock().unwrap_or_else(PoisonError::into_inner) = Some(topology);
+        // A broker that does not answer is noticed by what follows.
+        let _ = self.restore_topology().await;
         Ok(())
     }
 
     async fn restore_topology(&self) -> Result<(), RestoreError> {
-        self.connection().await.map(drop).map_err(|_| RestoreError::Unavailable)
+        self.connection().await.map_err(|_| RestoreError::Unavailable)?;
+        let topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let declared = self.client.send(|state| {
+            let is_running = state.broker.life == Life::Running;
+            if let Some(topology) = topology.filter(|_| is_running) {
+                state.broker.restore(&topology);
+            }
+            is_running
+        });
+        match declared {
+            None => pending().await,
+            Some(true) => Ok(()),
+            Some(false) => Err(RestoreError::Unavailable),
+        }
     }
 
     async fn look_up(&self, queue: &str) -> Option<QueueState> {
@@ -149,7 +168,7 @@ impl ConsumeBroker for ConsumeLink {
     }
 
     fn for_foreign_messages(&self) -> Self {
-        Self::new(self.client.clone())
+        Self { topology: Arc::clone(&self.topology), ..Self::new(self.client.clone()) }
     }
 
     async fn close(&self) {

@@ -1,6 +1,6 @@
 //! What histories share, and what they report.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use garenne::WorkerConfig;
 use garenne_common::config::{Concurrency, Lane, Lanes, Retry, Settings};
@@ -8,6 +8,7 @@ use garenne_protocol::topology::{BrokerVersion, Names, Topology};
 
 use crate::{
     broker::{SimBroker, Timings},
+    mishap::Mishap,
     plan::{LONG, LONG_LANE, MAX_ATTEMPTS, SHORT, SHORT_LANE},
 };
 
@@ -28,6 +29,8 @@ pub struct Report {
     pub runs: u64,
     /// The virtual time that it took.
     pub took: Duration,
+    /// How often rare things happened.
+    pub mishaps: BTreeMap<Mishap, usize>,
 }
 
 impl Report {

@@ -34,6 +34,20 @@ fn each_fate_of_a_publish_stores_and_answers_as_it_says() {
 }
 
 #[test]
+fn a_connection_can_end_because_a_confirm_never_comes() {
+    let mut kit = Kit::new("4.0");
+    kit.broker.decide_fates(kit.publisher, [Fate::NeverConfirmed]);
+    kit.publish("work", "1");
+    kit.pass(ms(100_000));
+    kit.broker.end_waits_for_confirms(ms(200_000));
+    assert!(kit.settle().is_empty(), "it has not waited for so long");
+    kit.broker.end_waits_for_confirms(ms(60_000));
+    let events = kit.settle();
+    assert!(matches!(events[..], [Event::ConnectionClosed { .. }]), "{events:?}");
+    assert_eq!((kit.broker.depth("work"), kit.broker.mishaps().len()), (Some((1, 0)), 1));
+}
+
+#[test]
 fn a_mandatory_message_without_a_queue_is_returned_before_its_ack() {
     let mut kit = Kit::new("4.0");
     kit.publish("none", "a");

@@ -332,3 +332,46 @@ fn the_trace_has_a_line_for_each_operation_and_event() {
         assert!(trace.contains(expected), "{expected} in\n{trace}");
     }
 }
+
+#[test]
+fn what_a_worker_holds_of_a_deleted_queue_must_end_or_be_published_again() {
+    let deleted = || {
+        let (mut kit, owner, consuming, publishing) = holding();
+        kit.broker.delete_queue("work");
+        (kit, owner, consuming, publishing)
+    };
+    let (mut kit, owner, _, publishing) = deleted();
+    kit.settle();
+    assert_eq!(kit.broker.unfinished().len(), 1, "the worker knows of the deletion");
+    kit.broker.declare_queue(&queue("work", &[]));
+    kit.publish_on(publishing, "work", "a");
+    kit.settle();
+    assert_eq!(kit.broker.mishaps().get(&Mishap::Orphaned), Some(&1));
+    kit.broker.crash(owner);
+    assert_eq!(kit.broker.unfinished().len(), 1, "the copy remains");
+    kit.broker.delete_queue("work");
+    assert_eq!((kit.broker.unfinished().len(), kit.rules()), (0, vec![]), "the operator has deleted it");
+
+    let (mut kit, _, _, _) = deleted();
+    kit.settle();
+    kit.broker.effect("a");
+    assert_eq!((kit.broker.unfinished().len(), kit.rules()), (0, vec![]), "it ran to its end");
+
+    type Loss = fn(&mut Kit, OwnerId, ChannelId);
+    let lost: [(&str, Loss); 3] = [
+        ("with the process", |kit, owner, _| {
+            kit.settle();
+            kit.broker.crash(owner);
+        }),
+        ("with the channel", |kit, _, consuming| kit.broker.kill_channel(consuming)),
+        ("handed back before the worker knew", |kit, _, consuming| {
+            kit.broker.nack(consuming, 1, false, true);
+        }),
+    ];
+    for (how, lose) in lost {
+        let (mut kit, owner, consuming, _) = deleted();
+        lose(&mut kit, owner, consuming);
+        kit.settle();
+        assert_eq!((kit.broker.unfinished().len(), kit.rules()), (0, vec![]), "{how}");
+    }
+}

@@ -1,7 +1,10 @@
 //! Messages whose queue was deleted while a worker held them.
 
 use garenne_common::shutdown::Tally;
-use garenne_protocol::amqp::{BasicProperties, ShortString};
+use garenne_protocol::{
+    amqp::{BasicProperties, FieldTable, ShortString},
+    task::header,
+};
 use tokio::sync::watch;
 
 use super::{copies::env, *};
@@ -17,6 +20,26 @@ fn orphan(body: &'static [u8], cancellation: Cancellation) -> Orphan {
         body: body.into(),
         cancellation: Arc::new(cancellation),
     }
+}
+
+#[tokio::test]
+async fn a_publishers_delay_ends_when_it_would_have_ended() {
+    let mut env = env().await;
+    let (worker, lane) = (watch::Sender::new(Intake::Open), watch::Sender::new(LaneQuiet::default()));
+    let until = LaneIntake::new(worker.subscribe(), lane.subscribe());
+    let mut headers = FieldTable::default();
+    headers.insert(header::DELAY_MS.into(), 2500.into());
+    let received_at = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
+    let orphan = Orphan {
+        exchange: "garenne.tasks".into(),
+        properties: BasicProperties::default().with_headers(headers),
+        received_at,
+        ..orphan(b"{}", Cancellation::decided(false))
+    };
+    env.test.settler.reclaim(&env.test.lane, orphan, "garenne.tasks.fast", until, &Arc::default());
+    let again = env.copy().await;
+    assert_eq!((again.number(header::NOT_BEFORE), again.number(header::DELAY_MS)), (Some(9_500), None));
+    again.ack();
 }
 
 #[tokio::test]
