@@ -43,7 +43,7 @@ pub enum PublishResult {
 
 impl PublishResult {
     /// Every result.
-    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("as many as there are");
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("COUNT is the number of VARIANTS");
 
     /// The result as a metric label.
     pub fn as_str(self) -> &'static str {

@@ -27,7 +27,7 @@ pub enum Settlement {
 
 impl Settlement {
     /// All settlements, in the order of the receipt's fields.
-    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("as many as there are");
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("COUNT is the number of VARIANTS");
 
     /// The name of the receipt's field and the value of the metric label.
     pub fn as_str(self) -> &'static str {

@@ -42,7 +42,7 @@ pub enum TaskOutcome {
 
 impl TaskOutcome {
     /// Every outcome.
-    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("as many as there are");
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("COUNT is the number of VARIANTS");
 
     /// The outcome as a metric label.
     pub fn as_str(self) -> &'static str {

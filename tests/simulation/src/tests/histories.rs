@@ -38,8 +38,8 @@ fn history(seed: u64) -> History {
     History::generate(seed, VERSIONS[(seed % 3) as usize].parse().unwrap(), Scale::default())
 }
 
-fn run_seed(prepared: &[Prepared; 3], seed: u64) -> Report {
-    run(&prepared[(seed % 3) as usize], &history(seed), false)
+fn run_history(prepared: &[Prepared; 3], seed: u64, history: &History) -> Report {
+    run(&prepared[(seed % 3) as usize], history, false)
 }
 
 /// Whether a history has events with which one in some thousand still breaks a rule, for reasons that are not known yet.
@@ -62,10 +62,11 @@ fn histories_of_engines_break_no_rule() {
     while began.elapsed() < SPAN {
         let seed = first.wrapping_add(count);
         count += 1;
-        if std::env::var_os("GARENNE_TEST_FULL").is_none() && is_under_investigation(&history(seed)) {
+        let history = history(seed);
+        if std::env::var_os("GARENNE_TEST_FULL").is_none() && is_under_investigation(&history) {
             continue;
         }
-        let report = run_seed(&prepared, seed);
+        let report = run_history(&prepared, seed, &history);
         let problems = report.problems.join("\n");
         assert!(
             !report.has_failed(),
@@ -85,7 +86,7 @@ fn what_is_rare_happens_in_some_of_the_first_histories() {
     let prepared = prepared();
     let mut missing = Mishap::ALL.to_vec();
     for seed in 0..SEARCHED {
-        let happened = run_seed(&prepared, seed).mishaps;
+        let happened = run_history(&prepared, seed, &history(seed)).mishaps;
         missing.retain(|it| !happened.contains_key(it));
         if missing.is_empty() {
             return;
