@@ -100,6 +100,7 @@ declare -A mutants_of_unit_tests=(
     [hand-back-before-cancel]=consumer::ack_writer::tests::a_requeue_for_a_pause_or_a_stop_is_sent_after_the_consumer_is_cancelled
     [hanging-record-is-no-attempt]=batch::tests::a_record_that_hangs_spends_an_attempt_and_the_others_keep_their_ends
     [hanging-record-loses-its-deadline]=settlement::tests::records::a_record_that_hung_until_the_deadline_of_its_batch_continues_with_that_deadline
+    [later-runs-hide-crashes]=fleet::member::tests::each_crash_counts_though_other_messages_with_the_id_began_to_run_since
     [long-batch-runs-alone]=pipeline::quarantine::tests::a_batch_of_a_long_kind_is_divided_and_its_records_keep_their_lane
     [looks-are-returns]=pipeline::checks::tests::only_redeliveries_that_no_look_of_an_operator_explains_count_as_returns
     [new-stream-is-read-from-the-old-offset]=consumer::stream_reader::tests::a_stream_that_was_deleted_and_declared_again_is_read_from_its_beginning

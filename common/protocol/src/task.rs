@@ -35,7 +35,7 @@ pub use content_type::{BATCH, ContentType};
 pub use copy::{Copied, MAX_CHECKPOINT};
 pub use directive::Directive;
 pub use envelope::{Arrival, Envelope, Malformed, QuarantineRecord, UnhandledRecord, epoch_ms, span_ms};
-pub use foreign::{FOREIGN_KIND, ForeignMessage, UNMAPPED_TASK_KIND};
+pub use foreign::{FOREIGN_KIND, UNMAPPED_TASK_KIND, foreign_properties, is_foreign_copy};
 pub use header_value::HeaderValue;
 pub use id::{IdError, TaskId, new_uuid};
 pub use incarnation::WorkerIncarnation;

@@ -9,7 +9,7 @@ use garenne_operator::{
     operator::Operator,
 };
 use garenne_protocol::{
-    task::{Copied, DeadReason, FOREIGN_KIND, ForeignMessage, Source, epoch_ms, header},
+    task::{Copied, DeadReason, FOREIGN_KIND, Source, epoch_ms, foreign_properties, header, is_foreign_copy},
     topology::{LaneExchange, LaneQueues, MOST_SHARDS},
 };
 use lapin::BasicProperties;
@@ -177,7 +177,7 @@ fn expired_in<'a>(
     properties: &BasicProperties,
 ) -> Option<&'a str> {
     let exchange = header::get(properties.headers(), "x-first-death-exchange").and_then(header::text);
-    let is_copy = exchange.as_deref() == Some("") && ForeignMessage::is_copy(properties);
+    let is_copy = exchange.as_deref() == Some("") && is_foreign_copy(properties);
     let queue = letter.queue.as_deref().filter(|_| letter.by_broker && !is_copy)?;
     let of_queue = |(name, lane): &(&str, &Lane)| lane.is_mapped() && operator.names.lane(name) == queue;
     operator.settings.lanes.defined().find(of_queue).map(|(name, _)| name)
@@ -194,7 +194,7 @@ fn foreign_again(operator: &Operator, lane: &str, properties: &BasicProperties, 
     let topic = is_mqtt.then(|| Source::mqtt_topic(&key));
     let source = topic.as_deref().map_or(Source::RoutingKey(&key), Source::Topic);
     let now = SystemTime::now();
-    let read = ForeignMessage::read(properties, source, now).properties;
+    let read = foreign_properties(properties, source, now);
     let copied = Copied::verbatim(&read, FOREIGN_KIND, now).with(header::REPLAYED_AT, epoch_ms(now));
     let properties = copied.into_properties().with_message_id(new_id(properties, &body).into());
     Message { target: Target::lane(LaneQueues::new(names, lane, 1)), properties, body: body.into() }

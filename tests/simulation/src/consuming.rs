@@ -221,17 +221,23 @@ impl SimBroker {
             for stored in self.queue(id).map(|queue| queue.time_out(consumer_id, now)).unwrap_or_default() {
                 self.give_back(id, stored, ReturnKind::Timeout);
             }
-            self.channels[channel.index()].consumers.remove(&consumer_id);
-            self.log(What::Cancelled(consumer_id, id, "the consumer timeout passed"));
-            self.send_on(channel, Event::ConsumerCancelled { channel, consumer: consumer_id });
+            let consumer = self.queue(id).and_then(|queue| queue.consumer(consumer_id));
+            if let Some(next) = consumer.and_then(|it| it.held.values().map(|held| held.since).min()) {
+                self.schedule.at(next + timeout, Timer::Timeout(id, consumer_id));
+            }
+            // The channel keeps the consumer, so that each further timeout cancels it once more.
+            if self.channels[channel.index()].consumers.contains_key(&consumer_id) {
+                self.log(What::Cancelled(consumer_id, id, "the consumer timeout passed"));
+                self.send_on(channel, Event::ConsumerCancelled { channel, consumer: consumer_id });
+            } else {
+                // The client has cancelled the consumer.
+                self.close_with(channel, CloseReason::timed_out(channel, "-1"));
+            }
             self.serve(id);
         } else {
             self.happened(Mishap::ConsumerTimeout);
-            let text = format!(
-                "PRECONDITION_FAILED - delivery acknowledgement on {channel} timed out. Timeout value used: {} ms",
-                timeout.as_millis()
-            );
-            self.close_with(channel, CloseReason::new(406, text));
+            let timeout = timeout.as_millis().to_string();
+            self.close_with(channel, CloseReason::timed_out(channel, &timeout));
         }
     }
 

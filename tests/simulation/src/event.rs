@@ -109,6 +109,13 @@ impl CloseReason {
         Self::new(404, format!("NOT_FOUND - no {what} '{name}' in vhost '/'"))
     }
 
+    pub(crate) fn timed_out(channel: ChannelId, timeout: &str) -> Self {
+        let text = format!(
+            "PRECONDITION_FAILED - delivery acknowledgement on {channel} timed out. Timeout value used: {timeout} ms"
+        );
+        Self::new(406, text)
+    }
+
     pub(crate) fn unknown_tag(tag: u64) -> Self {
         Self::new(406, format!("PRECONDITION_FAILED - unknown delivery tag {tag}"))
     }

@@ -4,7 +4,8 @@
 //! *instances* of it: each publish is one, and a requeue or a dead-lettering keeps the instance. A worker may publish an
 //! instance of what it holds, its *copy*; between the copy's arrival and the ack of the original there are two.
 //!
-//! An identity may have one instance, and one more for each [`Fork`]: an event that made another one inevitable.
+//! An identity may have one instance, one more for each copy that a delivery accounts for, and one more for each [`Fork`]: an event
+//! that made another one inevitable.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,7 +27,7 @@ mod identity;
 mod rule;
 
 pub use identity::Fork;
-use identity::{Identity, IdentityId, Instance, Outcome, Place, Source};
+use identity::{Delivery, DeliveryEnd, Identity, IdentityId, Instance, Outcome, Place, Published};
 pub use rule::Rule;
 
 /// A broken rule, of one identity.
@@ -55,7 +56,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Assigns the next serial to a message that no rule applies to.
     pub(crate) fn untracked(&mut self) -> Serial {
-        self.instances.push(Instance::new(None, None));
+        self.instances.push(Instance::new(None, Published::New));
         Serial(self.instances.len() as u32 - 1)
     }
 
@@ -69,34 +70,30 @@ impl Ledger {
     ) -> Serial {
         let known = self.by_id.get(id).copied();
         let identity = known.unwrap_or_else(|| self.add(id, owner));
-        let held = |id| self.last_held(id, owner, identity);
-        let of = |is_own| move |(serial, delivery)| Source { serial, delivery, is_own };
-        let source = match parent.and_then(|id| self.by_id.get(id).copied()) {
-            Some(parent) => held(parent).map(of(false)),
-            None => known.and_then(held).map(of(true)),
+        let parent = parent.and_then(|id| self.by_id.get(id).copied());
+        let published = match parent {
+            Some(parent) if self.was_delivered_to(parent, owner) => Published::FollowUp(owner),
+            None if known.is_some() && self.was_delivered_to(identity, owner) => Published::Copy(owner),
+            _ => Published::New,
         };
-        let mut instance = Instance::new(Some(identity), source);
-        if let Some(source) = source {
-            let copies = self.identities[identity.0].instances.iter().map(|it| &self.instances[it.index()]);
-            let copies: Vec<_> = copies.filter(|it| it.source == Some(source)).collect();
-            let was_stored = copies.iter().any(|it| it.was_stored);
-            if !copies.iter().all(|it| it.outcome.has_failed()) {
-                self.break_rule(now, identity, Rule::CopiedTwice);
-            }
-            instance.fork = if was_stored {
-                Some(Fork::ConfirmLost)
-            } else if !source.is_own {
-                // The follow-up of a run that was repeated.
-                known.map(|_| Fork::Repeated)
-            } else {
-                (!self.is_current(source)).then_some(Fork::LostDelivery)
-            };
-        } else if known.is_some() {
-            instance.fork = Some(if role == Role::Publisher { Fork::Republished } else { Fork::Repeated });
-        }
+        let mut instance = Instance::new(Some(identity), published);
+        instance.fork = match published {
+            Published::Copy(_) => None,
+            _ if known.is_none() => None,
+            Published::New if role == Role::Publisher => Some(Fork::Republished),
+            Published::New | Published::FollowUp(_) => Some(Fork::Repeated),
+        };
         self.instances.push(instance);
         let serial = Serial(self.instances.len() as u32 - 1);
         self.identities[identity.0].instances.push(serial);
+        let is_too_many = match (published, parent) {
+            (Published::Copy(_), _) => self.has_too_many_copies(identity, owner),
+            (Published::FollowUp(_), Some(parent)) => self.has_too_many_follow_ups(identity, parent, owner),
+            _ => false,
+        };
+        if is_too_many {
+            self.break_rule(now, identity, Rule::CopiedTwice);
+        }
         self.change(identity);
         serial
     }
@@ -112,7 +109,7 @@ impl Ledger {
     /// One publish reached a second queue.
     pub(crate) fn duplicated(&mut self, serial: Serial) -> Serial {
         let original = &self.instances[serial.index()];
-        let mut second = Instance::new(original.identity, original.source);
+        let mut second = Instance::new(original.identity, Published::New);
         second.fork = Some(Fork::SeveralQueues);
         second.outcome = original.outcome;
         self.instances.push(second);
@@ -124,16 +121,23 @@ impl Ledger {
     /// The client reads the confirm.
     pub(crate) fn confirmed(&mut self, serial: Serial, acked: bool) {
         let instance = &mut self.instances[serial.index()];
-        let (source, was_returned) = (instance.source, instance.outcome == Outcome::Returned);
-        if was_returned {
+        if instance.outcome == Outcome::Returned {
             return;
         }
         instance.outcome = if acked { Outcome::Acked } else { Outcome::Refused };
         if acked {
             self.with(serial, |identity, _| identity.is_confirmed = true);
-            if let Some(source) = source.filter(|it| it.is_own && self.is_current(*it)) {
-                self.instances[source.serial.index()].is_copied = true;
-            }
+        } else {
+            self.copy_failed(serial);
+        }
+    }
+
+    /// Counts a copy that exists without a confirm.
+    fn copy_failed(&mut self, serial: Serial) {
+        let Instance { published, was_stored, .. } = self.instances[serial.index()];
+        if matches!(published, Published::Copy(_)) && was_stored {
+            self.count(Fork::ConfirmLost);
+            self.with(serial, |_, _| {});
         }
     }
 
@@ -148,6 +152,7 @@ impl Ledger {
         let outcome = &mut self.instances[serial.index()].outcome;
         if *outcome == Outcome::Pending {
             *outcome = Outcome::Lost;
+            self.copy_failed(serial);
         }
     }
 
@@ -155,10 +160,16 @@ impl Ledger {
     pub(crate) fn stored(&mut self, serial: Serial, queue: QueueId) {
         let instance = &mut self.instances[serial.index()];
         if !std::mem::replace(&mut instance.was_stored, true) {
-            let (fork, source) = (instance.fork, instance.source);
-            self.fork(serial, fork);
-            if let Some(source) = source.filter(|it| it.is_own && self.is_current(*it)) {
-                self.instances[source.serial.index()].has_copy = true;
+            let Instance { fork, published, .. } = *instance;
+            if let Some(fork) = fork {
+                self.count(fork);
+                self.with(serial, |identity, _| identity.forks += 1);
+            }
+            if let (Published::Copy(owner), Some(identity)) =
+                (published, self.instances[serial.index()].identity)
+                && self.is_of_returned_delivery(identity, owner)
+            {
+                self.count(Fork::LostDelivery);
             }
         }
         self.move_to(serial, Place::Queue(queue));
@@ -166,52 +177,61 @@ impl Ledger {
 
     /// A consumer has the message.
     pub(crate) fn delivered(&mut self, serial: Serial, queue: QueueId, owner: OwnerId) {
-        let instances_before = self.instances.len();
-        let instance = &mut self.instances[serial.index()];
-        instance.deliveries.push(owner);
-        instance.instances_before = instances_before;
-        (instance.has_copy, instance.is_copied, instance.is_settled) = (false, false, false);
+        let serials_before = self.instances.len();
+        let delivery = Delivery { owner, serials_before, end: DeliveryEnd::None };
+        self.instances[serial.index()].deliveries.push(delivery);
         self.move_to(serial, Place::Held(queue));
     }
 
     /// The broker reads a settlement of a delivery.
     pub(crate) fn settled(&mut self, now: Duration, serial: Serial, how: Settle) {
-        let Instance { identity: Some(identity), has_copy, is_copied, .. } = self.instances[serial.index()]
-        else {
-            return;
-        };
+        let Some(identity) = self.instances[serial.index()].identity else { return };
         match how {
-            Settle::Ack if is_copied || self.trade_copies(serial, |twin| twin.is_copied) => {}
-            Settle::Ack if self.take_copy_of_earlier_delivery(serial) => {}
-            _ if has_copy => _ = self.trade_copies(serial, |twin| !twin.has_copy),
-            _ => {}
-        }
-        let instance = &mut self.instances[serial.index()];
-        instance.is_settled = true;
-        let is_copied = instance.is_copied;
-        match how {
-            Settle::Ack if !is_copied && !self.identities[identity.0].has_ended => {
-                self.break_rule(now, identity, Rule::AckedTooEarly);
+            Settle::Ack => match self.copy_to_rely_on(serial) {
+                Some(copy) => {
+                    self.instances[copy.index()].is_used = true;
+                    self.end_delivery(serial, DeliveryEnd::Copied(copy));
+                }
+                None => {
+                    self.end_delivery(serial, DeliveryEnd::Ended);
+                    if !self.identities[identity.0].has_ended {
+                        self.break_rule(now, identity, Rule::AckedTooEarly);
+                    } else if !self.has_its_follow_ups(identity) {
+                        self.break_rule(now, identity, Rule::AckedBeforeItsFollowUps);
+                    }
+                }
+            },
+            Settle::Requeue(_) if self.is_copied(serial) => {
+                self.break_rule(now, identity, Rule::RequeuedAfterItsCopy);
             }
-            Settle::Ack if !is_copied && !self.has_its_follow_ups(identity) => {
-                self.break_rule(now, identity, Rule::AckedBeforeItsFollowUps);
-            }
-            Settle::Requeue(_) if is_copied => self.break_rule(now, identity, Rule::RequeuedAfterItsCopy),
-            _ => {}
+            Settle::Requeue(_) | Settle::Discard => {}
         }
+        self.change(identity);
     }
 
     /// The queue applied the ack.
     pub(crate) fn applied(&mut self, serial: Serial) {
-        let is_copied = self.instances[serial.index()].is_copied;
+        let end = self.instances[serial.index()].deliveries.last().map(|it| it.end);
+        let is_copied = matches!(end, Some(DeliveryEnd::Copied(_)));
         self.move_to(serial, if is_copied { Place::Nowhere } else { Place::Done });
     }
 
     /// The message is ready again.
     pub(crate) fn returned(&mut self, serial: Serial, queue: QueueId, kind: ReturnKind) {
-        let is_lost = matches!(kind, ReturnKind::Down | ReturnKind::Timeout);
-        if self.instances[serial.index()].has_copy {
-            self.fork(serial, Some(if is_lost { Fork::AckLost } else { Fork::ConfirmLost }));
+        match self.instances[serial.index()].deliveries.last().map(|it| it.end) {
+            Some(DeliveryEnd::Copied(copy)) => {
+                self.count(Fork::AckLost);
+                self.instances[copy.index()].is_used = false;
+                self.end_delivery(serial, DeliveryEnd::Returned);
+            }
+            Some(DeliveryEnd::None) => {
+                if self.has_copy(serial) {
+                    let is_lost = matches!(kind, ReturnKind::Down | ReturnKind::Timeout);
+                    self.count(if is_lost { Fork::AckLost } else { Fork::ConfirmLost });
+                }
+                self.end_delivery(serial, DeliveryEnd::Returned);
+            }
+            Some(DeliveryEnd::Returned | DeliveryEnd::Ended) | None => {}
         }
         self.move_to(serial, Place::Queue(queue));
     }
@@ -250,7 +270,8 @@ impl Ledger {
 
     /// A process ended, and its orphans with it.
     pub(crate) fn owner_ended(&mut self, owner: OwnerId) {
-        let is_own = |it: &&Serial| self.instances[it.index()].deliveries.last() == Some(&owner);
+        let is_own =
+            |it: &&Serial| self.instances[it.index()].deliveries.last().is_some_and(|it| it.owner == owner);
         let own: Vec<_> = self.orphans.iter().filter(is_own).copied().collect();
         own.into_iter().for_each(|serial| self.orphan_lost(serial));
     }
@@ -279,10 +300,8 @@ impl Ledger {
         self.identities[identity.0].history.push((now, what));
     }
 
-    fn fork(&mut self, serial: Serial, fork: Option<Fork>) {
-        let Some(fork) = fork.filter(|_| self.is_tracked(serial)) else { return };
+    fn count(&mut self, fork: Fork) {
         *self.forks.entry(fork).or_default() += 1;
-        self.with(serial, |identity, _| identity.forks += 1);
     }
 
     fn with(&mut self, serial: Serial, change: impl FnOnce(&mut Identity, IdentityId)) {
@@ -317,11 +336,14 @@ impl Ledger {
             self.identities[id.0].is_changed = false;
             let identity = &self.identities[id.0];
             let instances = || identity.instances.iter().map(|it| &self.instances[it.index()]);
-            if instances().filter(|it| it.stands_alone()).count() > 1 + identity.forks {
+            let most = self.most_messages(identity);
+            if instances().filter(|it| it.is_counted()).count() > most {
                 self.break_rule(now, id, Rule::InTwoPlaces);
             } else if identity.must_exist() && !instances().any(Instance::exists) {
                 self.break_rule(now, id, Rule::Lost);
             }
+            let identity = &mut self.identities[id.0];
+            identity.most_messages = identity.most_messages.max(most);
         }
     }
 
@@ -340,9 +362,9 @@ impl Ledger {
         self.by_id.get(id).map_or(0, |it| self.identities[it.0].effects)
     }
 
-    /// How many messages a task had to have by now: one, and one for each fork.
+    /// How many messages a task could have at once until now.
     pub(crate) fn messages_of(&self, id: &str) -> u32 {
-        1 + self.by_id.get(id).map_or(0, |it| self.identities[it.0].forks as u32)
+        self.by_id.get(id).map_or(1, |it| self.identities[it.0].most_messages as u32)
     }
 
     /// How many messages came to exist once more, by reason.

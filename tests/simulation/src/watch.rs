@@ -42,15 +42,16 @@ struct Run {
     hangs_since: Option<Duration>,
 }
 
-/// A record of the lifecycle stream about a run in the quarantine.
+/// A record of the lifecycle stream about a run in the quarantine, or about the end of a worker.
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-enum RecordedRun {
+enum LifecycleRecord {
+    Goodbye,
     RunStarted { task: String },
     RunEnded { task: String },
 }
 
-impl RecordedRun {
+impl LifecycleRecord {
     fn of(message: &Message) -> Option<Self> {
         serde_json::from_slice(&message.body).ok()
     }
@@ -76,7 +77,9 @@ pub(crate) struct Watch {
     recorded: HashMap<(OwnerId, String), Recorded>,
     /// Recorded runs during which the process crashed, or that it could not record as ended before it ended itself.
     crashed_alone: HashMap<String, u32>,
+    /// Processes whose end is not on record: they crashed, or an alarm blocked what they published last.
     crashes: u32,
+    said_goodbye: HashSet<OwnerId>,
     /// The most returns that a delivery of a task said.
     returns: HashMap<String, u32>,
     /// The stored messages that a process got for a task.
@@ -300,13 +303,13 @@ impl Watch {
 
     /// A process crashed.
     pub(crate) fn crashed(&mut self, owner: OwnerId) {
-        self.crashes += 1;
         self.running.retain(|run| run.owner != owner);
         self.exited(owner);
     }
 
-    /// A process ended. If it could not tell the broker of the end of a run, the fleet takes it for crashed.
+    /// A process ended. If it could not tell the broker of that, or of the end of a run, the fleet takes it for crashed.
     pub(crate) fn exited(&mut self, owner: OwnerId) {
+        self.crashes += u32::from(!self.said_goodbye.contains(&owner));
         for ((_, id), _) in self.recorded.extract_if(|(by, _), _| *by == owner) {
             *self.crashed_alone.entry(id).or_default() += 1;
         }
@@ -321,16 +324,16 @@ impl Watch {
     /// A process publishes a message. A worker whose control queue is gone may have crashed: the quarantine does not wait
     /// until that is known.
     pub(crate) fn published(&mut self, owner: OwnerId, message: &Message, lost_queues: u32, now: Duration) {
-        match RecordedRun::of(message) {
-            Some(RecordedRun::RunStarted { task }) => {
+        match LifecycleRecord::of(message) {
+            Some(LifecycleRecord::RunStarted { task }) => {
                 self.recorded.insert((owner, task), Recorded { has_ended: false });
             }
-            Some(RecordedRun::RunEnded { task }) => {
+            Some(LifecycleRecord::RunEnded { task }) => {
                 if let Some(run) = self.recorded.get_mut(&(owner, task)) {
                     run.has_ended = true;
                 }
             }
-            None => {}
+            Some(LifecycleRecord::Goodbye) | None => {}
         }
         let Some(id) = message.properties.message_id().as_ref().map(|id| id.as_str()) else { return };
         let headers = message.properties.headers();
@@ -358,12 +361,16 @@ impl Watch {
 
     /// The broker has confirmed a message of a process.
     pub(crate) fn confirmed(&mut self, owner: OwnerId, message: &Message) {
-        if let Some(RecordedRun::RunEnded { task }) = RecordedRun::of(message) {
-            // The next run may begin before the end of the last one is confirmed.
-            let key = (owner, task);
-            if self.recorded.get(&key).is_some_and(|run| run.has_ended) {
-                self.recorded.remove(&key);
+        match LifecycleRecord::of(message) {
+            Some(LifecycleRecord::RunEnded { task }) => {
+                // The next run may begin before the end of the last one is confirmed.
+                let key = (owner, task);
+                if self.recorded.get(&key).is_some_and(|run| run.has_ended) {
+                    self.recorded.remove(&key);
+                }
             }
+            Some(LifecycleRecord::Goodbye) => _ = self.said_goodbye.insert(owner),
+            Some(LifecycleRecord::RunStarted { .. }) | None => {}
         }
     }
 

@@ -21,6 +21,7 @@ use crate::{
     spans::Spans,
 };
 
+mod adapter;
 mod admission_panics;
 mod celery;
 mod checks;
@@ -31,10 +32,9 @@ mod life;
 mod quarantine;
 mod unhandled;
 
+pub(crate) use adapter::{LaneAdapter, adapter_of};
 use admission_panics::{AdmissionPanics, MAX_PANICS};
-pub(crate) use celery::CeleryLane;
 use dispatched::Dispatched;
-pub(crate) use foreign::ForeignLane;
 pub(crate) use key_limits::KeyLimits;
 use quarantine::QuarantineRun;
 
@@ -48,10 +48,8 @@ pub(crate) struct LanePipeline {
     pub(crate) lane: Arc<str>,
     /// The kind of messages that name none.
     pub(crate) default_kind: Option<String>,
-    /// If the lane receives foreign messages instead of tasks.
-    pub(crate) foreign: Option<ForeignLane>,
-    /// If the lane receives calls of Celery's senders.
-    pub(crate) celery: Option<CeleryLane>,
+    /// If the lane receives messages of clients that do not know Garenne.
+    pub(crate) adapter: Option<Box<dyn LaneAdapter>>,
     /// The maximum size of a message's body, in bytes.
     pub(crate) max_payload: usize,
     pub(crate) worker: Arc<WorkerContext>,

@@ -41,7 +41,8 @@ use garenne_pool::{Ending, OnEnd, Pool, PoolConfig, Stop};
 use garenne_protocol::{
     amqp::{AMQPValue, BasicProperties, ShortString},
     task::{
-        ContentType, DeadReason, Envelope, ForeignMessage, HeaderValue, Kind, NewTask, Source, TaskId, header,
+        ContentType, DeadReason, Envelope, HeaderValue, Kind, NewTask, Source, TaskId, foreign_properties,
+        header,
     },
 };
 use serde::Serialize;
@@ -183,7 +184,7 @@ impl TestWorker {
     /// # Panics
     /// If no handler takes the kind of foreign messages, or outside of a Tokio runtime.
     pub async fn run_foreign(&self, lane: &str, source: Source<'_>, body: impl Into<Bytes>) -> TestOutcome {
-        let properties = ForeignMessage::read(&BasicProperties::default(), source, clock::now()).properties;
+        let properties = foreign_properties(&BasicProperties::default(), source, clock::now());
         let attempt = self.attempt("", properties, Some(lane.into()), body.into());
         self.finish(&self.start_pool(), attempt).await
     }

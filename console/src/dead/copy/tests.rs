@@ -127,7 +127,7 @@ fn an_unmapped_message_of_a_lane_with_maps_is_mapped_again() {
     );
     let copy = copied_with(&letter, with_mqtt_lane()).unwrap();
     assert_eq!((copy.target.exchange.as_str(), copy.target.routing_key.as_str()), ("", "garenne.tasks.mqtt"));
-    assert!(ForeignMessage::is_copy(&copy.properties));
+    assert!(is_foreign_copy(&copy.properties));
     assert!(copied_with(&letter, FleetSettings::default()).is_err(), "its lane is unknown");
 }
 
@@ -146,7 +146,7 @@ fn a_message_that_expired_in_a_lane_with_maps_does_not_become_the_task_that_its_
     for sent in [properties("alert.notify", &headers), properties(FOREIGN_KIND, &headers)] {
         let copy = copied_with(&sent, with_mqtt_lane()).unwrap();
         assert_eq!(copy.target.routing_key, "garenne.tasks.mqtt");
-        assert!(ForeignMessage::is_copy(&copy.properties));
+        assert!(is_foreign_copy(&copy.properties));
         let headers = copy.properties.headers();
         let source = header::get(headers, header::SOURCE).and_then(header::text);
         assert_eq!(source.as_deref(), Some("topic:alert/notify"));

@@ -38,8 +38,10 @@ pub(crate) struct Identity {
     pub(super) is_confirmed: bool,
     /// Its queue was deleted by an operator, and no worker has to publish it again.
     pub(super) is_excused: bool,
-    /// How many instances beside the first one are explained.
+    /// How many instances are explained beside the first one and beside copies.
     pub(super) forks: usize,
+    /// How many instances were ever explained at once.
+    pub(super) most_messages: usize,
     pub(super) effects: u32,
     /// The follow-ups that its run has requested.
     pub(super) follow_ups: Vec<Arc<str>>,
@@ -59,6 +61,7 @@ impl Identity {
             is_confirmed: false,
             is_excused: false,
             forks: 0,
+            most_messages: 1,
             effects: 0,
             follow_ups: Vec::new(),
             has_ended: false,
@@ -74,13 +77,44 @@ impl Identity {
     }
 }
 
-/// A delivery that a process published a message from: of the message itself, whose copy it is, or of its parent.
+/// Why a process published a message, as far as its earlier deliveries tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Source {
-    pub(super) serial: Serial,
-    /// The index of the delivery.
-    pub(super) delivery: usize,
-    pub(super) is_own: bool,
+pub(super) enum Published {
+    /// It had received a message of the identity.
+    Copy(OwnerId),
+    /// It had received the parent.
+    FollowUp(OwnerId),
+    /// Otherwise: the first one, or a fork.
+    New,
+}
+
+/// One delivery of an instance.
+#[derive(Clone, Debug)]
+pub(super) struct Delivery {
+    pub(super) owner: OwnerId,
+    /// The instances of all messages at that time: those after them are younger.
+    pub(super) serials_before: usize,
+    pub(super) end: DeliveryEnd,
+}
+
+impl Delivery {
+    /// Whether a copy may be one of this delivery.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.end, DeliveryEnd::None | DeliveryEnd::Returned)
+    }
+}
+
+/// What became of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeliveryEnd {
+    /// The broker has read no ack of it.
+    None,
+    /// The message is ready again. The process may still publish a copy of it.
+    Returned,
+    /// It was acked after its effect.
+    Ended,
+    /// It was acked after this copy was confirmed.
+    Copied(Serial),
 }
 
 /// What the publisher knows of a publish.
@@ -117,38 +151,28 @@ pub(super) enum Place {
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     pub(super) identity: Option<IdentityId>,
-    pub(super) source: Option<Source>,
+    pub(super) published: Published,
     pub(super) place: Place,
     pub(super) outcome: Outcome,
     /// Why it may be stored beside others.
     pub(super) fork: Option<Fork>,
     pub(super) was_stored: bool,
-    /// The process of each delivery.
-    pub(super) deliveries: Vec<OwnerId>,
-    /// The instances of all messages at the current delivery: those after them are younger.
-    pub(super) instances_before: usize,
-    /// A copy of the current delivery was stored.
-    pub(super) has_copy: bool,
-    /// Its confirm was read.
-    pub(super) is_copied: bool,
-    /// The broker read a settlement of the current delivery.
-    pub(super) is_settled: bool,
+    pub(super) deliveries: Vec<Delivery>,
+    /// An ack relied on it.
+    pub(super) is_used: bool,
 }
 
 impl Instance {
-    pub(super) fn new(identity: Option<IdentityId>, source: Option<Source>) -> Self {
+    pub(super) fn new(identity: Option<IdentityId>, published: Published) -> Self {
         Self {
             identity,
-            source,
+            published,
             place: Place::Nowhere,
             outcome: Outcome::Pending,
             fork: None,
             was_stored: false,
             deliveries: Vec::new(),
-            instances_before: 0,
-            has_copy: false,
-            is_copied: false,
-            is_settled: false,
+            is_used: false,
         }
     }
 
@@ -157,8 +181,12 @@ impl Instance {
     }
 
     /// Whether it is one of the instances whose number is limited.
-    pub(super) fn stands_alone(&self) -> bool {
-        let is_beside_its_copy = matches!(self.place, Place::Held(_)) && self.has_copy;
-        self.exists() && !is_beside_its_copy && self.place != Place::Orphan
+    pub(super) fn is_counted(&self) -> bool {
+        let is_copied = || matches!(self.deliveries.last().map(|it| it.end), Some(DeliveryEnd::Copied(_)));
+        match self.place {
+            Place::Nowhere | Place::Orphan => false,
+            Place::Held(_) => !is_copied(),
+            Place::Queue(_) | Place::Done => true,
+        }
     }
 }

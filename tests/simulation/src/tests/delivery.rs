@@ -140,6 +140,37 @@ fn the_consumer_timeout_closes_the_channel_before_4_3_and_cancels_the_consumer_f
     assert!(kit.rules().is_empty(), "{:?}", kit.rules());
 }
 
+/// As RabbitMQ 4.3.6 does it.
+#[test]
+fn the_consumer_timeout_of_4_3_cancels_again_for_each_message_and_closes_the_channel_of_a_cancelled_consumer()
+{
+    use garenne_protocol::topology::Arg;
+    let queues = || vec![queue("work", &[("x-consumer-timeout", Arg::Number(1000))])];
+    let cancelled =
+        |events: &[Event]| events.iter().filter(|it| matches!(it, Event::ConsumerCancelled { .. })).count();
+    let mut kit = Kit::with("4.3", queues());
+    let (_, channel) = kit.worker("a", 5);
+    kit.consume(channel, "work");
+    kit.publish("work", "a");
+    kit.pass(ms(500));
+    kit.publish("work", "b");
+    assert_eq!(cancelled(&kit.pass(ms(600))), 1);
+    assert_eq!(cancelled(&kit.pass(ms(600))), 1);
+    assert_eq!((kit.broker.depth("work"), kit.broker.is_open(channel)), (Some((2, 0)), true));
+
+    let mut kit = Kit::with("4.3", queues());
+    let (_, channel) = kit.worker("a", 5);
+    let consumer = kit.consume(channel, "work");
+    kit.publish("work", "a");
+    kit.broker.cancel(channel, consumer);
+    let events = kit.pass(ms(1100));
+    assert_eq!((close_code(&events, channel), cancelled(&events)), (Some(406), 0));
+    let (_, another) = kit.worker("b", 5);
+    kit.consume(another, "work");
+    let again = &deliveries(&kit.settle(), another)[0];
+    assert_eq!((again.acquired_count, again.delivery_count), (Some(1), 0), "a timeout, and no lost channel");
+}
+
 #[test]
 fn a_settled_delivery_does_not_time_out() {
     use garenne_protocol::topology::Arg;

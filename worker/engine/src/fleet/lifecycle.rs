@@ -81,8 +81,9 @@ pub(crate) struct KindWorkers {
 pub(crate) struct LifecycleLog {
     /// By incarnation.
     workers: BTreeMap<String, LoggedWorker>,
-    /// The latest run of each quarantined task, by task id.
-    runs: BTreeMap<String, LoggedRun>,
+    /// The runs of each quarantined task that have not ended, oldest first, by task id. There may be several messages with
+    /// one id, so that a run starts before it is known that the worker of an earlier one crashed.
+    runs: BTreeMap<String, Vec<LoggedRun>>,
 }
 
 #[derive(Debug)]
@@ -125,6 +126,9 @@ struct LoggedRun {
     at: i64,
 }
 
+/// How many runs of one task are kept.
+const MOST_RUNS: usize = 16;
+
 /// How long a crash counts as a possible effect of tasks that were redelivered.
 const RECENT_CRASH: Duration = Duration::from_secs(3600);
 
@@ -139,7 +143,7 @@ impl LifecycleLog {
                 self.workers.insert(incarnation, LoggedWorker { name, handlers, state, at });
             }
             LifecycleEvent::Goodbye => {
-                self.runs.retain(|_, run| run.by.incarnation() != incarnation);
+                self.remove_runs(|_, run| run.by.incarnation() == incarnation);
                 let (handlers, state) = (Handlers::default(), LoggedState::Stopped);
                 self.workers.insert(incarnation, LoggedWorker { name, handlers, state, at });
             }
@@ -155,15 +159,22 @@ impl LifecycleLog {
             }
             LifecycleEvent::RunStarted { task } => {
                 // A worker runs one quarantined task at a time.
-                self.runs.retain(|_, run| run.by.incarnation() != incarnation);
-                self.runs.insert(task, LoggedRun { by: WorkerIncarnation::new(name, incarnation), at });
+                self.remove_runs(|_, run| run.by.incarnation() == incarnation);
+                let runs = self.runs.entry(task).or_default();
+                runs.drain(..(runs.len() + 1).saturating_sub(MOST_RUNS));
+                runs.push(LoggedRun { by: WorkerIncarnation::new(name, incarnation), at });
             }
             LifecycleEvent::RunEnded { task } => {
-                if self.runs.get(&task).is_some_and(|run| run.by.incarnation() == incarnation) {
-                    self.runs.remove(&task);
-                }
+                self.remove_runs(|of, run| of == task && run.by.incarnation() == incarnation);
             }
         }
+    }
+
+    fn remove_runs(&mut self, is_removed: impl Fn(&str, &LoggedRun) -> bool) {
+        self.runs.retain(|task, runs| {
+            runs.retain(|run| !is_removed(task, run));
+            !runs.is_empty()
+        });
     }
 
     /// A start record shows that earlier incarnations of the worker are gone.
@@ -198,9 +209,9 @@ impl LifecycleLog {
         (logged.name == worker.worker()).then_some(logged.state)
     }
 
-    /// The incarnation that started the latest run of a quarantined task, unless that run has ended.
-    pub(crate) fn runner_of(&self, task: &str) -> Option<&WorkerIncarnation> {
-        self.runs.get(task).map(|run| &run.by)
+    /// The incarnations that started runs of a quarantined task that have not ended, in the order of these runs.
+    pub(crate) fn runners_of(&self, task: &str) -> impl Iterator<Item = &WorkerIncarnation> {
+        self.runs.get(task).into_iter().flatten().map(|run| &run.by)
     }
 
     /// The running workers with a handler for this kind, and which of them consume the lane.
@@ -232,7 +243,7 @@ impl LifecycleLog {
     pub(crate) fn remove_expired(&mut self, now: i64) {
         let oldest = now.saturating_sub(span_ms(LIFECYCLE_KEPT));
         self.workers.retain(|_, worker| worker.at >= oldest);
-        self.runs.retain(|_, run| run.at >= oldest);
+        self.remove_runs(|_, run| run.at < oldest);
     }
 }
 

@@ -242,26 +242,35 @@ impl Member {
         exists
     }
 
-    /// Returns the incarnation that crashed while it ran this quarantined task, which was redelivered.
+    /// Returns the incarnations that crashed while they ran this quarantined task, which was redelivered, in the order of
+    /// their runs. Waits until this is known.
     ///
-    /// Returns `None` if the run ended, if only a connection was lost, or if `counted` is that incarnation: its
-    /// crash counts against the task already. Waits until this is known.
-    pub(crate) async fn crashed_run(
+    /// A run does not count if it ended, or if only a connection was lost. The runs up to that of `counted` count against
+    /// the task already.
+    pub(crate) async fn crashed_runs(
         &self,
         task: &str,
         counted: Option<&WorkerIncarnation>,
-    ) -> Option<WorkerIncarnation> {
+    ) -> Vec<WorkerIncarnation> {
         self.catch_up().await;
-        let runner = self.lifecycle().runner_of(task).cloned()?;
-        if runner.incarnation() == self.incarnation || counted == Some(&runner) {
-            return None;
+        let mut crashed: Vec<_> = self.lifecycle().runners_of(task).cloned().collect();
+        let counted = counted.and_then(|counted| crashed.iter().position(|runner| runner == counted));
+        crashed.drain(..counted.map_or(0, |at| at + 1));
+        crashed.retain(|runner| runner.incarnation() != self.incarnation);
+        let mut alive = Vec::new();
+        for runner in &crashed {
+            if !self.has_crashed(runner).await {
+                alive.push(runner.clone());
+            }
         }
-        if !self.has_crashed(&runner).await {
-            return None;
+        crashed.retain(|runner| !alive.contains(runner));
+        if !crashed.is_empty() {
+            // The runs may have ended since, and their workers may have crashed in others.
+            self.catch_up().await;
+            let log = self.lifecycle();
+            crashed.retain(|runner| log.runners_of(task).any(|it| it == runner));
         }
-        // The run may have ended since, and its worker may have crashed in another one.
-        self.catch_up().await;
-        (self.lifecycle().runner_of(task) == Some(&runner)).then_some(runner)
+        crashed
     }
 
     /// Whether an incarnation crashed. Waits until this is known.

@@ -12,7 +12,7 @@ use garenne_protocol::{
 };
 
 use super::{
-    LanePipeline, foreign,
+    LanePipeline,
     key_limits::{DEFERRAL, KeyPlace, NoPlace},
     quarantine,
 };
@@ -45,7 +45,7 @@ pub(super) enum NotNow {
 impl LanePipeline {
     /// Reads a delivery. What cannot be read becomes a dead letter.
     pub(super) fn read(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<InFlight> {
-        let delivery = self.unless_celery_runs_it(delivery)?;
+        let delivery = self.unless_passed_on(delivery)?;
         let (delivery, this) = (self.without_untrusted_headers(delivery), Arc::clone(self));
         let (fingerprint, lane) = (delivery.fingerprint(), Arc::clone(&self.lane));
         let envelope = match self.decode(&delivery, now) {
@@ -75,31 +75,43 @@ impl LanePipeline {
         }
     }
 
-    /// Removes headers that only workers write if a publisher may have written them. Copies are made of what is
-    /// left. Of a foreign message, nothing is left but the payload and its source.
+    /// Passes a message on to other programs if only these can run it.
+    fn unless_passed_on(self: &Arc<Self>, delivery: Delivery) -> Option<Delivery> {
+        let adapter = self.adapter.as_deref();
+        let Some(queue) = adapter.and_then(|it| it.pass_on(&delivery, &self.registry)) else {
+            return Some(delivery);
+        };
+        let (fingerprint, settler) = (delivery.fingerprint(), Arc::clone(&self.settler));
+        let (lane, queue) = (Arc::clone(&self.lane), queue.to_owned());
+        self.admit_later(fingerprint, async move { settler.pass_on_unchanged(lane, delivery, queue).await });
+        None
+    }
+
+    /// Removes headers that only workers write if a publisher may have written them, and makes a task of a message of a
+    /// client that does not know Garenne. Copies are made of what is left.
     pub(super) fn without_untrusted_headers(&self, mut delivery: Delivery) -> Delivery {
-        if let Some(lane) = self.foreign.as_ref().filter(|_| foreign::is_foreign(&delivery)) {
-            return self.as_task(delivery, lane);
-        }
+        let adapter = self.adapter.as_deref();
         let exchange = delivery.head.exchange.as_str();
         let is_published = !exchange.is_empty() && exchange != self.settler.names.shards(&self.lane);
-        let origin = if is_published || self.is_of_celery(&delivery) {
-            Origin::Publisher
-        } else if self.is_quarantine {
-            Origin::Quarantine
-        } else {
-            Origin::Lane
+        let origin = match adapter.and_then(|it| it.origin(&delivery)) {
+            Some(origin) => origin,
+            None if is_published => Origin::Publisher,
+            None if self.is_quarantine => Origin::Quarantine,
+            None => Origin::Lane,
         };
         if let Some((properties, ignored)) = origin.believable(&delivery.head.properties) {
             tracing::debug!(lane = %self.lane, exchange, ?ignored, "ignored headers that only workers write");
             self.count_ignored(ignored);
             delivery.set_properties(properties);
         }
-        self.call_as_task(delivery)
+        match adapter {
+            Some(adapter) => adapter.as_task(delivery, origin),
+            None => delivery,
+        }
     }
 
     /// Counts headers that are not trusted.
-    pub(super) fn count_ignored(&self, headers: Vec<&'static str>) {
+    fn count_ignored(&self, headers: Vec<&'static str>) {
         headers.into_iter().for_each(|header| self.settler.metrics.headers_ignored(header).inc());
     }
 
@@ -113,12 +125,8 @@ impl LanePipeline {
             let error = format!("the body has {size} bytes, max_payload allows {max}");
             return Err((DeadReason::TooLarge, error));
         }
-        if self.foreign.is_some()
-            && let Some(encoding) = foreign::encoding(&delivery.head.properties)
-        {
-            let error =
-                format!("the content encoding {encoding:?} is not supported; send the payload without one");
-            return Err((DeadReason::Unmapped, error));
+        if let Some(refusal) = self.adapter.as_ref().and_then(|it| it.refusal(delivery)) {
+            return Err(refusal);
         }
         let is_known = |kind: &str| self.registry.get(kind).is_some();
         let default_kind = self.default_kind.as_deref();

@@ -7,25 +7,25 @@ use std::{
 
 use garenne_protocol::amqp::BasicProperties;
 use garenne_protocol::{
-    task::{ForeignMessage, Source},
+    task::{DeadReason, Origin, Source, foreign_properties, is_foreign_copy},
     topology::LaneExchange,
 };
 
-use super::LanePipeline;
+use super::adapter::LaneAdapter;
 use crate::consumer::Delivery;
 
 /// Values of the property `content_encoding` that change nothing.
 const PLAIN: [&str; 3] = ["", "identity", "utf-8"];
 
-/// The additional state of a lane with maps.
-pub(crate) struct ForeignLane {
+/// The adapter of a lane with maps.
+pub(super) struct ForeignLane {
     exchange: LaneExchange,
     /// The latest time of arrival, in microseconds since 1970.
     last_arrival: AtomicU64,
 }
 
 impl ForeignLane {
-    pub(crate) fn new(exchange: LaneExchange) -> Self {
+    pub(super) fn new(exchange: LaneExchange) -> Self {
         Self { exchange, last_arrival: AtomicU64::new(0) }
     }
 
@@ -42,33 +42,43 @@ impl ForeignLane {
     }
 }
 
-/// Whether a delivery of a lane with maps was not written by a worker or by `garenne dead replay`.
-pub(super) fn is_foreign(delivery: &Delivery) -> bool {
-    !delivery.head.exchange.as_str().is_empty() || !ForeignMessage::is_copy(&delivery.head.properties)
-}
-
 /// The encoding of a payload that would have to be decoded first.
-pub(super) fn encoding(properties: &BasicProperties) -> Option<&str> {
+fn encoding(properties: &BasicProperties) -> Option<&str> {
     let encoding = properties.content_encoding().as_ref()?.as_str();
     (!PLAIN.iter().any(|plain| encoding.eq_ignore_ascii_case(plain))).then_some(encoding)
 }
 
-impl LanePipeline {
-    /// A foreign message as a task, whose copies are recognized when they come back.
-    pub(super) fn as_task(&self, mut delivery: Delivery, lane: &ForeignLane) -> Delivery {
-        let key = delivery.head.routing_key.as_str();
-        let came_through = !delivery.head.exchange.as_str().is_empty();
-        let topic = (came_through && lane.exchange == LaneExchange::Mqtt).then(|| Source::mqtt_topic(key));
-        let source = topic.as_deref().map_or(Source::RoutingKey(key), Source::Topic);
-        let message =
-            ForeignMessage::read(&delivery.head.properties, source, lane.arrival(delivery.head.received_at));
-        if !message.ignored.is_empty() {
-            let ignored = &message.ignored;
-            tracing::debug!(lane = %self.lane, %source, ?ignored, "ignored headers of a foreign message");
+impl LaneAdapter for ForeignLane {
+    /// Workers and `garenne dead replay` write copies, which are recognized when they come back.
+    fn origin(&self, delivery: &Delivery) -> Option<Origin> {
+        let is_foreign =
+            !delivery.head.exchange.as_str().is_empty() || !is_foreign_copy(&delivery.head.properties);
+        is_foreign.then_some(Origin::Foreign)
+    }
+
+    fn as_task(&self, mut delivery: Delivery, origin: Origin) -> Delivery {
+        if origin != Origin::Foreign {
+            return delivery;
         }
-        self.count_ignored(message.ignored);
-        delivery.set_properties(message.properties);
+        let head = &delivery.head;
+        let key = head.routing_key.as_str();
+        let came_through = !head.exchange.as_str().is_empty();
+        let topic = (came_through && self.exchange == LaneExchange::Mqtt).then(|| Source::mqtt_topic(key));
+        let source = topic.as_deref().map_or(Source::RoutingKey(key), Source::Topic);
+        let properties = foreign_properties(&head.properties, source, self.arrival(head.received_at));
+        delivery.set_properties(properties);
         delivery
+    }
+
+    fn refusal(&self, delivery: &Delivery) -> Option<(DeadReason, String)> {
+        let encoding = encoding(&delivery.head.properties)?;
+        let error =
+            format!("the content encoding {encoding:?} is not supported; send the payload without one");
+        Some((DeadReason::Unmapped, error))
+    }
+
+    fn may_close_connection(&self) -> bool {
+        true
     }
 }
 

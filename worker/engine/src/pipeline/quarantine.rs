@@ -4,10 +4,10 @@
 //! crashed within the hour. A task that crashed its worker in [`POISON_RUNS`] runs here is dead-lettered as poison.
 //!
 //! Before a run, the worker writes `run-started` with the task's id and its own incarnation to the lifecycle
-//! stream, and `run-ended` after it. When a task is redelivered, the worker that receives it looks up the last
-//! run: it counts against the task only if the worker of exactly that run crashed. The mark is a record in the
-//! stream and not a header of the task, because with two workers the broker never delivers a marked copy to the
-//! worker that marked it.
+//! stream, and `run-ended` after it. When a task is redelivered, the worker that receives it looks up the runs
+//! that have not ended: each counts against the task only if the worker of exactly that run crashed. There may be several
+//! messages with one id, whose runs begin before the crash of another one is known. The mark is a record in the stream and
+//! not a header of the task, because with two workers the broker never delivers a marked copy to the worker that marked it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,11 +48,11 @@ pub(super) fn is_suspicious(task: &Envelope) -> bool {
     task.returns() >= SUSPICIOUS_RETURNS
 }
 
-/// The crashed runs of a task, with the latest. `earlier_stands` is false if the worker of the crash that was counted
+/// The crashed runs of a task, with the latest ones. `earlier_stands` is false if the worker of the crash that was counted
 /// last turned out to be alive; then the earlier count in the task's headers is discarded.
-fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
+fn count_crashes(task: &Envelope, latest: usize, earlier_stands: bool) -> u32 {
     let earlier = task.quarantine.as_ref().filter(|_| earlier_stands).map_or(0, |record| record.runs);
-    earlier.saturating_add(1)
+    earlier.saturating_add(u32::try_from(latest).unwrap_or(u32::MAX))
 }
 
 impl LanePipeline {
@@ -96,19 +96,20 @@ impl LanePipeline {
         self.dispatch([ready].into()).await;
     }
 
-    /// The worker that crashed in the last run of a task, and the number of crashed runs. [`None`] if the task may
-    /// run. Waits until it is known whether the worker of that run crashed.
+    /// The worker that crashed last while it ran a task, and the number of crashed runs. [`None`] if the task may run. Waits
+    /// until it is known whether the workers of its runs crashed.
     async fn last_crash(&self, task: &InFlight) -> Option<(WorkerIncarnation, u32)> {
         if !task.delivery.head.redelivered {
             return None;
         }
         let counted = task.envelope.quarantine.as_ref().and_then(|record| record.worker.as_ref());
-        let crashed = self.member.crashed_run(task.envelope.id.as_str(), counted).await?;
+        let crashed = self.member.crashed_runs(task.envelope.id.as_str(), counted).await;
+        let last = crashed.last()?.clone();
         let earlier_stands = match counted {
             Some(earlier) => self.member.has_crashed(earlier).await,
             None => false,
         };
-        Some((crashed, count_crash(&task.envelope, earlier_stands)))
+        Some((last, count_crashes(&task.envelope, crashed.len(), earlier_stands)))
     }
 
     /// Settles a task whose last run crashed its worker. A batch is divided first, so that its harmless records

@@ -50,7 +50,8 @@ impl<B: ConsumeBroker> Consumers<B> {
         let on_orphan: OnOrphan = Arc::new(move |orphan| {
             settler.reclaim(&lane, orphan, &queue, until.clone(), &tally);
         });
-        let (pipeline, is_foreign) = (Arc::clone(pipeline), pipeline.foreign.is_some());
+        let is_foreign = pipeline.adapter.as_ref().is_some_and(|it| it.may_close_connection());
+        let pipeline = Arc::clone(pipeline);
         let must_bind = subscription.is_of_others;
         let subscriber = Subscriber {
             broker: if is_foreign { &self.foreign } else { &self.connection }.clone(),

@@ -21,7 +21,7 @@ use crate::{
     consumer::{ConsumeBroker, Intake, LaneIntake, LaneQuiet, SettlementCounters, Subscription},
     fleet::Member,
     handler::WorkerContext,
-    pipeline::{CeleryLane, ForeignLane, KeyLimits, LanePipeline},
+    pipeline::{KeyLimits, LanePipeline, adapter_of},
     settlement::Settler,
     spans::Spans,
     status::LaneStatus,
@@ -85,13 +85,13 @@ impl<B: ConsumeBroker> LaneStarter<'_, B> {
     /// The pipeline of a lane. Spans name `queue` as the source of its tasks.
     fn pipeline(&self, lane: &Lane, queue: String, quiet: watch::Receiver<LaneQuiet>) -> Arc<LanePipeline> {
         let Lane { name, config: settings, is_quarantine, pool, .. } = lane;
+        let max_payload = self.worker.config.max_payload.bytes();
         let spans = Spans { traces: self.settler.traces.clone(), lane: Arc::clone(name), queue };
         Arc::new(LanePipeline {
             lane: Arc::clone(name),
             default_kind: settings.default_kind.clone(),
-            foreign: settings.foreign_exchange().map(ForeignLane::new),
-            celery: CeleryLane::of(&self.settler.names, name, settings),
-            max_payload: self.worker.config.max_payload.bytes(),
+            adapter: adapter_of(&self.settler.names, name, settings, max_payload),
+            max_payload,
             worker: Arc::clone(&self.context),
             registry: Arc::clone(&self.worker.registry),
             pool: pool.clone(),

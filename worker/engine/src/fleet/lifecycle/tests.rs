@@ -157,30 +157,45 @@ fn an_incarnation_is_identified_by_worker_and_incarnation() {
     assert_eq!(lifecycle.state_of(&incarnation("w", "forged")), None);
 }
 
+/// The workers of the runs that have not ended.
+fn runners(log: &LifecycleLog, task: &str) -> Vec<String> {
+    log.runners_of(task).map(ToString::to_string).collect()
+}
+
 #[test]
-fn a_run_belongs_to_the_worker_that_started_it_last() {
+fn a_run_lasts_until_its_own_end_whoever_else_runs_the_task() {
     let mut lifecycle = lifecycle([hello("v", "a"), hello("w", "b"), started("v", "a", "t")]);
-    assert_eq!(lifecycle.runner_of("t"), Some(&incarnation("v", "a")));
-    assert_eq!(lifecycle.runner_of("other"), None);
+    assert_eq!(runners(&lifecycle, "t"), ["v/a"]);
+    assert!(runners(&lifecycle, "other").is_empty());
     lifecycle.apply(started("w", "b", "t"), Instant::now());
-    assert_eq!(lifecycle.runner_of("t"), Some(&incarnation("w", "b")));
+    assert_eq!(runners(&lifecycle, "t"), ["v/a", "w/b"]);
     lifecycle.apply(ended("v", "a", "t"), Instant::now());
-    assert_eq!(lifecycle.runner_of("t"), Some(&incarnation("w", "b")), "an earlier run ended");
+    assert_eq!(runners(&lifecycle, "t"), ["w/b"]);
     lifecycle.apply(ended("w", "b", "t"), Instant::now());
-    assert_eq!(lifecycle.runner_of("t"), None);
+    assert!(runners(&lifecycle, "t").is_empty());
 }
 
 #[test]
 fn a_workers_next_run_or_its_clean_stop_ends_its_previous_run() {
     let mut lifecycle =
         lifecycle([started("w", "b", "x"), started("v", "a", "t"), started("v", "a", "u"), hello("v", "a")]);
-    assert_eq!((lifecycle.runner_of("t"), lifecycle.runner_of("u")), (None, Some(&incarnation("v", "a"))));
-    assert_eq!(lifecycle.runner_of("x"), Some(&incarnation("w", "b")));
+    assert_eq!((runners(&lifecycle, "t"), runners(&lifecycle, "u")), (vec![], vec!["v/a".to_owned()]));
+    assert_eq!(runners(&lifecycle, "x"), ["w/b"]);
     lifecycle.apply(goodbye("v", "a"), Instant::now());
-    assert_eq!(lifecycle.runner_of("u"), None);
-    assert_eq!(lifecycle.runner_of("x"), Some(&incarnation("w", "b")), "a run of another worker");
+    assert!(runners(&lifecycle, "u").is_empty());
+    assert_eq!(runners(&lifecycle, "x"), ["w/b"], "a run of another worker");
     lifecycle.apply(died_at("w", "b", 2000), Instant::now());
-    assert_eq!(lifecycle.runner_of("x"), Some(&incarnation("w", "b")), "a crash does not end the run");
+    assert_eq!(runners(&lifecycle, "x"), ["w/b"], "a crash does not end the run");
+}
+
+#[test]
+fn the_oldest_of_many_runs_are_dropped() {
+    let mut lifecycle = lifecycle([]);
+    for run in 0..20 {
+        lifecycle.apply(started("w", &run.to_string(), "t"), Instant::now());
+    }
+    let runners = runners(&lifecycle, "t");
+    assert_eq!((runners.len(), runners[0].as_str()), (MOST_RUNS, "w/4"));
 }
 
 #[test]

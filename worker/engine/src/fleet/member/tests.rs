@@ -42,10 +42,10 @@ pub(crate) fn run(member: &Member, worker: &str, incarnation: &str, task: &str) 
     assert!(!read(member, &record));
 }
 
-/// Asks beside the test whether the last run of task `t` crashed its worker.
-fn look_for_crash(member: &Arc<Member>) -> JoinHandle<Option<WorkerIncarnation>> {
+/// Asks beside the test which runs of task `t` crashed their workers.
+fn look_for_crashes(member: &Arc<Member>) -> JoinHandle<Vec<WorkerIncarnation>> {
     let member = Arc::clone(member);
-    tokio::spawn(async move { member.crashed_run("t", None).await })
+    tokio::spawn(async move { member.crashed_runs("t", None).await })
 }
 
 fn incarnation_of(worker: &str, incarnation: &str) -> WorkerIncarnation {
@@ -205,7 +205,7 @@ async fn a_run_counts_if_its_worker_crashed() {
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
     let start = Instant::now();
-    assert_eq!(member.crashed_run("t", None).await, Some(incarnation_of("w", "a")));
+    assert_eq!(member.crashed_runs("t", None).await, [incarnation_of("w", "a")]);
     assert!(Instant::now() - start >= RECONNECT_GRACE);
     let marks: Vec<_> = fake.records().into_iter().filter(|it| it["mark"].is_string()).collect();
     assert_eq!(marks, [1, 2].map(|number| json!({"mark": format!("{}/{number}", member.incarnation)})));
@@ -218,7 +218,7 @@ async fn a_run_does_not_count_if_it_ended_while_its_worker_was_looked_for() {
     let (member, _fake) = member();
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
-    let crashed = look_for_crash(&member);
+    let crashed = look_for_crashes(&member);
     sleep(Duration::from_secs(1)).await;
     assert!(!crashed.is_finished());
     read(
@@ -226,8 +226,8 @@ async fn a_run_does_not_count_if_it_ended_while_its_worker_was_looked_for() {
         &json!({"event": "run-ended", "worker": "w", "incarnation": "a", "at": now(), "task": "t"}),
     );
     run(&member, "w", "a", "another");
-    assert_eq!(crashed.await.unwrap(), None);
-    assert_eq!(member.crashed_run("another", None).await, Some(incarnation_of("w", "a")));
+    assert_eq!(crashed.await.unwrap(), []);
+    assert_eq!(member.crashed_runs("another", None).await, [incarnation_of("w", "a")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,15 +236,15 @@ async fn a_run_does_not_count_if_its_worker_is_running() {
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
     // The worker lost its connection and reconnects in time.
-    let crashed = look_for_crash(&member);
+    let crashed = look_for_crashes(&member);
     sleep(RECONNECT_GRACE - Duration::from_secs(1)).await;
     assert!(!crashed.is_finished());
     hello(&member, "w", "a");
-    assert_eq!(crashed.await.unwrap(), None);
+    assert_eq!(crashed.await.unwrap(), []);
     // Only its channel was lost.
     fake.set_control_queue("w", Some(true));
     let start = Instant::now();
-    assert_eq!(member.crashed_run("t", None).await, None);
+    assert_eq!(member.crashed_runs("t", None).await, []);
     assert!(Instant::now() - start >= ALIVE_AFTER);
 }
 
@@ -254,11 +254,11 @@ async fn a_run_is_undecided_while_the_broker_does_not_answer() {
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
     fake.set_control_queue("w", None);
-    let crashed = look_for_crash(&member);
+    let crashed = look_for_crashes(&member);
     sleep(Duration::from_secs(3600)).await;
     assert!(!crashed.is_finished());
     fake.set_control_queue("w", Some(false));
-    assert_eq!(crashed.await.unwrap(), Some(incarnation_of("w", "a")));
+    assert_eq!(crashed.await.unwrap(), [incarnation_of("w", "a")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -266,18 +266,30 @@ async fn a_run_does_not_count_if_it_is_counted_ended_or_our_own() {
     let (member, _fake) = member();
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
-    assert_eq!(member.crashed_run("t", Some(&incarnation_of("w", "a"))).await, None, "it is counted already");
-    assert_eq!(
-        member.crashed_run("t", Some(&incarnation_of("w", "b"))).await,
-        Some(incarnation_of("w", "a"))
-    );
-    assert_eq!(member.crashed_run("never", None).await, None);
+    assert_eq!(member.crashed_runs("t", Some(&incarnation_of("w", "a"))).await, [], "it is counted already");
+    assert_eq!(member.crashed_runs("t", Some(&incarnation_of("w", "b"))).await, [incarnation_of("w", "a")]);
+    assert_eq!(member.crashed_runs("never", None).await, []);
     let me = member.incarnation.clone();
-    run(&member, "me", &me, "t");
-    assert_eq!(member.crashed_run("t", None).await, None, "a run of this worker");
+    run(&member, "me", &me, "own");
+    assert_eq!(member.crashed_runs("own", None).await, [], "a run of this worker");
     run(&member, "w", "a", "u");
     read(&member, &json!({"event": "goodbye", "worker": "w", "incarnation": "a", "at": now()}));
-    assert_eq!(member.crashed_run("u", None).await, None, "its worker stopped cleanly");
+    assert_eq!(member.crashed_runs("u", None).await, [], "its worker stopped cleanly");
+}
+
+/// A message that crashed `v` is delivered again while another one with its id crashes `w`, and `x` runs a third one.
+#[tokio::test(start_paused = true)]
+async fn each_crash_counts_though_other_messages_with_the_id_began_to_run_since() {
+    let (member, fake) = member();
+    for (worker, incarnation) in [("v", "a"), ("w", "b"), ("x", "c")] {
+        hello(&member, worker, incarnation);
+        run(&member, worker, incarnation, "t");
+    }
+    fake.set_control_queue("x", Some(true));
+    let (v, w) = (incarnation_of("v", "a"), incarnation_of("w", "b"));
+    assert_eq!(member.crashed_runs("t", None).await, [v.clone(), w.clone()]);
+    assert_eq!(member.crashed_runs("t", Some(&v)).await, [w.clone()]);
+    assert_eq!(member.crashed_runs("t", Some(&w)).await, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -310,9 +322,9 @@ async fn a_run_is_recorded_from_its_start_to_its_end() {
     fake.failures.store(2, Ordering::Relaxed);
     member.run_started("t").await;
     let me = incarnation_of("me", &member.incarnation);
-    assert_eq!(member.lifecycle().runner_of("t"), Some(&me), "retried until it was confirmed");
+    assert!(member.lifecycle().runners_of("t").eq([&me]), "retried until it was confirmed");
     member.run_ended("t").await;
-    assert_eq!(member.lifecycle().runner_of("t"), None);
+    assert_eq!(member.lifecycle().runners_of("t").count(), 0);
     assert_eq!((fake.events("run-started"), fake.events("run-ended")), (1, 1));
     let published = fake.published.lock().unwrap();
     assert!(published.iter().all(|(exchange, key, ..)| exchange.is_empty() && key == "p.lifecycle"));

@@ -48,12 +48,17 @@ fn waiting(task: Envelope, since: Option<i64>) -> Envelope {
 
 #[test]
 fn a_second_crash_makes_a_task_poison_only_if_the_first_stands() {
-    assert_eq!(count_crash(&task(), false), 1);
+    assert_eq!(count_crashes(&task(), 1, false), 1);
     let with_runs = |runs| recorded(task(), QuarantineRecord { runs, ..QuarantineRecord::default() });
     let second = with_runs(1);
-    assert_eq!(count_crash(&second, true), POISON_RUNS);
-    assert_eq!(count_crash(&second, false), 1, "the first worker is alive");
-    assert_eq!(count_crash(&with_runs(u32::MAX), true), u32::MAX, "a forged number");
+    assert_eq!(count_crashes(&second, 1, true), POISON_RUNS);
+    assert_eq!(
+        count_crashes(&task(), 2, false),
+        POISON_RUNS,
+        "two messages with its id were lost in two crashes"
+    );
+    assert_eq!(count_crashes(&second, 1, false), 1, "the first worker is alive");
+    assert_eq!(count_crashes(&with_runs(u32::MAX), 1, true), u32::MAX, "a forged number");
 }
 
 /// Long enough for each step of a test on a busy machine.
@@ -108,8 +113,7 @@ pub(in crate::pipeline) async fn env() -> TestEnv {
     });
     let pool = Pool::start(config, Handle::current()).unwrap();
     let pipeline = Arc::new(LanePipeline {
-        foreign: None,
-        celery: None,
+        adapter: None,
         lane: Names::QUARANTINE.into(),
         default_kind: None,
         max_payload: 1000,
