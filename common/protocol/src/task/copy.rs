@@ -184,6 +184,15 @@ impl Copied {
         self.with(header::NOT_BEFORE, at)
     }
 
+    /// Sets the due time of a task that was received at `received_at`, if it has a delay instead. Copies have none.
+    pub fn due_after_delay(self, original: &BasicProperties, received_at: SystemTime) -> Self {
+        let delay = header::get(original.headers(), header::DELAY_MS).and_then(header::integer);
+        match delay.filter(|_| !self.headers.contains_key(header::NOT_BEFORE)) {
+            Some(ms) => self.not_before(epoch_ms(received_at).saturating_add(ms)),
+            None => self,
+        }
+    }
+
     /// Sets the number of quarantine runs that ended with a crash of the worker, and the worker of the last.
     pub fn crashed(self, runs: u32, worker: &WorkerIncarnation) -> Self {
         self.with(header::QUARANTINE_RUNS, AMQPValue::LongUInt(runs))

@@ -6,7 +6,7 @@ use garenne_amqp::{Message, Target};
 use garenne_common::{backoff::Backoff, clock, shutdown::Tally};
 use garenne_protocol::{
     settlement::Settlement,
-    task::{Copied, DeadReason, Origin, epoch_ms, header},
+    task::{Copied, DeadReason, Origin},
 };
 
 use super::Settler;
@@ -46,17 +46,9 @@ impl Settler {
             let properties = believed.map_or(properties, |(properties, _)| properties);
             // A message without a type has its kind from the routing key, if that is no queue.
             let kind = if exchange.as_str().is_empty() { "" } else { routing_key.as_str() };
-            let copied = Copied::verbatim(&properties, kind, clock::now()).first_seen(received_at);
-            // Copies have no delay, but the time at which it ends.
-            let headers = properties.headers();
-            let delay = match header::get(headers, header::NOT_BEFORE) {
-                None => header::get(headers, header::DELAY_MS).and_then(header::integer),
-                Some(_) => None,
-            };
-            let copied = match delay {
-                Some(ms) => copied.not_before(epoch_ms(received_at).saturating_add(ms)),
-                None => copied,
-            };
+            let copied = Copied::verbatim(&properties, kind, clock::now())
+                .first_seen(received_at)
+                .due_after_delay(&properties, received_at);
             let again = Message { target, properties: copied.clone().into_properties(), body: body.clone() };
             let (mut backoff, mut is_last) = (Backoff::default(), false);
             loop {
