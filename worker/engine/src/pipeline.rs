@@ -32,9 +32,11 @@ mod life;
 mod quarantine;
 mod unhandled;
 
-pub(crate) use adapter::{LaneAdapter, adapter_of};
+pub(crate) use adapter::LaneAdapter;
 use admission_panics::{AdmissionPanics, MAX_PANICS};
+pub(crate) use celery::CeleryLane;
 use dispatched::Dispatched;
+pub(crate) use foreign::ForeignLane;
 pub(crate) use key_limits::KeyLimits;
 use quarantine::QuarantineRun;
 

@@ -1,12 +1,7 @@
 //! Messages of clients that do not know Garenne.
 
-use garenne_common::config::Lane;
-use garenne_protocol::{
-    task::{DeadReason, Origin},
-    topology::Names,
-};
+use garenne_protocol::task::{DeadReason, Origin};
 
-use super::{celery::CeleryLane, foreign::ForeignLane};
 use crate::{consumer::Delivery, registry::Registry};
 
 /// Makes tasks of the messages that such clients publish to a lane. A lane has at most one adapter.
@@ -32,19 +27,4 @@ pub(crate) trait LaneAdapter: Send + Sync {
     fn may_close_connection(&self) -> bool {
         false
     }
-}
-
-/// The adapter of a lane with these settings, if it needs one.
-pub(crate) fn adapter_of(
-    names: &Names,
-    name: &str,
-    settings: &Lane,
-    max_payload: usize,
-) -> Option<Box<dyn LaneAdapter>> {
-    if let Some(exchange) = settings.foreign_exchange() {
-        return Some(Box::new(ForeignLane::new(exchange)));
-    }
-    settings
-        .celery
-        .then(|| -> Box<dyn LaneAdapter> { Box::new(CeleryLane::of(names, name, settings, max_payload)) })
 }

@@ -18,7 +18,7 @@ use crate::{consumer::Delivery, registry::Registry};
 const RETURNS: &str = "x-delivery-count";
 
 /// The adapter of a lane that receives calls of Celery's senders.
-pub(super) struct CeleryLane {
+pub(crate) struct CeleryLane {
     zone: CeleryZone,
     /// The queue of the application, if the lane consumes it.
     queue: Option<String>,
@@ -34,7 +34,7 @@ pub(super) struct CeleryLane {
 }
 
 impl CeleryLane {
-    pub(super) fn of(names: &Names, name: &str, settings: &LaneConfig, max_payload: usize) -> Self {
+    pub(crate) fn of(names: &Names, name: &str, settings: &LaneConfig, max_payload: usize) -> Self {
         let LaneConfig { celery_timezone, queue, celery_pass_on, shards, .. } = settings;
         Self {
             zone: celery_timezone.clone(),

@@ -18,14 +18,14 @@ use crate::consumer::Delivery;
 const PLAIN: [&str; 3] = ["", "identity", "utf-8"];
 
 /// The adapter of a lane with maps.
-pub(super) struct ForeignLane {
+pub(crate) struct ForeignLane {
     exchange: LaneExchange,
     /// The latest time of arrival, in microseconds since 1970.
     last_arrival: AtomicU64,
 }
 
 impl ForeignLane {
-    pub(super) fn new(exchange: LaneExchange) -> Self {
+    pub(crate) fn new(exchange: LaneExchange) -> Self {
         Self { exchange, last_arrival: AtomicU64::new(0) }
     }
 

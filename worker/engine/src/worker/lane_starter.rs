@@ -21,7 +21,7 @@ use crate::{
     consumer::{ConsumeBroker, Intake, LaneIntake, LaneQuiet, SettlementCounters, Subscription},
     fleet::Member,
     handler::WorkerContext,
-    pipeline::{KeyLimits, LanePipeline, adapter_of},
+    pipeline::{CeleryLane, ForeignLane, KeyLimits, LaneAdapter, LanePipeline},
     settlement::Settler,
     spans::Spans,
     status::LaneStatus,
@@ -86,11 +86,19 @@ impl<B: ConsumeBroker> LaneStarter<'_, B> {
     fn pipeline(&self, lane: &Lane, queue: String, quiet: watch::Receiver<LaneQuiet>) -> Arc<LanePipeline> {
         let Lane { name, config: settings, is_quarantine, pool, .. } = lane;
         let max_payload = self.worker.config.max_payload.bytes();
+        let adapter: Option<Box<dyn LaneAdapter>> = match settings.foreign_exchange() {
+            Some(exchange) => Some(Box::new(ForeignLane::new(exchange))),
+            None if settings.celery => {
+                let names = &self.settler.names;
+                Some(Box::new(CeleryLane::of(names, name, settings, max_payload)))
+            }
+            None => None,
+        };
         let spans = Spans { traces: self.settler.traces.clone(), lane: Arc::clone(name), queue };
         Arc::new(LanePipeline {
             lane: Arc::clone(name),
             default_kind: settings.default_kind.clone(),
-            adapter: adapter_of(&self.settler.names, name, settings, max_payload),
+            adapter,
             max_payload,
             worker: Arc::clone(&self.context),
             registry: Arc::clone(&self.worker.registry),
