@@ -81,7 +81,7 @@ impl<C: SettleChannel> AckWriter<C> {
         }
     }
 
-    /// Runs until the channel or its consumer ends, or until every delivery is settled after the intake closed.
+    /// Runs until the channel or its consumer ends, until its queue was deleted, or until every delivery is settled after the intake closed.
     ///
     /// The returned settlements are confirmed when the channel is closed in order.
     pub(super) async fn run(mut self) -> UnconfirmedAcks {
@@ -114,6 +114,10 @@ impl<C: SettleChannel> AckWriter<C> {
             if pending >= self.ledger.generation.flush_at || next_flush.is_some_and(|time| time <= now) {
                 self.next_flush = None;
                 self.take_requests();
+                // Its messages go elsewhere, and count as settled there.
+                if self.ledger.generation.on_orphan().is_some() {
+                    break;
+                }
                 if self.flush().await.is_err() {
                     break;
                 }
@@ -178,6 +182,7 @@ impl<C: SettleChannel> AckWriter<C> {
     /// longer be settled.
     async fn finish(mut self) -> UnconfirmedAcks {
         if self.ledger.generation.is_open()
+            && self.ledger.generation.on_orphan().is_none()
             && self.flush().await.is_ok()
             && self.frames_sent > MAX_UNSTASHED_FRAMES
         {

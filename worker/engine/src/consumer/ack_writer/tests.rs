@@ -136,6 +136,24 @@ async fn a_full_batch_is_flushed_at_once_and_a_single_settlement_at_the_next_tic
     assert!(bench.generation.is_open() && !bench.running.is_finished());
 }
 
+/// The messages are published again, so that the broker must not get them back too.
+#[tokio::test(start_paused = true)]
+async fn what_is_requeued_after_its_queue_was_deleted_is_not_sent_and_counts_as_lost() {
+    let bench = bench();
+    bench.deliver(6);
+    bench.settle([1], Settlement::Requeued);
+    sleep(SHORT_WAIT).await;
+    bench.generation.queue_may_be_deleted(Arc::default(), Arc::new(|_| ()));
+    bench.settle(2..=5, Settlement::Requeued);
+    sleep(SHORT_WAIT).await;
+    bench.settle([6], Settlement::Requeued);
+    bench.end_consumer();
+    bench.running.await.unwrap().confirm_all();
+    assert_eq!(bench.channel.sent(), [(Disposition::Requeue, 1, false)]);
+    assert_eq!(bench.counters.tally.count(Settlement::LostSettlement), 5);
+    assert_eq!(bench.counters.tally.count(Settlement::Requeued), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_settlement_waits_for_others_until_the_next_tick() {
     let bench = bench();
