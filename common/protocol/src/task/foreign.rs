@@ -102,6 +102,10 @@ mod tests {
         let headers = message.headers().as_ref().unwrap().inner();
         let names: Vec<_> = headers.keys().map(|name| name.as_str()).collect();
         assert_eq!(names, [header::ARRIVED_US, header::FIRST_SEEN, header::SOURCE, "mine", "x-death"]);
+        let labels: Vec<_> = Origin::labels().collect();
+        let (_, ignored) = Origin::Foreign.believable(&forged()).unwrap();
+        assert!(ignored.iter().all(|label| labels.contains(label)));
+        assert!(ignored.contains(&header::ATTEMPT) && ignored.contains(&header::SOURCE));
     }
 
     #[test]
