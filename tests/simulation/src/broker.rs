@@ -101,6 +101,8 @@ pub struct SimBroker {
     pub(crate) has_alarm: bool,
     pub(crate) schedule: Schedule,
     pub(crate) events: Vec<Event>,
+    /// The publishes whose confirms are among the events, or were and are not read yet.
+    unread_confirms: BTreeMap<(ChannelId, u64), Vec<Serial>>,
     pub(crate) exchanges: Exchanges,
     pub(crate) names: QueueNames,
     pub(crate) queues: Vec<Slot>,
@@ -130,6 +132,7 @@ impl SimBroker {
             has_alarm: false,
             schedule: Schedule::default(),
             events: Vec::new(),
+            unread_confirms: BTreeMap::new(),
             exchanges: Exchanges::default(),
             names: QueueNames::new(),
             queues: Vec::new(),
@@ -172,7 +175,7 @@ impl SimBroker {
         }
     }
 
-    /// What clients read until now, in order.
+    /// What reaches clients until now, in order. Call [`read_confirm`](Self::read_confirm) for each confirm.
     pub fn poll(&mut self, now: Duration) -> Vec<Event> {
         self.at(now);
         self.ledger.check(self.now);
@@ -222,10 +225,7 @@ impl SimBroker {
         if let Event::Confirm { channel, sequence, acked } = event {
             let Some(serials) = self.channels[channel.index()].unconfirmed.remove(&sequence) else { return };
             self.counts(channel).confirmed += u64::from(acked);
-            for serial in serials {
-                self.ledger.confirmed(serial, acked);
-                self.note(serial, What::Confirmed(channel, sequence, acked));
-            }
+            self.unread_confirms.insert((channel, sequence), serials);
         }
         if let Event::ConsumerCancelled { channel, .. } = event
             && !std::mem::take(&mut self.channels[channel.index()].orphans).is_empty()
@@ -233,6 +233,19 @@ impl SimBroker {
             self.happened(Mishap::Orphaned);
         }
         self.events.push(event);
+    }
+
+    /// The client reads a confirm. It learns nothing from it if nothing in it waits for the confirm any more.
+    pub fn read_confirm(&mut self, channel: ChannelId, sequence: u64, acked: bool, is_awaited: bool) {
+        for serial in self.unread_confirms.remove(&(channel, sequence)).into_iter().flatten() {
+            if is_awaited {
+                self.ledger.confirmed(serial, acked);
+                self.note(serial, What::Confirmed(channel, sequence, acked));
+            } else {
+                self.ledger.confirm_lost(serial);
+                self.note(serial, What::ConfirmLost(serial));
+            }
+        }
     }
 
     pub(crate) fn send_on(&mut self, channel: ChannelId, event: Event) {

@@ -226,10 +226,10 @@ impl State {
                 }
             }
             Event::Confirm { channel, sequence, acked } => {
-                let Some(Unconfirmed { outgoing, is_returned }) = self.confirms.remove(&(channel, sequence))
-                else {
-                    return;
-                };
+                let unconfirmed = self.confirms.remove(&(channel, sequence));
+                let is_awaited = unconfirmed.as_ref().is_some_and(|it| it.outgoing.is_awaited());
+                self.broker.read_confirm(channel, sequence, acked, is_awaited);
+                let Some(Unconfirmed { outgoing, is_returned }) = unconfirmed else { return };
                 let message = outgoing.message();
                 if acked && !is_returned {
                     self.watch.confirmed(self.broker.owner_of(channel), &message);

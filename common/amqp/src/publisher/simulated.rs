@@ -43,6 +43,11 @@ impl Outgoing {
         self.0.claim()
     }
 
+    /// Whether its sender still waits for the outcome.
+    pub fn is_awaited(&self) -> bool {
+        !self.0.answer.is_closed()
+    }
+
     /// Frees the message's place among those in flight and tells its sender the outcome.
     pub fn answer(self, outcome: Result<(), PublishError>) {
         let PendingPublish { answer, permit, .. } = self.0;

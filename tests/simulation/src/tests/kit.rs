@@ -38,6 +38,15 @@ pub(super) fn topology(queues: Vec<Queue>, exchanges: Vec<Exchange>, routes: Vec
     Topology { exchanges, queues, routes, leftovers: Vec::new(), former_rungs: Vec::new() }
 }
 
+/// Reads all confirms as their senders, who wait for them.
+pub(super) fn read_confirms(broker: &mut SimBroker, events: &[Event]) {
+    for event in events {
+        if let Event::Confirm { channel, sequence, acked } = *event {
+            broker.read_confirm(channel, sequence, acked, true);
+        }
+    }
+}
+
 impl Kit {
     /// With the queue `work`.
     pub(super) fn new(version: &str) -> Self {
@@ -67,6 +76,7 @@ impl Kit {
     pub(super) fn pass(&mut self, span: Duration) -> Vec<Event> {
         self.now += span;
         let events = self.broker.poll(self.now);
+        read_confirms(&mut self.broker, &events);
         assert_eq!(self.broker.audit(), Vec::<String>::new(), "{}", self.broker.trace().join("\n"));
         events
     }

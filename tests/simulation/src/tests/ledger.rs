@@ -169,6 +169,19 @@ fn a_requeue_after_the_confirm_of_the_copy_is_reported() {
 }
 
 #[test]
+fn a_requeue_is_no_broken_rule_if_nothing_waited_for_the_confirm() {
+    let (mut kit, _, consuming, publishing) = holding();
+    let sequence = kit.publish_on(publishing, "retry", "a");
+    kit.now += ms(100);
+    kit.broker.poll(kit.now);
+    kit.broker.read_confirm(publishing, sequence, true, false);
+    kit.broker.nack(consuming, 1, false, true);
+    kit.settle();
+    assert!(kit.rules().is_empty());
+    assert_eq!(kit.broker.forks().get(&Fork::ConfirmLost), Some(&1));
+}
+
+#[test]
 fn an_original_that_returns_by_a_fault_beside_its_copy_is_a_fork() {
     let (mut kit, owner, consuming, publishing) = holding();
     kit.publish_on(publishing, "retry", "a");

@@ -119,6 +119,7 @@ fn history(template: &SimBroker, seed: u64, is_traced: bool) -> SimBroker {
             strike(broker.at(now), &mut random, &workers);
         }
         let events = broker.poll(now);
+        read_confirms(&mut broker, &events);
         for worker in &mut workers {
             worker.lost(&broker);
             for event in &events {

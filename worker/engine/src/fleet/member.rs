@@ -253,17 +253,14 @@ impl Member {
         counted: Option<&WorkerIncarnation>,
     ) -> Vec<WorkerIncarnation> {
         self.catch_up().await;
-        let mut crashed: Vec<_> = self.lifecycle().runners_of(task).cloned().collect();
-        let counted = counted.and_then(|counted| crashed.iter().position(|runner| runner == counted));
-        crashed.drain(..counted.map_or(0, |at| at + 1));
-        crashed.retain(|runner| runner.incarnation() != self.incarnation);
-        let mut alive = Vec::new();
-        for runner in &crashed {
-            if !self.has_crashed(runner).await {
-                alive.push(runner.clone());
+        let runners: Vec<_> = self.lifecycle().runners_of(task).cloned().collect();
+        let counted = counted.and_then(|counted| runners.iter().position(|runner| runner == counted));
+        let mut crashed = Vec::new();
+        for runner in runners.into_iter().skip(counted.map_or(0, |at| at + 1)) {
+            if runner.incarnation() != self.incarnation && self.has_crashed(&runner).await {
+                crashed.push(runner);
             }
         }
-        crashed.retain(|runner| !alive.contains(runner));
         if !crashed.is_empty() {
             // The runs may have ended since, and their workers may have crashed in others.
             self.catch_up().await;
