@@ -113,6 +113,14 @@ pub struct MemberView {
     pub earlier: Vec<(Arc<Heartbeat>, u64)>,
 }
 
+impl MemberView {
+    /// Its last heartbeat and how old that is in milliseconds. [`None`] also if it was not checked that the process exists.
+    pub(super) fn heard(&self) -> Option<(&Heartbeat, u64)> {
+        let beat = self.process.heartbeat().filter(|_| self.state != State::Unconfirmed)?;
+        Some((beat, self.heard_ms_ago.unwrap_or(0)))
+    }
+}
+
 /// The last heartbeats of the processes that may run.
 pub(crate) fn beats(members: &[MemberView]) -> impl Iterator<Item = &Heartbeat> {
     members.iter().filter(|it| it.state.runs()).filter_map(|it| it.process.heartbeat())

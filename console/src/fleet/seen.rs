@@ -3,7 +3,7 @@
 
 use garenne_protocol::{heartbeat::Heartbeat, task::matches_binding};
 
-use super::roster::{MemberView, State};
+use super::roster::MemberView;
 
 /// A remark on a task that no worker runs, as far as heartbeats tell.
 pub fn unseen_task(workers: &[MemberView], id: &str) -> Option<String> {
@@ -68,8 +68,7 @@ fn unless_known(
 }
 
 fn heard(workers: &[MemberView]) -> impl Iterator<Item = &Heartbeat> {
-    let real = workers.iter().filter(|member| member.state != State::Unconfirmed);
-    real.filter_map(|member| member.process.heartbeat())
+    workers.iter().filter_map(MemberView::heard).map(|(beat, _)| beat)
 }
 
 #[cfg(test)]

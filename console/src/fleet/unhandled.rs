@@ -6,9 +6,9 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use garenne_protocol::heartbeat::{Heartbeat, UnhandledBeat};
+use garenne_protocol::heartbeat::UnhandledBeat;
 
-use super::roster::{MemberView, State, reported};
+use super::roster::{MemberView, reported};
 
 /// How many tasks come back at a time in milliseconds, and how many of these were seen since.
 type Times = BTreeMap<i64, (u64, u64)>;
@@ -18,7 +18,10 @@ type Times = BTreeMap<i64, (u64, u64)>;
 pub fn unhandled(workers: &[MemberView]) -> Vec<UnhandledBeat> {
     let mut kinds = BTreeMap::<(&String, &String), (i64, Times)>::new();
     let earlier = workers.iter().flat_map(|worker| &worker.earlier);
-    for (beat, age) in heard(workers).chain(earlier.map(|(beat, age)| (&**beat, *age))) {
+    // Tasks that a worker put off wait although it stopped.
+    for (beat, age) in
+        workers.iter().filter_map(MemberView::heard).chain(earlier.map(|(beat, age)| (&**beat, *age)))
+    {
         for kind in &beat.unhandled {
             let (since, times) = kinds.entry((&kind.lane, &kind.kind)).or_insert((i64::MAX, Times::new()));
             *since = kind.since.min(*since);
@@ -43,17 +46,12 @@ pub fn unhandled(workers: &[MemberView]) -> Vec<UnhandledBeat> {
 pub fn unhandled_in(workers: &[MemberView], lane: &str) -> u64 {
     let named = unhandled(workers).into_iter().filter(|kind| kind.lane == lane).map(|kind| kind.tasks);
     // A heartbeat names only some of many kinds.
-    let others = heard(workers).filter(|(beat, age)| *age < 3 * beat.every_ms).map(|(beat, _)| {
+    let recent = workers.iter().filter_map(MemberView::heard).filter(|(beat, age)| *age < 3 * beat.every_ms);
+    let others = recent.map(|(beat, _)| {
         let named = beat.unhandled.iter().filter(|kind| kind.lane == lane).map(|kind| kind.tasks).sum();
         beat.lanes.get(lane).map_or(0, |lane| lane.unhandled.saturating_sub(named))
     });
     named.chain(others).fold(0, u64::saturating_add)
-}
-
-/// The heartbeats of the workers, and how old they are in milliseconds. Tasks that a worker put off wait although it stopped.
-fn heard(workers: &[MemberView]) -> impl Iterator<Item = (&Heartbeat, u64)> {
-    let known = workers.iter().filter(|worker| worker.state != State::Unconfirmed);
-    known.filter_map(|worker| Some((worker.process.heartbeat()?, worker.heard_ms_ago.unwrap_or(0))))
 }
 
 #[cfg(test)]

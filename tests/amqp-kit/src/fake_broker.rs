@@ -10,6 +10,7 @@ use std::{
 };
 
 use amq_protocol::protocol::{BasicProperties, basic::parse_properties};
+use bytes::BytesMut;
 use garenne_protocol::task::header;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -18,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::frame::{BODY, END, HEADER, METHOD, OVERHEAD, frame, method, short, split_short};
+use crate::frame::{BODY, Frame, HEADER, Method, OVERHEAD, encode, short, split_short};
 
 /// Long enough for each step of a test on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -126,28 +127,29 @@ impl Published {
 
     /// Confirms the message.
     pub fn ack(&self) {
-        self.answer((60, 80), &[&self.tag.to_be_bytes()[..], &[0]].concat());
+        self.answer(Method::BASIC_ACK, &[&self.tag.to_be_bytes()[..], &[0]].concat());
     }
 
     /// Refuses the message with a `basic.nack`.
     pub fn nack(&self) {
-        self.answer((60, 120), &[&self.tag.to_be_bytes()[..], &[0]].concat());
+        self.answer(Method::BASIC_NACK, &[&self.tag.to_be_bytes()[..], &[0]].concat());
     }
 
     /// Returns the message as unroutable. RabbitMQ confirms it then.
     pub fn return_unroutable(&self) {
         let arguments =
             [&312_u16.to_be_bytes()[..], &short("NO_ROUTE"), &short(&self.exchange), &short(&self.key)];
-        self.answer((60, 50), &arguments.concat());
+        self.answer(Method::BASIC_RETURN, &arguments.concat());
         // The returned message has an empty body.
         let mut header = self.header.clone();
         header[4..12].fill(0);
-        self.send(Answer::Frame(frame(HEADER, self.channel, &header)));
+        self.send(Answer::Frame(encode(HEADER, self.channel, &header)));
     }
 
     /// Closes the message's channel with a reply code and text.
     pub fn close_channel(&self, code: u16, text: &str) {
-        self.answer((20, 40), &[&code.to_be_bytes()[..], &short(text), &[0, 60, 0, 40]].concat());
+        let arguments = [&code.to_be_bytes()[..], &short(text), &[0, 60, 0, 40]].concat();
+        self.answer(Method::CHANNEL_CLOSE, &arguments);
     }
 
     /// Ends the message's connection.
@@ -155,8 +157,8 @@ impl Published {
         self.send(Answer::Cut);
     }
 
-    fn answer(&self, id: (u16, u16), arguments: &[u8]) {
-        self.send(Answer::Frame(method(self.channel, id, arguments)));
+    fn answer(&self, method: Method, arguments: &[u8]) {
+        self.send(Answer::Frame(method.frame(self.channel, arguments)));
     }
 
     fn send(&self, answer: Answer) {
@@ -171,25 +173,27 @@ async fn serve(socket: TcpStream, frame_max: u32, published: mpsc::UnboundedSend
         let send = |bytes| answers.send(Answer::Frame(bytes)).ok();
         from.read_exact(&mut [0; 8]).await.ok()?;
         let start = [&[0, 9, 0, 0, 0, 0, 0, 0, 0, 5][..], b"PLAIN", &[0, 0, 0, 5], b"en_US"].concat();
-        send(method(0, (10, 10), &start))?;
+        send(Method::CONNECTION_START.frame(0, &start))?;
+        let mut received = BytesMut::new();
         // The last tag of each channel, the target of the message whose header comes next, and the message whose body comes
         // next with the size of the body.
         let (mut tags, mut target, mut waiting_for_body) = (BTreeMap::<u16, u64>::new(), None, None);
         loop {
-            let mut head = [0; 7];
-            from.read_exact(&mut head).await.ok()?;
-            let channel = u16::from_be_bytes([head[1], head[2]]);
-            let size = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
-            let mut payload = vec![0; size + 1];
-            from.read_exact(&mut payload).await.ok()?;
-            assert_eq!(payload.pop(), Some(END));
-            assert!(size + OVERHEAD <= frame_max as usize, "a frame of {} bytes", size + OVERHEAD);
-            if head[0] == HEADER {
+            let Some(frame) = Frame::take(&mut received) else {
+                match from.read_buf(&mut received).await.ok()? {
+                    0 => return None,
+                    _ => continue,
+                }
+            };
+            let (channel, size) = (frame.channel(), frame.whole().len());
+            assert!(size <= frame_max as usize, "a frame of {size} bytes");
+            if frame.kind() == HEADER {
+                let payload = frame.payload();
                 let (exchange, key, tag) = target.take()?;
                 // Class, weight and body size come before the properties.
                 let properties = parse_properties(&payload[12..]).ok()?.1;
                 let body_size = u64::from_be_bytes(payload[4..12].try_into().ok()?);
-                let (body, header, answers) = (Vec::new(), payload, answers.clone());
+                let (body, header, answers) = (Vec::new(), payload.to_vec(), answers.clone());
                 let message = Published { exchange, key, properties, body, channel, tag, header, answers };
                 if body_size == 0 {
                     published.send(message).ok()?;
@@ -198,9 +202,9 @@ async fn serve(socket: TcpStream, frame_max: u32, published: mpsc::UnboundedSend
                 }
                 continue;
             }
-            if head[0] == BODY {
+            if frame.kind() == BODY {
                 let (mut message, body_size) = waiting_for_body.take()?;
-                message.body.extend(payload);
+                message.body.extend(frame.payload());
                 if message.body.len() as u64 == body_size {
                     published.send(message).ok()?;
                 } else {
@@ -208,33 +212,29 @@ async fn serve(socket: TcpStream, frame_max: u32, published: mpsc::UnboundedSend
                 }
                 continue;
             }
-            let [class_high, class, number_high, number, arguments @ ..] = &payload[..] else { continue };
-            if head[0] != METHOD {
-                continue;
-            }
-            let id = (u16::from_be_bytes([*class_high, *class]), u16::from_be_bytes([*number_high, *number]));
-            match id {
-                (10, 11) => {
+            let Some(method) = frame.method() else { continue };
+            match method {
+                Method::CONNECTION_START_OK => {
                     let tune = [&2047_u16.to_be_bytes()[..], &frame_max.to_be_bytes(), &[0, 0]].concat();
-                    send(method(0, (10, 30), &tune))?;
+                    send(Method::CONNECTION_TUNE.frame(0, &tune))?;
                 }
-                (10, 40) => send(method(0, (10, 41), &[0]))?,
-                (10, 50) => send(method(0, (10, 51), &[]))?,
-                (20, 10) => {
+                Method::CONNECTION_OPEN => send(Method::CONNECTION_OPEN_OK.frame(0, &[0]))?,
+                Method::CONNECTION_CLOSE => send(Method::CONNECTION_CLOSE_OK.frame(0, &[]))?,
+                Method::CHANNEL_OPEN => {
                     tags.remove(&channel);
-                    send(method(channel, (20, 11), &[0; 4]))?;
+                    send(Method::CHANNEL_OPEN_OK.frame(channel, &[0; 4]))?;
                 }
-                (20, 40) => send(method(channel, (20, 41), &[]))?,
+                Method::CHANNEL_CLOSE => send(Method::CHANNEL_CLOSE_OK.frame(channel, &[]))?,
                 // A passive declaration of a queue.
-                (50, 10) => {
+                Method::QUEUE_DECLARE => {
                     let not_found =
                         [&404_u16.to_be_bytes()[..], &short("NOT_FOUND"), &[0, 50, 0, 10]].concat();
-                    send(method(channel, (20, 40), &not_found))?;
+                    send(Method::CHANNEL_CLOSE.frame(channel, &not_found))?;
                 }
-                (60, 10) => send(method(channel, (60, 11), &[]))?,
-                (85, 10) => send(method(channel, (85, 11), &[]))?,
-                (60, 40) => {
-                    let (exchange, rest) = split_short(&arguments[2..]);
+                Method::BASIC_QOS => send(Method::BASIC_QOS_OK.frame(channel, &[]))?,
+                Method::CONFIRM_SELECT => send(Method::CONFIRM_SELECT_OK.frame(channel, &[]))?,
+                Method::BASIC_PUBLISH => {
+                    let (exchange, rest) = split_short(&frame.arguments()[2..]);
                     let tag = tags.entry(channel).or_default();
                     *tag += 1;
                     target = Some((exchange, split_short(rest).0, *tag));

@@ -246,6 +246,7 @@ impl SimBroker {
                 self.note(serial, What::ConfirmLost(serial));
             }
         }
+        self.ledger.check(self.now);
     }
 
     pub(crate) fn send_on(&mut self, channel: ChannelId, event: Event) {

@@ -77,9 +77,10 @@ pub(crate) struct Watch {
     recorded: HashMap<(OwnerId, String), Recorded>,
     /// Recorded runs during which the process crashed, or that it could not record as ended before it ended itself.
     crashed_alone: HashMap<String, u32>,
-    /// Processes whose end is not on record: they crashed, or an alarm blocked what they published last.
+    /// Processes whose end is not on record: they crashed, or what they published last was blocked or refused.
     crashes: u32,
-    said_goodbye: HashSet<OwnerId>,
+    /// Processes whose end is on record, or that count among the crashes.
+    left: HashSet<OwnerId>,
     /// The most returns that a delivery of a task said.
     returns: HashMap<String, u32>,
     /// The stored messages that a process got for a task.
@@ -309,7 +310,7 @@ impl Watch {
 
     /// A process ended. If it could not tell the broker of that, or of the end of a run, the fleet takes it for crashed.
     pub(crate) fn exited(&mut self, owner: OwnerId) {
-        self.crashes += u32::from(!self.said_goodbye.contains(&owner));
+        self.crashes += u32::from(self.left.insert(owner));
         for ((_, id), _) in self.recorded.extract_if(|(by, _), _| *by == owner) {
             *self.crashed_alone.entry(id).or_default() += 1;
         }
@@ -369,7 +370,7 @@ impl Watch {
                     self.recorded.remove(&key);
                 }
             }
-            Some(LifecycleRecord::Goodbye) => _ = self.said_goodbye.insert(owner),
+            Some(LifecycleRecord::Goodbye) => _ = self.left.insert(owner),
             Some(LifecycleRecord::RunStarted { .. }) | None => {}
         }
     }

@@ -7,16 +7,18 @@ use std::{
 };
 
 use anyhow::Result;
+use bytes::BytesMut;
+pub use garenne_amqp_kit::frame::Method;
+use garenne_amqp_kit::frame::{Frame, split_short};
 
 use super::{
     fault_proxy::{FaultProxy, FilterAction, ServerFilter},
     wait::{Seen, eventually},
 };
 
-mod frames;
+mod dropped;
 
-pub use self::frames::Method;
-use self::frames::{DroppedContents, Frame};
+use self::dropped::DroppedContents;
 
 /// How the frames of the broker are treated.
 #[derive(Debug, Default)]
@@ -131,23 +133,22 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 struct FrameFilter {
     state: Arc<Mutex<State>>,
     /// Received bytes that are not a complete frame yet.
-    incomplete: Vec<u8>,
+    incomplete: BytesMut,
     dropped_contents: DroppedContents,
 }
 
 impl ServerFilter for FrameFilter {
     fn filter(&mut self, received: &[u8]) -> Vec<FilterAction> {
         self.incomplete.extend_from_slice(received);
-        let (mut actions, mut forward, mut read) = (Vec::new(), Vec::new(), 0);
-        while let Some(frame) = Frame::first(&self.incomplete[read..]) {
-            read += frame.whole.len();
+        let (mut actions, mut forward) = (Vec::new(), Vec::new());
+        while let Some(frame) = Frame::take(&mut self.incomplete) {
             match verdict(&frame, &mut self.dropped_contents, &mut lock(&self.state)) {
-                Verdict::Forward => forward.extend_from_slice(frame.whole),
+                Verdict::Forward => forward.extend_from_slice(frame.whole()),
                 Verdict::Drop => {}
                 Verdict::Pause(pause) => {
                     actions.push(FilterAction::Forward(std::mem::take(&mut forward)));
                     actions.push(FilterAction::Pause(pause));
-                    forward.extend_from_slice(frame.whole);
+                    forward.extend_from_slice(frame.whole());
                 }
                 Verdict::Cut => {
                     actions.push(FilterAction::Cut);
@@ -155,7 +156,6 @@ impl ServerFilter for FrameFilter {
                 }
             }
         }
-        self.incomplete.drain(..read);
         actions.push(FilterAction::Forward(forward));
         actions
     }
@@ -168,13 +168,19 @@ enum Verdict {
     Cut,
 }
 
-fn verdict(frame: &Frame<'_>, dropped_contents: &mut DroppedContents, state: &mut State) -> Verdict {
+/// The consumer tag of a delivery or a started consumer.
+fn consumer(frame: &Frame) -> Option<String> {
+    frame.method().filter(|method| [Method::BASIC_DELIVER, Method::BASIC_CONSUME_OK].contains(method))?;
+    Some(split_short(frame.arguments()).0)
+}
+
+fn verdict(frame: &Frame, dropped_contents: &mut DroppedContents, state: &mut State) -> Verdict {
     if dropped_contents.takes(frame) {
         return Verdict::Drop;
     }
     match &mut state.rule {
-        Rule::Forget(tag) if frame.consumer() == Some(tag.as_str()) => {
-            if frame.method() == Some(Method::CONSUME_OK) {
+        Rule::Forget(tag) if consumer(frame).as_ref() == Some(tag) => {
+            if frame.method() == Some(Method::BASIC_CONSUME_OK) {
                 state.rule = Rule::Forward;
                 return Verdict::Forward;
             }

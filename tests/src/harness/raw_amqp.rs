@@ -7,6 +7,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
+use bytes::BytesMut;
+use garenne_amqp_kit::frame::{BODY, Frame, HEADER, HEARTBEAT, Method, short};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -16,7 +18,7 @@ use tokio::{
 mod message;
 mod received;
 
-pub use message::{Property, RawMessage, Table, short};
+pub use message::{Property, RawMessage, Table};
 use received::Reader;
 pub use received::Received;
 
@@ -25,38 +27,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum number of unconfirmed messages of [`RawClient::publish_all`].
 const MAX_IN_FLIGHT: usize = 200;
-
-/// Bytes of a frame besides its payload: type, channel and size before it, one octet after it.
-pub const FRAME_OVERHEAD: usize = 8;
-
-const METHOD: u8 = 1;
-const HEADER: u8 = 2;
-const BODY: u8 = 3;
-const HEARTBEAT: u8 = 8;
-const FRAME_END: u8 = 0xCE;
-
-type MethodId = (u16, u16);
-const CONNECTION_START: MethodId = (10, 10);
-const CONNECTION_START_OK: MethodId = (10, 11);
-const CONNECTION_TUNE: MethodId = (10, 30);
-const CONNECTION_TUNE_OK: MethodId = (10, 31);
-const CONNECTION_OPEN: MethodId = (10, 40);
-const CONNECTION_OPEN_OK: MethodId = (10, 41);
-const CONNECTION_CLOSE: MethodId = (10, 50);
-const CONNECTION_CLOSE_OK: MethodId = (10, 51);
-const CHANNEL_OPEN: MethodId = (20, 10);
-const CHANNEL_OPEN_OK: MethodId = (20, 11);
-const CHANNEL_CLOSE: MethodId = (20, 40);
-const CHANNEL_CLOSE_OK: MethodId = (20, 41);
-const BASIC_PUBLISH: MethodId = (60, 40);
-const BASIC_RETURN: MethodId = (60, 50);
-const BASIC_GET: MethodId = (60, 70);
-const BASIC_GET_OK: MethodId = (60, 71);
-const BASIC_GET_EMPTY: MethodId = (60, 72);
-const BASIC_ACK: MethodId = (60, 80);
-const BASIC_NACK: MethodId = (60, 120);
-const CONFIRM_SELECT: MethodId = (85, 10);
-const CONFIRM_SELECT_OK: MethodId = (85, 11);
 
 /// The broker's answer to one publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,32 +40,12 @@ pub enum Outcome {
     Closed(u16, String),
 }
 
-struct Frame {
-    kind: u8,
-    payload: Vec<u8>,
-}
-
-impl Frame {
-    fn method(&self) -> Option<MethodId> {
-        match *self.payload {
-            [a, b, c, d, ..] if self.kind == METHOD => {
-                Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
-            }
-            _ => None,
-        }
-    }
-
-    fn arguments(&self) -> Reader<'_> {
-        Reader(self.payload.get(4..).unwrap_or_default())
-    }
-}
-
 /// One connection with one channel in confirm mode. It cannot be used after the broker closed it.
 #[derive(Debug)]
 pub struct RawClient {
     stream: TcpStream,
     /// Received bytes that are not a complete frame yet.
-    unread: Vec<u8>,
+    unread: BytesMut,
     frame_max: usize,
     /// The delivery tag of the last publish.
     last_tag: u64,
@@ -114,7 +64,7 @@ impl RawClient {
         stream.set_nodelay(true)?;
         let mut client = Self {
             stream,
-            unread: Vec::new(),
+            unread: BytesMut::new(),
             frame_max: 0,
             last_tag: 0,
             answers: BTreeMap::new(),
@@ -128,7 +78,7 @@ impl RawClient {
 
     async fn open(&mut self, user: &str, password: &str, vhost: &str) -> Result<()> {
         self.write(b"AMQP\x00\x00\x09\x01").await?;
-        self.expect(CONNECTION_START).await?;
+        self.expect(Method::CONNECTION_START).await?;
         // With this capability the broker says why it refuses a password.
         let capabilities = Table::new().field("authentication_failure_close", b't', &[1]);
         let mut arguments = Table::new().table("capabilities", &capabilities).sized();
@@ -137,25 +87,25 @@ impl RawClient {
         arguments.extend(u32::try_from(answer.len())?.to_be_bytes());
         arguments.extend(answer);
         arguments.extend(short("en_US"));
-        self.send_method(0, CONNECTION_START_OK, &arguments).await?;
-        let tune = self.expect(CONNECTION_TUNE).await?;
-        let mut tune = tune.arguments();
+        self.write(&Method::CONNECTION_START_OK.frame(0, &arguments)).await?;
+        let tune = self.expect(Method::CONNECTION_TUNE).await?;
+        let mut tune = Reader(tune.arguments());
         let channel_max = tune.u16()?;
         let frame_max = tune.u32()?;
         self.frame_max = frame_max as usize;
         // No heartbeats, so that a test that is paused does not lose its connection.
         let tuned = [&channel_max.to_be_bytes()[..], &frame_max.to_be_bytes(), &[0, 0]].concat();
-        self.send_method(0, CONNECTION_TUNE_OK, &tuned).await?;
-        self.send_method(0, CONNECTION_OPEN, &[short(vhost), vec![0, 0]].concat()).await?;
-        self.expect(CONNECTION_OPEN_OK).await?;
-        self.send_method(1, CHANNEL_OPEN, &[0]).await?;
-        self.expect(CHANNEL_OPEN_OK).await?;
-        self.send_method(1, CONFIRM_SELECT, &[0]).await?;
-        self.expect(CONFIRM_SELECT_OK).await?;
+        self.write(&Method::CONNECTION_TUNE_OK.frame(0, &tuned)).await?;
+        self.write(&Method::CONNECTION_OPEN.frame(0, &[short(vhost), vec![0, 0]].concat())).await?;
+        self.expect(Method::CONNECTION_OPEN_OK).await?;
+        self.write(&Method::CHANNEL_OPEN.frame(1, &[0])).await?;
+        self.expect(Method::CHANNEL_OPEN_OK).await?;
+        self.write(&Method::CONFIRM_SELECT.frame(1, &[0])).await?;
+        self.expect(Method::CONFIRM_SELECT_OK).await?;
         Ok(())
     }
 
-    /// The negotiated maximum size of a frame, including [`FRAME_OVERHEAD`]. The broker accepts eight bytes more.
+    /// The negotiated maximum size of a frame in bytes, all of it counted. The broker accepts eight bytes more.
     #[must_use]
     pub fn frame_max(&self) -> usize {
         self.frame_max
@@ -248,17 +198,17 @@ impl RawClient {
 
     async fn get_with(&mut self, queue: &str, no_ack: bool) -> Result<Option<Received>> {
         let arguments = [&[0, 0], &short(queue)[..], &[u8::from(no_ack)]].concat();
-        self.send_method(1, BASIC_GET, &arguments).await?;
+        self.write(&Method::BASIC_GET.frame(1, &arguments)).await?;
         let frame = loop {
             ensure!(self.closed.is_none(), "get from {queue}: {:?}", self.closed);
             let frame = self.read_frame().await?;
             match frame.method() {
-                Some(BASIC_GET_OK) => break frame,
-                Some(BASIC_GET_EMPTY) => return Ok(None),
+                Some(Method::BASIC_GET_OK) => break frame,
+                Some(Method::BASIC_GET_EMPTY) => return Ok(None),
                 _ => self.process(&frame).await?,
             }
         };
-        let mut arguments = frame.arguments();
+        let mut arguments = Reader(frame.arguments());
         let _tag = arguments.u64()?;
         let redelivered = arguments.u8()? != 0;
         let (exchange, routing_key) = (arguments.short()?.to_vec(), arguments.short()?.to_vec());
@@ -275,14 +225,14 @@ impl RawClient {
     async fn content(&mut self, kind: u8) -> Result<Vec<u8>> {
         loop {
             let frame = self.read_frame().await?;
-            if frame.kind == kind {
-                return Ok(frame.payload);
+            if frame.kind() == kind {
+                return Ok(frame.payload().to_vec());
             }
-            ensure!(frame.kind == HEARTBEAT, "a frame of type {} within a content", frame.kind);
+            ensure!(frame.kind() == HEARTBEAT, "a frame of type {} within a content", frame.kind());
         }
     }
 
-    async fn expect(&mut self, method: MethodId) -> Result<Frame> {
+    async fn expect(&mut self, method: Method) -> Result<Frame> {
         loop {
             let frame = self.read_frame().await?;
             if frame.method() == Some(method) {
@@ -300,17 +250,17 @@ impl RawClient {
     }
 
     async fn process(&mut self, frame: &Frame) -> Result<()> {
-        let mut arguments = frame.arguments();
+        let mut arguments = Reader(frame.arguments());
         match frame.method() {
-            Some(method @ (BASIC_ACK | BASIC_NACK)) => {
+            Some(method @ (Method::BASIC_ACK | Method::BASIC_NACK)) => {
                 let (tag, multiple) = (arguments.u64()?, arguments.u8()? & 1 == 1);
-                let outcome = if method == BASIC_ACK { Outcome::Confirmed } else { Outcome::Refused };
+                let outcome = if method == Method::BASIC_ACK { Outcome::Confirmed } else { Outcome::Refused };
                 let from = if multiple { 0 } else { tag };
                 for (_, answer) in self.answers.range_mut(from..=tag).filter(|(_, answer)| answer.is_none()) {
                     *answer = Some(outcome.clone());
                 }
             }
-            Some(BASIC_RETURN) => {
+            Some(Method::BASIC_RETURN) => {
                 self.returned += 1;
                 let header = self.content(HEADER).await?;
                 let size = Reader(header.get(4..).context("a short header frame")?).u64()?;
@@ -319,12 +269,15 @@ impl RawClient {
                     read += self.content(BODY).await?.len() as u64;
                 }
             }
-            Some(method @ (CONNECTION_CLOSE | CHANNEL_CLOSE)) => {
+            Some(method @ (Method::CONNECTION_CLOSE | Method::CHANNEL_CLOSE)) => {
                 let (code, text) = (arguments.u16()?, arguments.short()?);
                 self.closed = Some((code, String::from_utf8_lossy(text).into_owned()));
-                let (channel, answer) =
-                    if method == CONNECTION_CLOSE { (0, CONNECTION_CLOSE_OK) } else { (1, CHANNEL_CLOSE_OK) };
-                let _ = self.send_method(channel, answer, &[]).await;
+                let (channel, answer) = if method == Method::CONNECTION_CLOSE {
+                    (0, Method::CONNECTION_CLOSE_OK)
+                } else {
+                    (1, Method::CHANNEL_CLOSE_OK)
+                };
+                let _ = self.write(&answer.frame(channel, &[])).await;
             }
             _ => {}
         }
@@ -333,30 +286,14 @@ impl RawClient {
 
     async fn read_frame(&mut self) -> Result<Frame> {
         loop {
-            if let Some(size) = self.unread.get(3..7) {
-                let end = 7 + u32::from_be_bytes(size.try_into()?) as usize;
-                if self.unread.len() > end {
-                    ensure!(
-                        self.unread[end] == FRAME_END,
-                        "a frame without its end octet: {:x?}",
-                        &self.unread[..7]
-                    );
-                    let kind = self.unread[0];
-                    let payload = self.unread[7..end].to_vec();
-                    self.unread.drain(..=end);
-                    return Ok(Frame { kind, payload });
-                }
+            if let Some(frame) = Frame::take(&mut self.unread) {
+                return Ok(frame);
             }
             let read = timeout(ANSWER_TIMEOUT, self.stream.read_buf(&mut self.unread))
                 .await
                 .with_context(|| format!("the broker was silent for {ANSWER_TIMEOUT:?}"))??;
             ensure!(read > 0, "the broker ended the connection without a close");
         }
-    }
-
-    async fn send_method(&mut self, channel: u16, method: MethodId, arguments: &[u8]) -> Result<()> {
-        let payload = method_payload(method, arguments);
-        self.write(&frame(METHOD, channel, &payload)).await
     }
 
     /// Writes any bytes to the connection.
@@ -366,18 +303,4 @@ impl RawClient {
             .with_context(|| format!("the broker read nothing for {ANSWER_TIMEOUT:?}"))??;
         Ok(())
     }
-}
-
-fn method_payload((class, method): MethodId, arguments: &[u8]) -> Vec<u8> {
-    [&class.to_be_bytes(), &method.to_be_bytes(), arguments].concat()
-}
-
-/// A frame of this type and channel.
-///
-/// # Panics
-/// If the payload has 4 GiB or more.
-#[must_use]
-pub fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
-    let size = u32::try_from(payload.len()).expect("a payload below 4 GiB");
-    [&[kind], &channel.to_be_bytes()[..], &size.to_be_bytes(), payload, &[FRAME_END]].concat()
 }

@@ -25,7 +25,7 @@ async fn lost_confirm_of_a_dead_letter_loses_no_task() -> Result<()> {
     let env = TestEnv::new().await?;
     let proxy = FrameProxy::for_url(env.worker_url()).await?;
     let worker = plan(&env, "unconfirmed", proxy.url())?.start().await?;
-    proxy.cut_at(Method::CONFIRM, 1);
+    proxy.cut_at(Method::BASIC_ACK, 1);
     env.publish("bench.sleep", &json!({"ms": "many"}), "invalid", 1).await?;
     proxy.until_refused(1).await?;
     // The copy has arrived, and the original is in the queue again.
@@ -88,7 +88,7 @@ async fn lost_confirm_of_a_quarantine_copy_loses_no_task() -> Result<()> {
         env.until_ready("fast", 1).await?;
     }
     // It also reports the crashes, in the background: the confirm of the copy has no fixed place among the confirms.
-    proxy.withhold(Method::CONFIRM);
+    proxy.withhold(Method::BASIC_ACK);
     mover.signal(Signal::CONT)?;
     env.until_queue("garenne.quarantine", 0, 1).await?;
     proxy.cut();

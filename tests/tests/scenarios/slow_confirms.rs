@@ -26,7 +26,7 @@ async fn check_copies_in(queue: &str, max_attempts: &str) -> Result<()> {
     env.publish("bench.fail", &failing, "prompt", 1).await?;
     env.until_ready_in(queue, 1).await?;
 
-    proxy.pause_at(Method::CONFIRM, STALL);
+    proxy.pause_at(Method::BASIC_ACK, STALL);
     env.publish("bench.fail", &failing, "stalled", TASKS).await?;
     eventually("delayed confirms", async || Ok(Seen::when(proxy.pauses() == 1, "none"))).await?;
     env.until_settled(TASKS + 1).await?;

@@ -182,7 +182,7 @@ async fn a_reading_that_is_in_the_broker_and_in_the_spool_is_stored_once() -> Re
     })
     .await?;
     let earlier = env.client().ready("garenne.tasks.fast").await?;
-    proxy.pause_at(Method::CONFIRM, Duration::from_secs(3));
+    proxy.pause_at(Method::BASIC_ACK, Duration::from_secs(3));
     let before = sensor.spooled;
     ensure!(sensor.send(&gateway).await?, "no answer");
     assert_eq!(sensor.spooled, before + 1);

@@ -24,7 +24,7 @@ async fn a_spool_is_drained_after_exchanges_and_queues_were_declared() -> Result
 
     // The first queue exists, the exchange of tasks does not.
     proxy.heal();
-    proxy.pause_at(Method::QUEUE_OK, Duration::from_secs(3));
+    proxy.pause_at(Method::QUEUE_DECLARE_OK, Duration::from_secs(3));
     let gateway = plan.start().await?;
     gateway.until_metric("garenne_published_total{result=\"confirmed\"} 1").await?;
     assert_eq!(proxy.pauses(), 1);

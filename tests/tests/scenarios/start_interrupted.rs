@@ -37,18 +37,18 @@ async fn check_start_after_cut(method: Method, nth: usize) -> Result<()> {
 
 /// Every step of a start, in the order in which a worker takes them.
 const STEPS: [(&str, Method, usize); 12] = [
-    ("the start of the first connection", Method::START, 1),
-    ("the first connection", Method::OPEN_OK, 1),
-    ("the start of the connection that asks for the version", Method::START, 2),
-    ("the first exchange", Method::EXCHANGE_OK, 1),
-    ("a later exchange", Method::EXCHANGE_OK, 4),
-    ("the declaration of a queue", Method::QUEUE_OK, 5),
-    ("the connection that publishes", Method::OPEN_OK, 2),
-    ("its confirms", Method::SELECT_OK, 1),
-    ("the first stream's consumer", Method::CONSUME_OK, 1),
-    ("the confirm of the mark in a stream", Method::CONFIRM, 1),
-    ("the worker's own queue", Method::BIND_OK, 1),
-    ("the last lane's consumer", Method::CONSUME_OK, 6),
+    ("the start of the first connection", Method::CONNECTION_START, 1),
+    ("the first connection", Method::CONNECTION_OPEN_OK, 1),
+    ("the start of the connection that asks for the version", Method::CONNECTION_START, 2),
+    ("the first exchange", Method::EXCHANGE_DECLARE_OK, 1),
+    ("a later exchange", Method::EXCHANGE_DECLARE_OK, 4),
+    ("the declaration of a queue", Method::QUEUE_DECLARE_OK, 5),
+    ("the connection that publishes", Method::CONNECTION_OPEN_OK, 2),
+    ("its confirms", Method::CONFIRM_SELECT_OK, 1),
+    ("the first stream's consumer", Method::BASIC_CONSUME_OK, 1),
+    ("the confirm of the mark in a stream", Method::BASIC_ACK, 1),
+    ("the worker's own queue", Method::QUEUE_BIND_OK, 1),
+    ("the last lane's consumer", Method::BASIC_CONSUME_OK, 6),
 ];
 
 #[tokio::test]
@@ -61,12 +61,12 @@ async fn start_interrupted_at_any_step_continues_when_the_broker_is_back() -> Re
 
 /// The same for a gateway.
 const GATEWAY_STEPS: [(&str, Method, usize); 6] = [
-    ("the start of the first connection", Method::START, 1),
-    ("the first connection", Method::OPEN_OK, 1),
-    ("the first exchange", Method::EXCHANGE_OK, 1),
-    ("the declaration of a queue", Method::QUEUE_OK, 5),
-    ("the connection that publishes", Method::OPEN_OK, 2),
-    ("its confirms", Method::SELECT_OK, 1),
+    ("the start of the first connection", Method::CONNECTION_START, 1),
+    ("the first connection", Method::CONNECTION_OPEN_OK, 1),
+    ("the first exchange", Method::EXCHANGE_DECLARE_OK, 1),
+    ("the declaration of a queue", Method::QUEUE_DECLARE_OK, 5),
+    ("the connection that publishes", Method::CONNECTION_OPEN_OK, 2),
+    ("its confirms", Method::CONFIRM_SELECT_OK, 1),
 ];
 
 #[tokio::test]
@@ -89,7 +89,9 @@ async fn start_interrupted_at_any_step_of_a_gateway_continues_when_the_broker_is
 #[tokio::test]
 async fn start_interrupted_while_the_topology_is_declared_continues_when_the_broker_is_back() -> Result<()> {
     let env = TestEnv::new().await?;
-    for (method, nth) in [(Method::EXCHANGE_OK, 1), (Method::QUEUE_OK, 5), (Method::BIND_OK, 3)] {
+    for (method, nth) in
+        [(Method::EXCHANGE_DECLARE_OK, 1), (Method::QUEUE_DECLARE_OK, 5), (Method::QUEUE_BIND_OK, 3)]
+    {
         let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
         proxy.cut_at(method, nth);
         let apply = Program::garenne(proxy.url(), &["topology", "apply"]).start().await?;
@@ -105,7 +107,7 @@ async fn start_interrupted_while_the_topology_is_declared_continues_when_the_bro
 #[tokio::test]
 async fn start_interrupted_for_longer_than_connect_timeout_ends_with_code_69() -> Result<()> {
     let env = TestEnv::new().await?;
-    for (method, nth) in [(Method::EXCHANGE_OK, 1), (Method::CONSUME_OK, 1)] {
+    for (method, nth) in [(Method::EXCHANGE_DECLARE_OK, 1), (Method::BASIC_CONSUME_OK, 1)] {
         let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
         proxy.cut_at(method, nth);
         let plan = env.worker_at("interrupted", proxy.url())?.env("GARENNE_CONNECT_TIMEOUT", "2s");
@@ -157,7 +159,7 @@ async fn start_interrupted_by_a_signal_while_streams_are_read() -> Result<()> {
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
     let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
-    proxy.cut_at(Method::CONSUME_OK, 1);
+    proxy.cut_at(Method::BASIC_CONSUME_OK, 1);
     let worker = starting(env.worker_at("reading", proxy.url())?).await?;
     proxy.until_refused(2).await?;
     stops_at_once(worker).await

@@ -156,6 +156,9 @@ impl PublishBroker for PublishLink {
     }
 
     fn close(&self) {
+        let Client { owner, .. } = self.0.client;
+        // Nothing that the process has not said until now will be said.
+        self.0.client.with(|state| state.watch.exited(owner));
         self.disconnect();
     }
 }

@@ -1,6 +1,6 @@
 //! Messages and header tables, byte by byte.
 
-use super::{BASIC_PUBLISH, BODY, FRAME_OVERHEAD, HEADER, METHOD, frame, method_payload};
+use garenne_amqp_kit::frame::{BODY, HEADER, Method, OVERHEAD, encode, short};
 
 /// A property of a message, in the order of its flag: the first is bit 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,17 +51,6 @@ impl Property {
     pub(super) fn flag(self) -> u16 {
         0x8000 >> self as u8
     }
-}
-
-/// A short string: one byte of length, then any bytes.
-///
-/// # Panics
-/// If there are more than 255 bytes.
-#[must_use]
-pub fn short(text: impl AsRef<[u8]>) -> Vec<u8> {
-    let text = text.as_ref();
-    let size = u8::try_from(text.len()).expect("at most 255 bytes");
-    [&[size], text].concat()
 }
 
 /// The entries of a header table, or the values of an array.
@@ -254,14 +243,14 @@ impl RawMessage {
         [&60_u16.to_be_bytes(), &[0, 0], &size[..], &self.encoded_properties()].concat()
     }
 
-    /// Pads the headers with a text field so that the header frame has exactly this size, including [`FRAME_OVERHEAD`].
+    /// Pads the headers with a text field so that the header frame has exactly this size, all of it counted.
     ///
     /// # Panics
     /// If it is larger already, or a field does not fit.
     #[must_use]
     pub fn padded_to(self, headers: &Table, frame_size: usize) -> Self {
         let padded = self.headers(&headers.clone().text("padding", ""));
-        let now = padded.header().len() + FRAME_OVERHEAD;
+        let now = padded.header().len() + OVERHEAD;
         let missing = frame_size.checked_sub(now).expect("a smaller message");
         padded.headers(&headers.clone().text("padding", vec![b'x'; missing]))
     }
@@ -273,10 +262,10 @@ impl RawMessage {
         arguments.extend(short(&self.exchange));
         arguments.extend(short(&self.routing_key));
         arguments.push(u8::from(self.mandatory));
-        let mut bytes = frame(METHOD, 1, &method_payload(BASIC_PUBLISH, &arguments));
-        bytes.extend(frame(HEADER, 1, &self.header()));
-        for part in self.body.chunks(frame_max - FRAME_OVERHEAD) {
-            bytes.extend(frame(BODY, 1, part));
+        let mut bytes = Method::BASIC_PUBLISH.frame(1, &arguments);
+        bytes.extend(encode(HEADER, 1, &self.header()));
+        for part in self.body.chunks(frame_max - OVERHEAD) {
+            bytes.extend(encode(BODY, 1, part));
         }
         bytes
     }
@@ -301,7 +290,7 @@ mod tests {
             RawMessage::to("", "q").property(Property::AppId, "a").property(Property::Priority, [9]);
         assert_eq!(message.encoded_properties(), [0x08, 0x08, 9, 1, b'a']);
         let frames = message.frames(4096);
-        assert_eq!(frames[0], METHOD);
+        assert_eq!(frames[0], garenne_amqp_kit::frame::METHOD);
         assert_eq!(frames.last(), Some(&0xCE));
     }
 
@@ -309,6 +298,6 @@ mod tests {
     fn padding_gives_the_exact_size_of_the_header_frame() {
         let headers = Table::new().integer("a", 1);
         let message = RawMessage::task("k", "id", "{}").padded_to(&headers, 1000);
-        assert_eq!(frame(HEADER, 1, &message.header()).len(), 1000);
+        assert_eq!(encode(HEADER, 1, &message.header()).len(), 1000);
     }
 }
