@@ -17,11 +17,10 @@ type Times = BTreeMap<i64, (u64, u64)>;
 /// least one task.
 pub fn unhandled(workers: &[MemberView]) -> Vec<UnhandledBeat> {
     let mut kinds = BTreeMap::<(&String, &String), (i64, Times)>::new();
-    let earlier = workers.iter().flat_map(|worker| &worker.earlier);
     // Tasks that a worker put off wait although it stopped.
-    for (beat, age) in
-        workers.iter().filter_map(MemberView::heard).chain(earlier.map(|(beat, age)| (&**beat, *age)))
-    {
+    let heard = workers.iter().filter_map(MemberView::heard);
+    let earlier = workers.iter().flat_map(|worker| &worker.earlier).map(|(beat, age)| (&**beat, *age));
+    for (beat, age) in heard.chain(earlier) {
         for kind in &beat.unhandled {
             let (since, times) = kinds.entry((&kind.lane, &kind.kind)).or_insert((i64::MAX, Times::new()));
             *since = kind.since.min(*since);

@@ -204,3 +204,19 @@ fn verdict(frame: &Frame, dropped_contents: &mut DroppedContents, state: &mut St
         _ => Verdict::Forward,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_and_a_started_consumer_name_their_consumer() {
+        let consumer_of = |method: Method| {
+            let bytes = method.frame(3, b"\x03tag........");
+            consumer(&Frame::take(&mut BytesMut::from(&bytes[..])).unwrap())
+        };
+        assert_eq!(consumer_of(Method::BASIC_DELIVER).as_deref(), Some("tag"));
+        assert_eq!(consumer_of(Method::BASIC_CONSUME_OK).as_deref(), Some("tag"));
+        assert_eq!(consumer_of(Method::BASIC_ACK), None);
+    }
+}
