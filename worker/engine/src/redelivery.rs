@@ -126,7 +126,11 @@ mod tests {
     use garenne_protocol::settlement::Settlement;
 
     use super::*;
-    use crate::{consumer::ChannelGeneration, spans::AttemptSpan, testing::finished};
+    use crate::{
+        consumer::{ChannelGeneration, OnOrphan},
+        spans::AttemptSpan,
+        testing::finished,
+    };
 
     fn id(name: &str) -> TaskId {
         TaskId::parse(name).unwrap()
@@ -174,13 +178,10 @@ mod tests {
     async fn a_redelivery_of_a_running_task_proves_that_its_queue_delivers_again() {
         let (redeliveries, old, new) =
             (RedeliveryTracker::default(), ChannelGeneration::mock(), ChannelGeneration::mock());
-        let cancellation = Arc::<crate::consumer::Cancellation>::default();
-        old.queue_may_be_deleted(
-            Arc::clone(&cancellation),
-            Arc::new(|orphan| {
-                assert_eq!(orphan.cancellation.delivers_again(None).now_or_never(), Some(true));
-            }),
-        );
+        let on_orphan: OnOrphan = Arc::new(|orphan| {
+            assert_eq!(orphan.cancellation.delivers_again(None).now_or_never(), Some(true));
+        });
+        let cancellation = old.queue_may_be_deleted(&on_orphan);
         let slot = redeliveries.track(task(&old, 1));
         old.end();
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_none());

@@ -111,9 +111,9 @@ impl ChannelGeneration {
     }
 
     /// Records that the queue was deleted, or may have been. The messages that are not settled go to `on_orphan` instead of
-    /// the broker.
-    pub(crate) fn queue_may_be_deleted(&self, cancellation: Arc<Cancellation>, on_orphan: OnOrphan) {
-        let _ = self.cancelled.set((cancellation, on_orphan));
+    /// the broker. Returns why, as far as is known.
+    pub(crate) fn queue_may_be_deleted(&self, on_orphan: &OnOrphan) -> Arc<Cancellation> {
+        Arc::clone(&self.cancelled.get_or_init(|| (Arc::default(), Arc::clone(on_orphan))).0)
     }
 
     /// Takes what is requeued if the queue was deleted, or may have been.

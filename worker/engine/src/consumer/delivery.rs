@@ -247,8 +247,8 @@ fn combine(settlements: u8) -> Settlement {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
+    use crate::consumer::OnOrphan;
 
     impl Delivery {
         /// Creates an empty delivery that is not counted as delivered.
@@ -349,11 +349,11 @@ mod tests {
             let (delivery, generation) = delivered(7);
             let bodies: Arc<std::sync::Mutex<Vec<Bytes>>> = Arc::default();
             let taken = Arc::clone(&bodies);
-            let on_orphan = Arc::new(move |orphan: Orphan| {
+            let on_orphan: OnOrphan = Arc::new(move |orphan: Orphan| {
                 assert_eq!((orphan.routing_key.as_str(), orphan.exchange.as_str()), ("some.kind", "tasks"));
                 taken.lock().unwrap().push(orphan.body);
             });
-            generation.queue_may_be_deleted(Arc::default(), on_orphan);
+            generation.queue_may_be_deleted(&on_orphan);
             generation.end();
             requeue(delivery);
             bodies.lock().unwrap().len()

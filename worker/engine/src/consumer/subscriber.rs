@@ -1,7 +1,9 @@
 //! Consumes one queue for as long as the worker wants it, across channels and connections.
 
 use std::{
-    future::Future,
+    collections::VecDeque,
+    future::{Future, ready},
+    pin::pin,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -136,8 +138,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
 
     /// Keeps the messages that are not settled. Their queue was deleted, or may have been.
     fn keep_orphans(&mut self, generation: &ChannelGeneration) -> Arc<Cancellation> {
-        let cancellation = Arc::<Cancellation>::default();
-        generation.queue_may_be_deleted(Arc::clone(&cancellation), Arc::clone(&self.on_orphan));
+        let cancellation = generation.queue_may_be_deleted(&self.on_orphan);
         self.cancellation = Arc::downgrade(&cancellation);
         cancellation
     }
@@ -277,7 +278,8 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         consumer: Consumer<B>,
         generation: &Arc<ChannelGeneration>,
     ) -> Result<(), ConsumeError> {
-        let Self { broker, metrics, subscription, intake, accept, problem, cancellation, .. } = self;
+        let Self { broker, metrics, subscription, intake, accept, problem, cancellation, on_orphan, .. } =
+            self;
         let ready_messages = || ready_messages(broker, &subscription.queue);
         let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(generation), ready_messages);
         let mut backoff = AdmissionBackoff::new();
@@ -298,10 +300,13 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         let mut chunks = deliveries.try_ready_chunks(MAX_CHUNK);
         let mut coalescer = DeliveryCoalescer::new(subscription.prefetch, subscription.clock);
         let mut cancelled = false;
+        // What was received while deliveries were accepted. The prefetch bounds it.
+        let (mut ahead, mut is_over) = (VecDeque::new(), false);
         loop {
             let reset_at = backoff.reset_at;
             let chunk = tokio::select! {
                 biased;
+                chunk = ready(ahead.pop_front()), if !ahead.is_empty() => chunk.flatten(),
                 () = intake.wait_for(|intake| intake != Intake::Open), if !cancelled => {
                     cancelled = true;
                     channel.cancel(&subscription.tag).await.map_err(|error| error.to_string())?;
@@ -330,7 +335,22 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
             };
             let more_ready = deliveries.len() == MAX_CHUNK;
             coalescer.record_received(deliveries.len(), more_ready, Instant::now());
-            let accepted = caught(accept(deliveries)).await.flatten();
+            is_over |= error.is_some();
+            let mut accepting = pin!(caught(accept(deliveries)));
+            let accepted = loop {
+                tokio::select! {
+                    biased;
+                    accepted = &mut accepting => break accepted.flatten(),
+                    // A cancel must be known before anything is handed back: the connection may be lost meanwhile.
+                    chunk = chunks.next(), if !is_over => {
+                        is_over = !matches!(chunk, Some(Ok(_)));
+                        if chunk.is_none() && !cancelled {
+                            generation.queue_may_be_deleted(on_orphan);
+                        }
+                        ahead.push_back(chunk);
+                    }
+                }
+            };
             if let Some(error) = error {
                 return Err(error.to_string().into());
             }

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::consumer::{broker::Disposition, intake::LaneQuiet};
+use crate::consumer::{OnOrphan, broker::Disposition, intake::LaneQuiet};
 
 /// A channel that records its frames.
 #[derive(Clone, Default)]
@@ -143,7 +143,8 @@ async fn what_is_requeued_after_its_queue_was_deleted_is_not_sent_and_counts_as_
     bench.deliver(6);
     bench.settle([1], Settlement::Requeued);
     sleep(SHORT_WAIT).await;
-    bench.generation.queue_may_be_deleted(Arc::default(), Arc::new(|_| ()));
+    let on_orphan: OnOrphan = Arc::new(|_| ());
+    bench.generation.queue_may_be_deleted(&on_orphan);
     bench.settle(2..=5, Settlement::Requeued);
     sleep(SHORT_WAIT).await;
     bench.settle([6], Settlement::Requeued);

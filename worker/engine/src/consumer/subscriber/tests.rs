@@ -225,3 +225,22 @@ async fn a_message_that_is_handed_back_as_soon_as_its_queue_is_deleted_is_kept()
     let kept = *orphans.lock().unwrap();
     assert!(kept >= channels - 1, "{kept} of {channels}");
 }
+
+/// Its admission takes as long as a look at the fleet. The connection may be lost meanwhile, and another worker may have
+/// declared the queue again.
+#[tokio::test(start_paused = true)]
+async fn a_message_whose_queue_is_deleted_during_its_admission_is_kept() {
+    let broker = EndingBroker { delivers: true, ..EndingBroker::that_deletes() };
+    let accept = async |deliveries: Vec<Delivery>| {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(deliveries);
+        Ok(())
+    };
+    let orphans = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&orphans);
+    subscribe(&broker, accept, Arc::new(move |_| *count.lock().unwrap() += 1)).await;
+    let channels = broker.opened.lock().unwrap().len();
+    assert!(channels > 1);
+    let kept = *orphans.lock().unwrap();
+    assert!(kept >= channels - 1, "{kept} of {channels}");
+}
