@@ -182,7 +182,9 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
 
         let consumed = self.consume_until_closed(&channel, &generation).await;
         if let Err(problem) = &consumed {
-            if matches!(problem, ConsumeError::Cancelled) && generation.outstanding() > 0 {
+            // Those that are held, or were handed back since the cancel.
+            let has_orphans = generation.outstanding() > 0 || generation.on_orphan().is_some();
+            if matches!(problem, ConsumeError::Cancelled) && has_orphans {
                 self.consumer_cancelled(&generation).await;
             }
             generation.end();
@@ -301,7 +303,7 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
         let mut coalescer = DeliveryCoalescer::new(subscription.prefetch, subscription.clock);
         let mut cancelled = false;
         // What was received while deliveries were accepted. The prefetch bounds it.
-        let (mut ahead, mut is_over) = (VecDeque::new(), false);
+        let mut ahead = VecDeque::new();
         loop {
             let reset_at = backoff.reset_at;
             let chunk = tokio::select! {
@@ -335,15 +337,14 @@ impl<B: ConsumeBroker, F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscrib
             };
             let more_ready = deliveries.len() == MAX_CHUNK;
             coalescer.record_received(deliveries.len(), more_ready, Instant::now());
-            is_over |= error.is_some();
             let mut accepting = pin!(caught(accept(deliveries)));
             let accepted = loop {
+                let is_over = error.is_some() || matches!(ahead.back(), Some(None | Some(Err(_))));
                 tokio::select! {
                     biased;
                     accepted = &mut accepting => break accepted.flatten(),
                     // A cancel must be known before anything is handed back: the connection may be lost meanwhile.
                     chunk = chunks.next(), if !is_over => {
-                        is_over = !matches!(chunk, Some(Ok(_)));
                         if chunk.is_none() && !cancelled {
                             generation.queue_may_be_deleted(on_orphan);
                         }

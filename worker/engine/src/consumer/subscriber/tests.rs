@@ -1,6 +1,6 @@
 use std::sync::Mutex;
 
-use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, stream::BoxStream};
 use garenne_amqp::declare::TopologyError;
 use garenne_protocol::{
     amqp::{BasicProperties, FieldTable},
@@ -208,6 +208,26 @@ async fn only_a_settlement_resets_the_pause_before_the_next_channel() {
     assert!(without.len() > 5 && without[4..].iter().all(|pause| *pause > short), "{without:?}");
 }
 
+/// Asserts that the message of each channel is kept and counts as lost with its queue, but for the last channel. Returns the
+/// number of channels.
+async fn channels_whose_messages_are_kept(
+    broker: &EndingBroker,
+    accept: impl AsyncFn(Vec<Delivery>) -> Result<(), String>,
+) -> usize {
+    let cancellations: Arc<Mutex<Vec<_>>> = Arc::default();
+    let orphans = Arc::clone(&cancellations);
+    subscribe(broker, accept, Arc::new(move |orphan| orphans.lock().unwrap().push(orphan.cancellation)))
+        .await;
+    let channels = broker.opened.lock().unwrap().len();
+    let cancellations = cancellations.lock().unwrap();
+    let kept = cancellations.len();
+    assert!(kept >= channels - 1, "{kept} of {channels}");
+    for cancellation in &cancellations[..channels - 1] {
+        assert_eq!(cancellation.delivers_again(None).now_or_never(), Some(false));
+    }
+    channels
+}
+
 /// The broker has dropped it with the queue, and would drop a requeue as well.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_handed_back_as_soon_as_its_queue_is_deleted_is_kept() {
@@ -217,13 +237,7 @@ async fn a_message_that_is_handed_back_as_soon_as_its_queue_is_deleted_is_kept()
         held.lock().unwrap().extend(deliveries);
         Ok(())
     };
-    let orphans = Arc::new(Mutex::new(0));
-    let count = Arc::clone(&orphans);
-    subscribe(&broker, accept, Arc::new(move |_| *count.lock().unwrap() += 1)).await;
-    let channels = broker.opened.lock().unwrap().len();
-    assert!(channels > 5);
-    let kept = *orphans.lock().unwrap();
-    assert!(kept >= channels - 1, "{kept} of {channels}");
+    assert!(channels_whose_messages_are_kept(&broker, accept).await > 5);
 }
 
 /// Its admission takes as long as a look at the fleet. The connection may be lost meanwhile, and another worker may have
@@ -236,11 +250,5 @@ async fn a_message_whose_queue_is_deleted_during_its_admission_is_kept() {
         drop(deliveries);
         Ok(())
     };
-    let orphans = Arc::new(Mutex::new(0));
-    let count = Arc::clone(&orphans);
-    subscribe(&broker, accept, Arc::new(move |_| *count.lock().unwrap() += 1)).await;
-    let channels = broker.opened.lock().unwrap().len();
-    assert!(channels > 1);
-    let kept = *orphans.lock().unwrap();
-    assert!(kept >= channels - 1, "{kept} of {channels}");
+    assert!(channels_whose_messages_are_kept(&broker, accept).await > 1);
 }
